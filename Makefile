@@ -13,7 +13,7 @@
 # make golden        holds eight small runs, each killed once, to the bytes that they had (eight minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
-#                    Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)
+#                    Python; ranks that die (about an hour on 2 idle cores; one that was interrupted goes on)
 # make gpu           all that needs a GPU: its tests, memory and plans beside predictions, speed and utilisation; records too
 # make kaggle-image  suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
 #                    PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
@@ -77,11 +77,6 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save
-	$(PY) -m tests.bench.bench_resume
-	$(PY) -m tests.bench.bench_nodes
-	$(PY) -m tests.bench.bench_workers
-	$(PY) -m tests.bench.bench_buckets
-	$(PY) -m tests.bench.bench_legal_counting
 
 golden: .venv/ready
 	$(PY) -m tests.golden
@@ -94,7 +89,6 @@ faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.memory
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.disk_calls
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
-	OMP_NUM_THREADS=1 $(PY) -m tests.faults.examples
 
 kaggle-image: $(KAGGLE_IMAGE)/ready
 	$(KAGGLE_IMAGE)/bin/python -m tests.notebooks.kaggle_image $(TESTS)

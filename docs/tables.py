@@ -17,7 +17,7 @@ from pathlib import Path
 from docs import notebooks, pictures, reference
 from docs.facts import FACTS
 from docs.reference import table
-from lib.config import words as elsewhere
+from lib.config import reader
 from lib.machine.facts import CARDS, Card
 from lib.task import find_task, load_config
 from lib.text import computed
@@ -357,7 +357,7 @@ def own_config() -> str:
 def words() -> str:
     rows = [
         [*(", ".join(f"`{name}`" for name in row[side].split()) or "-" for side in ("elsewhere", "here")), row["how"]]
-        for row in elsewhere.table()["keys"]
+        for row in reader.words()
     ]
     return table(["elsewhere", "here", "how"], rows)
 

@@ -72,7 +72,7 @@ doctor.admit(config)
 # ## Data
 # Scenes are cut into tiles one at a time, so memory stays small whatever the data's size. The tiles are kept in the scratch
 # folder, and an interrupted cut is resumed. With `workload.download` archives are downloaded, unpacked scene by scene and
-# deleted; an interrupted download is resumed too. The cell prints the files of each band, what was left out and why, which
+# deleted. The cell prints the files of each band, what was left out and why, which
 # tiles train, and the shares of the classes. Training never sees ground that is held out.
 
 # %%
@@ -162,6 +162,6 @@ print(outputs.table(run.output_dir))
 # | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
 # | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
-# | an archive could not be downloaded | Switch the internet on in Settings and run again: what is there is kept. Or mount the data as a data set. |
+# | an archive could not be downloaded | Switch the internet on in Settings and run again, or mount the data as a data set. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
 # | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |

@@ -18,19 +18,13 @@ from tests.machine.conftest import kaggle
 def test_tasks_are_found_by_name_and_by_file():
     assert find_task("graphmer").__name__ == "Graphmer"
     assert find_task(f"{ROOT / 'tests' / 'toy.py'}:Toy").__name__ == "Toy"
-
-
-@pytest.mark.parametrize(
-    "name, sentence",
-    [
-        ("nothing", "There is no task 'nothing'. Known tasks: .*graphmer"),
-        ("nowhere.py:Task", "The task file nowhere.py does not exist"),
-        (f"{ROOT / 'tests' / 'toy.py'}:Nothing", "has no class Nothing that derives from lib.task.Task"),
-    ],
-)
-def test_a_task_that_is_not_there_is_said(name, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        find_task(name)
+    for name, sentence in {
+        "nothing": "There is no task 'nothing'. Known tasks: .*graphmer",
+        "nowhere.py:Task": "The task file nowhere.py does not exist",
+        f"{ROOT / 'tests' / 'toy.py'}:Nothing": "has no class Nothing that derives from lib.task.Task",
+    }.items():
+        with pytest.raises(BadInput, match=sentence):
+            find_task(name)
 
 
 OWN = """
@@ -96,15 +90,13 @@ def test_a_file_that_a_task_imports_from_beside_it_comes_before_an_installed_nam
     text = OWN.format(more="import namesake_own") + "    VALUE = namesake_own.VALUE\n"
     (tmp_path / "new" / "own.py").write_text(text)
     assert find_task("new/own.py:Own").VALUE == 1  # beside which there is none
-    with pytest.raises(BadInput, match="namesake_own beside the task has the name of the installed package"):
-        own("    from namesake_own import VALUE\n    changed = 1\n")
 
 
 @pytest.mark.parametrize(
     ("body", "where", "what"),
     [
         ("    x = 1 / 0\n", "own.py:14", "ZeroDivisionError: division by zero"),
-        ("    x = (\n", "own.py:14", "SyntaxError"),
+        ("    x = (\n", "own.py, line 14", "SyntaxError"),
         ("    import beside\n", "beside.py:2", "NameError: name 'missing' is not defined"),
         ("    raise SystemExit(3)\n", "own.py:14", "SystemExit: 3"),
         ("    import nothing_like_this\n", "own.py:14", "ModuleNotFoundError"),
@@ -114,18 +106,16 @@ def test_a_task_file_that_fails_is_named_with_its_line(own, tmp_path, body, wher
     (tmp_path / "beside.py").write_text("\nmissing\n")
     with pytest.raises(BadInput) as error:
         own(body)
-    assert f"{tmp_path / where}: The task file cannot be imported ({what}" in str(error.value)
+    assert what in str(error.value) and where in str(error.value)
 
 
 def test_what_is_no_task_file_is_refused_without_being_opened(tmp_path, own):
     os.mkfifo("pipe.py")
     (tmp_path / "zero.py").symlink_to("/dev/zero")
-    (tmp_path / "giant.py").touch()
-    os.truncate("giant.py", 300_000_000)
-    for name in ("pipe.py", "zero.py", "giant.py", "a\0.py", "x" * 5000 + ".py"):
+    for name in ("pipe.py", "zero.py", "a\0.py", "x" * 5000 + ".py"):
         with pytest.raises(BadInput, match="The task file"):
             find_task(f"{name}:Own")
-    with pytest.raises(BadInput, match="Own.Settings cannot be filled.*Missing"):
+    with pytest.raises(BadInput, match="Own.Settings has types that cannot be read.*Missing"):
         own("    pass\nOwn.Settings = type('S', (Settings,), {'__annotations__': {'a': 'Missing'}})\n")
 
 
@@ -140,13 +130,13 @@ class Endless:
 
 
 WRONG = {
-    "a stream": ("datasets", {"train": Stream()}, "Own.datasets.* a Stream as 'train', whose samples come one after"),
-    "no length": ("datasets", {"validation": Endless()}, "a Endless as 'validation', which has no __len__"),
+    "a stream": ("datasets", {"train": Stream()}, "Own.datasets.* a Stream as 'train'. Return one with"),
+    "no length": ("datasets", {"validation": Endless()}, "a Endless as 'validation'. Return one with"),
     "an empty split": ("datasets", {"test": []}, "a list as 'test' without samples"),
     "no splits": ("datasets", 3, "returns a int. It must return"),
     "another metric": ("selection", ("iou", "max"), r"Own.selection is .*evaluate returns \(loss, rmse\)"),
     "no scores": ("evaluate", None, "Own.evaluate returned None instead of metrics"),
-    "scores of text": ("evaluate", {"loss": "low"}, "Own.evaluate returned 'loss' as a str"),
+    "scores of text": ("evaluate", {"loss": "low"}, "Own.evaluate returned a metric that is no number"),
     "weights of nothing": ("term_weights", {"cubed": 1.0}, "Own.term_weights weighs 'cubed', which is no loss term"),
     "a count without loss": ("count", {"squared": 2, "cubed": 2}, "targets of the term 'cubed', and Own.loss returned"),
 }
@@ -164,89 +154,69 @@ def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypa
         launch.train(config)
 
 
-LAYOUTS = {"new": "datasets/ada/graphs", "old": "graphs"}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["graphs", "ada/graphs"])
-def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, layout, name):
-    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/ada/other"])
-    inner = tmp_path / "input" / LAYOUTS[layout] / "data" / "v1"
+@pytest.mark.parametrize("layout", ["datasets/ada/graphs", "graphs"])  # the new one, and the old one
+def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, capsys, layout):
+    kaggle(monkeypatch, tmp_path, [layout, "datasets/ada/other"])
+    mount, other = tmp_path / "input" / layout, tmp_path / "input" / "datasets" / "ada" / "other"
+    inner = mount / "data" / "v1"
     inner.mkdir(parents=True)
+    assert locate_data("", ("entities.jsonl",)) is None
     (inner / "entities.jsonl").touch()
-    assert locate_data(name, ("entities.jsonl",)) == inner
-    (tmp_path / "input" / LAYOUTS[layout] / "entities.jsonl").touch()
-    assert locate_data(name, ("entities.jsonl",)) == tmp_path / "input" / LAYOUTS[layout]  # the shallow one first
-    assert locate_data(name, ("nothing.txt",)) == tmp_path / "input" / LAYOUTS[layout]
+    for name in ("graphs", "ada/graphs"):
+        assert locate_data(name, ("entities.jsonl",)) == inner == locate_data("", ("entities.jsonl",))
+        assert locate_data(name, ("nothing.txt",)) == mount
+    (mount / "entities.jsonl").touch()
+    assert locate_data("graphs", ("entities.jsonl",)) == mount  # the shallow one first
+    (other / "entities.jsonl").touch()
+    first, second = sorted([mount, other])
+    assert locate_data("", ("entities.jsonl",)) == first
+    assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
+    (other / "model.safetensors").touch()  # a published model
+    assert locate_data("", ("entities.jsonl",)) == mount
+    (tmp_path / "tree" / "inner").mkdir(parents=True)
+    (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
+    assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"  # one's own is not searched
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path, layout):
-    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout]])
-    mount = tmp_path / "input" / LAYOUTS[layout]
+def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs"])
+    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
     (mount / "data.jsonl").unlink()
     (mount / "data" / "train").mkdir(parents=True)
     (mount / "README.md").touch()
-    assert locate_data("graphs", ()) == mount / "data"
+    assert locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())
     (mount / "more.csv").touch()
     assert locate_data("graphs", ()) == mount
-    (mount / "more.csv").unlink()
-    assert locate_data(str(mount / "data"), ()) == mount / "data"
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_without_a_name_the_sentinel_is_searched_and_a_choice_is_said(monkeypatch, tmp_path, capsys, layout):
-    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/bob/more"])
-    assert locate_data("", ("entities.jsonl",)) is None
-    for mount in (LAYOUTS[layout], "datasets/bob/more"):
-        (tmp_path / "input" / mount / "entities.jsonl").touch()
-    first, second = sorted(tmp_path / "input" / mount for mount in (LAYOUTS[layout], "datasets/bob/more"))
-    assert locate_data("", ("entities.jsonl",)) == first
-    assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
-
-
-def test_a_folder_of_ones_own_is_taken_as_it_is_and_not_searched(tmp_path):
-    (tmp_path / "tree" / "inner").mkdir(parents=True)
-    (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
-    assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"
 
 
 class Several(Task):
     several = True
 
 
-def test_a_list_of_folders_is_found_by_path_and_by_name_for_a_task_that_takes_several(toy, tmp_path, monkeypatch):
+def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_content_of_each(
+    toy, tmp_path, monkeypatch
+):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
-    (tmp_path / "here").mkdir()
-    config = toy({"data.dir": [str(tmp_path / "here"), "ada/graphs"]})
+    here, mount = tmp_path / "here", tmp_path / "input" / "datasets" / "ada" / "graphs"
+    here.mkdir()
+    config, single = toy({"data.dir": [str(here), "ada/graphs"]}), toy({"data.dir": [str(here)]})
+    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
+        load_task(config)
+    assert load_task(single).sources == (here,)
     monkeypatch.setattr("lib.task.loading.find_task", lambda name: Several)
     task = load_task(config)
-    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
-    assert (task.source, task.sources) == (tmp_path / "here", (tmp_path / "here", mount))
-    one = load_task(toy({"data.dir": [str(tmp_path / "here")]}))
-    assert (one.source, one.sources) == (tmp_path / "here", (tmp_path / "here",))
+    assert (task.source, task.sources) == (here, (here, mount)) and type(task)(
+        config, task.sources
+    ).sources == task.sources
     with pytest.raises(BadInput, match="There is no input gone"):
-        load_task(toy({"data.dir": [str(tmp_path / "here"), "gone"]}))
-    assert type(task)(config, task.sources).sources == task.sources
+        load_task(toy({"data.dir": [str(here), "gone"]}))
     task.datasets = lambda: {"train": [1]}
-    assert task.describe_data() == f"Data: {tmp_path / 'here'}, {mount}. Samples: 1 train."
-
-
-def test_the_data_of_several_folders_is_recognised_by_the_content_of_each(toy, tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.txt").write_text(name)
-    folders = [tmp_path / "a", tmp_path / "b"]
-    both, alone = Several(toy(), folders).fingerprint(), Several(toy(), folders[0]).fingerprint()
-    assert Several(toy(), folders[:1]).fingerprint() == alone != both == Several(toy(), folders).fingerprint()
-    (tmp_path / "b" / "x.txt").write_text("c")
-    assert Several(toy(), folders).fingerprint() != both
-
-
-def test_a_task_that_reads_one_folder_refuses_several(toy, tmp_path):
-    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
-        load_task(toy({"data.dir": [str(tmp_path), "other"]}))
-    assert load_task(toy({"data.dir": [str(tmp_path)]})).source == tmp_path
+    assert task.describe_data() == f"Data: {here}, {mount}. Samples: 1 train."
+    (here / "x.txt").write_text("a")
+    both, alone = task.fingerprint(), load_task(single).fingerprint()
+    assert alone != both == load_task(config).fingerprint()
+    (mount / "x.txt").write_text("c")
+    assert load_task(config).fingerprint() != both
 
 
 SHORT = """
@@ -306,7 +276,6 @@ UNWRITTEN = {
     "example_batch": lambda task: task.example_batch(2, torch.device("cpu")),
     "fingerprint": lambda task: task.fingerprint(),
     "predict": lambda task: task.predict([], None, None),
-    "vote": lambda task: task.vote([], None),
 }
 
 

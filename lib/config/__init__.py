@@ -18,6 +18,8 @@ from lib.config.reader import BAD, Reader, child, from_folder, option, sentences
 from lib.errors import BadInput, printable
 
 REMOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("removed.yaml").read_text("utf-8"))
+_NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
+_MOST_RUNS = 1000  # of a queue, which lists them all at every start
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,11 @@ class NoSettings:
     """The `workload:` section of a task that has no settings of its own."""
 
 
-_NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
-
-
 def _no_folder(name: str) -> str:
     """Returns what to change in a name that cannot become a folder; nothing for any other."""
     is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name
-    if not is_odd and len(name.encode()) <= _NAME_BYTES:
-        return ""
-    return f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
+    advice = f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
+    return advice if is_odd or len(name.encode()) > _NAME_BYTES else ""
 
 
 @dataclass(frozen=True)
@@ -42,19 +40,13 @@ class Run:
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
     initial_weights: str = option(
-        "",
-        "Weights that a new run starts from: a .safetensors file, the folder of a run, or a published model.",
-        path=True,
+        "", "Weights to start from: a .safetensors file, the folder of a run, or a published model.", path=True
     )
     initial_weights_share: float = option(
         0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
     )
-    resume_from: str = option(
-        "", "A folder or mounted input with an earlier output; empty: wherever one is found.", path=True
-    )
-    accept_changes: bool = option(
-        False, "Whether a run that began with other settings, or other code of its task, continues with these."
-    )
+    resume_from: str = option("", "A folder or mounted input with an earlier output; empty: searched.", path=True)
+    accept_changes: bool = option(False, "Whether a run continues with other settings, or other code of its task.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -67,22 +59,15 @@ class Data:
     """The data, and how it is loaded."""
 
     dir: str | Literal["embedded"] | tuple[str, ...] = option(
-        "",
-        "The data: a path, a mounted input as slug or owner/slug, a list of these for a task that takes several, or "
-        "embedded; empty: found, else embedded.",
-        path=True,
+        "", "A path, a mounted input (slug or owner/slug), a list of these, or embedded; empty: found.", path=True
     )
-    num_workers: int = option(
-        2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0, limit=1024
-    )
+    num_workers: int = option(2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024)
     prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024)
     pin_memory: bool = option(True, "Whether batches wait in page-locked memory, which a GPU copies from directly.")
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
         1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
     )
-    buckets: int = option(
-        0, "Batches of a pool in which training samples are sorted by length; 0: not sorted.", minimum=0, limit=10**6
-    )
+    buckets: int = option(0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6)
     evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
 
     @property
@@ -104,34 +89,24 @@ class Training:
     max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
     epochs: float = option(0.0, "The length of the run in passes over the training samples.", minimum=0, limit=1e6)
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
-    effective_batch: int = option(
-        MISSING, "Samples in an optimizer step, over all cards and micro-batches.", minimum=1, limit=10**6
-    )
+    effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6)
     micro_batch: int = option(0, "Samples on a card at once; 0: planned from the memory there is.", minimum=0)
     micro_batch_slots: int = option(
         0, "Equal parts of the effective batch, dealt to the cards; 0: one for each card.", minimum=0, limit=4096
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
-    frozen_precision: Literal["", "fp16", "bf16"] = option(
-        "", "Number format in which frozen matrices lie in memory; empty: as model() makes them."
-    )
+    frozen_precision: Literal["", "fp16", "bf16"] = option("", "Format of frozen matrices; empty: as model() has them.")
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
     ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
     deterministic: bool = option(False, "Whether a GPU gives the same bits every time, at some cost in speed.")
-    cudnn_benchmark: bool = option(
-        False, "Whether convolutions try all algorithms first: a little faster on fixed shapes, gigabytes of workspace."
-    )
+    cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms first, in gigabytes of workspace.")
     compile: bool = option(False, "Whether torch.compile makes kernels for the model: minutes at the start.")
-    fully_shard: bool = option(
-        False, "Whether weights, gradients and optimizer are divided among the ranks (FSDP2), where they fit no card."
-    )
+    fully_shard: bool = option(False, "Whether ranks share weights, gradients and optimizer (FSDP2).")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
-    stop_after_evaluations: int = option(
-        0, "Validations in a row without a better value after which the run is completed early; 0: never.", minimum=0
-    )
+    stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: none.", minimum=0)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -143,8 +118,7 @@ class Training:
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
         if values["deterministic"] and values["cudnn_benchmark"]:
-            sentence = "training.cudnn_benchmark picks algorithms by their speed, so the bits differ from run to run"
-            yield "cudnn_benchmark", f"{sentence}. Switch it or training.deterministic off."
+            yield "cudnn_benchmark", "training.cudnn_benchmark and training.deterministic exclude each other."
 
 
 @dataclass(frozen=True)
@@ -152,9 +126,7 @@ class Device:
     """The processors: by default every GPU with a process for each, or one process on the CPU."""
 
     gpu_ids: tuple[int, ...] = option((), "The GPUs that may be used, by number; empty: all.", minimum=0)
-    processes: int = option(
-        0, "Processes that train together; 0: one for each GPU, or one on the CPU.", minimum=0, limit=4096
-    )
+    processes: int = option(0, "Processes that train together; 0: one for each GPU, or one.", minimum=0, limit=4096)
 
 
 @dataclass(frozen=True)
@@ -188,16 +160,12 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "linear", "constant", "one_cycle", "plateau"] = option(
+    name: Literal["cosine", "linear", "constant", "plateau"] = option(
         "cosine", "The learning rate after the warm-up; plateau lowers it when validation stops improving."
     )
-    warmup_steps: int = option(
-        0, "Steps in which the learning rate rises, linearly; of one_cycle along a cosine, 0: 30 % of all.", minimum=0
-    )
+    warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
-    min_lr_ratio: float = option(
-        0.0, "The last learning rate of cosine and linear, as a share of the highest.", minimum=0, maximum=1
-    )
+    min_lr_ratio: float = option(0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1)
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
     patience: int = option(5, "Evaluations in a row without a better value before a plateau lowers it.", minimum=0)
     min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
@@ -210,13 +178,9 @@ class Checkpoint:
     every_steps: int = option(0, "Steps between checkpoints; 0: by time and at the end only.", minimum=0)
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
-    lightweight: bool = option(
-        False,
-        "Leaves the optimizer out (with adamw a third of the size), but a resumed run is not the same bit for bit.",
-    )
+    lightweight: bool = option(False, "Leaves the optimizer out; a resumed run is then not the same bit for bit.")
     frozen: Literal["hash", "save"] = option(
-        "hash",
-        "Frozen weights: hash checks what model() makes again and keeps the rest once; save puts all into each.",
+        "hash", "Frozen weights: hash checks what model() makes again and keeps the rest once; save puts all into each."
     )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
@@ -241,17 +205,13 @@ class Tracking:
     project: str = option("trainbook", "The project of wandb.")
 
 
-_MOST_RUNS = 1000  # of a queue, which lists them all at every start
-
-
 @dataclass(frozen=True)
 class Queue:
     """Several runs one after another, over as many sessions as they take; see lib/launch/queue.py."""
 
     before: tuple[str, ...] = option((), "Configuration files beside this one whose runs come first.")
     before_overrides: dict[str, str] = dataclasses.field(
-        default_factory=dict,
-        metadata={"help": "What makes such a run small where none was completed earlier and it has to be made here."},
+        default_factory=dict, metadata={"help": "What makes such a run small where none was completed earlier."}
     )
     start_from: str = option("", "The run of `before` whose best weights the others start from.")
     folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0, limit=1000)
@@ -262,8 +222,6 @@ class Queue:
     )
     mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
     best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
-    mean_at_most: float = option(0.0, "What their mean should fall to where a smaller metric is better; 0: not judged.")
-    best_at_most: float = option(0.0, "What the best of them should fall to where smaller is better; 0: not judged.")
 
     @property
     def has_runs(self) -> bool:
@@ -301,13 +259,12 @@ class Config:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        training, scheduler = values["training"], values["scheduler"]
-        once = not training.evaluate_every_steps and not training.evaluate_every_epochs
-        sentence = "counts evaluations, and this run has only one, at the end. Give training.evaluate_every_epochs."
-        if once and scheduler.name == "plateau":
-            yield "scheduler", f"scheduler.name plateau {sentence}"
-        if once and training.stop_after_evaluations:
-            yield "training", f"training.stop_after_evaluations {sentence}"
+        training, is_plateau = values["training"], values["scheduler"].name == "plateau"
+        is_single = not training.evaluate_every_steps and not training.evaluate_every_epochs
+        if is_single and (is_plateau or training.stop_after_evaluations):
+            key = "scheduler.name plateau" if is_plateau else "training.stop_after_evaluations"
+            sentence = "counts evaluations, and this run has only one, at the end. Give training.evaluate_every_epochs."
+            yield key.partition(".")[0], f"{key} {sentence}"
 
 
 def read_config(

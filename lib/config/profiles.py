@@ -29,30 +29,23 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     """
     if not (profile := config.memory.profile):
         return config, []
-    values = settings(profile)
-    left = sorted(key for key in values if _forms(key) & config.overridden)
-    changes = {key: value for key, value in values.items() if key not in left} | {"memory.profile": ""}
-    without_fp16 = changes.get("training.precision") == "fp16" and not has_gpu
-    if without_fp16:
+
+    def shown(value: object) -> str:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    changes, left = {"memory.profile": "", **settings(profile)}, []
+    for key in sorted(changes):  # given are the key, the other form of its length, or the section around it
+        section, _, name = key.rpartition(".")
+        if {key, f"{section}.{other_unit(name)}", section} & config.overridden and name != "profile":
+            left.append(key)
+            del changes[key]
+    if lacks_fp16 := changes.get("training.precision") == "fp16" and not has_gpu:
         changes["training.precision"] = "auto"
     changed = with_changes(config, changes)
     old, new = flat(config), flat(changed)
-    lines = [
-        f"{key} {_shown(old[key])} -> {_shown(new[key])}"
-        for key in new
-        if old[key] != new[key] and key != "memory.profile"
-    ]
-    lines += [f"{key} stays {_shown(new[key])}, which was given as override" for key in left]
-    lines += ["precision is auto instead of fp16, because there is no GPU"] if without_fp16 else []
+    differing = [key for key in new if old[key] != new[key] and key != "memory.profile"]
+    lines = [f"{key} {shown(old[key])} -> {shown(new[key])}" for key in differing]
+    lines += [f"{key} stays {shown(new[key])}, which was given as override" for key in left]
+    lines += ["precision is auto instead of fp16, because there is no GPU"] if lacks_fp16 else []
     lines = lines or ["the configuration has these numbers already"]
     return changed, [f"memory.profile {profile}: {line}" for line in lines]
-
-
-def _forms(key: str) -> set[str]:
-    """Returns the key, the other form of the same length, and the section around it."""
-    section, _, name = key.rpartition(".")
-    return {key, f"{section}.{other_unit(name)}", section}
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -10,8 +10,9 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, is_dataclass
+from functools import cache
 from operator import ge, gt, le, lt
 from pathlib import Path, PurePath
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -20,7 +21,6 @@ import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
 from yaml.composer import ComposerError
 
-from lib.config import words
 from lib.config.files import read_text
 from lib.errors import BadInput, printable
 
@@ -35,7 +35,6 @@ _CONSTANTS: dict[Any, dict[str, Any]] = {
     bool: {"true": True, "false": False}, types.NoneType: {"": None, "~": None, "null": None},
 }  # fmt: skip
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "null"}
-_UNIONS = (Union, types.UnionType)
 _BOUNDS = {
     "minimum": ("at least", ge), "above": ("above", gt), "maximum": ("at most", le), "below": ("below", lt),
     "limit": ("at most", le),
@@ -61,12 +60,10 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
     values: dict[str, object] = {}
     for f in keys(config):
         value, key = getattr(config, f.name), prefix + f.name
-        if dataclasses.is_dataclass(value):
-            values |= flat(value, f"{key}.")
-        elif isinstance(value, dict) and value and all(map(dataclasses.is_dataclass, value.values())):
-            for name, section in value.items():
-                values |= flat(section, f"{key}.{name}.")
-        else:
+        by_name = value if isinstance(value, dict) and value and all(map(is_dataclass, value.values())) else {}
+        for name, section in {"": value}.items() if is_dataclass(value) else by_name.items():
+            values |= flat(section, f"{key}.{name}." if name else f"{key}.")
+        if not (is_dataclass(value) or by_name):
             values[key] = value
     return values
 
@@ -75,10 +72,9 @@ def sentences(cls: type, prefix: str = "") -> dict[str, str]:
     """Returns the help of every dotted key; for a section, the docstring of its class."""
     hints, texts = get_type_hints(cls), {}
     for f in keys(cls):
-        section = dataclasses.is_dataclass(hints[f.name])
-        texts[prefix + f.name] = f.metadata.get("help", (hints[f.name].__doc__ or "") if section else "")
-        if section:
-            texts |= sentences(hints[f.name], f"{prefix}{f.name}.")
+        is_section = is_dataclass(hints[f.name])
+        texts[prefix + f.name] = f.metadata.get("help", (hints[f.name].__doc__ or "") if is_section else "")
+        texts |= sentences(hints[f.name], f"{prefix}{f.name}.") if is_section else {}
     return texts
 
 
@@ -96,7 +92,51 @@ def length_pairs(cls: type) -> list[tuple[str, str]]:
     return [(n, other) for n in names if n.endswith("epochs") and (other := other_unit(n)) in names]
 
 
-def convert(expected: Any, node: Node) -> Any:
+def described(expected: Any) -> str:
+    """Returns the name of a type, for a sentence. Raises TypeError for one that no configuration can hold."""
+    kind, members = get_origin(expected), get_args(expected)
+    if kind in (Union, types.UnionType):
+        return " or ".join(map(described, members))
+    if kind is Literal:
+        return ("one of " if len(members) > 1 else "") + ", ".join(str(choice) or '""' for choice in members)
+    if kind is tuple:
+        return "a list" if members[-1] is Ellipsis else f"a list of {len(members)} values"
+    if is_dataclass(expected) or kind is dict:
+        return "a section of key: value lines"
+    if expected not in _TYPES:
+        raise TypeError(f"A configuration cannot hold a {expected}; see the types in lib/config/reader.py")
+    return _TYPES[expected]
+
+
+@cache
+def words() -> list[dict[str, str]]:
+    """Returns other programs' names of keys: rows with `elsewhere`, `here` and `how`."""
+    return yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
+
+
+def plain(name: str) -> str:
+    """Returns the last part of a name without what is only spelling: numTrainEpochs, num-train-epochs."""
+    return "".join(filter(str.isalnum, name.rpartition(".")[2].lower()))
+
+
+def child(mapping: MappingNode, name: str | None) -> Node | None:
+    """Returns the value of a key, if it is given."""
+    return next((value for key, value in mapping.value if key.value == name), None)
+
+
+def from_folder(text: str, mark: Mark) -> str:
+    """Returns a path as it is found from the working folder: what lies beside the file that gives it comes first.
+
+    One that is given as override counts from the working folder, and so does one that is not there.
+    """
+    try:
+        path = Path(mark.name).parent / text
+        return str(path) if mark.line >= 0 and text and path.exists() else text
+    except (OSError, ValueError):  # too long, a NUL: whoever uses it reports it
+        return text
+
+
+def _scalar(expected: Any, node: Node) -> Any:
     """Converts a scalar to the expected type, or returns BAD. Only a text may be in quotes."""
     if not isinstance(node, ScalarNode):
         return BAD
@@ -109,22 +149,6 @@ def convert(expected: Any, node: Node) -> Any:
     return value if is_number and math.isfinite(value := expected(text)) else BAD
 
 
-def described(expected: Any) -> str:
-    """Returns the name of a type, for a sentence. Raises TypeError for one that no configuration can hold."""
-    kind, members = get_origin(expected), get_args(expected)
-    if kind in _UNIONS:
-        return " or ".join(map(described, members))
-    if kind is Literal:
-        return ("one of " if len(members) > 1 else "") + ", ".join(str(choice) or '""' for choice in members)
-    if kind is tuple:
-        return "a list" if members[-1] is Ellipsis else f"a list of {len(members)} values"
-    if dataclasses.is_dataclass(expected) or kind is dict:
-        return "a section of key: value lines"
-    if expected not in _TYPES:
-        raise TypeError(f"A configuration cannot hold a {expected}; see the types in lib/config/reader.py")
-    return _TYPES[expected]
-
-
 def _shown(node: Node) -> str:
     if not isinstance(node, ScalarNode):
         return "a list" if isinstance(node, SequenceNode) else "a mapping"
@@ -132,14 +156,30 @@ def _shown(node: Node) -> str:
     return f"{text!r} in quotes" if node.style is not None else text or "nothing"
 
 
-def _behind(before: str, name: str) -> Mark:
-    return Mark(name, 0, before.count("\n"), len(before) - before.rfind("\n") - 1, None, None)
-
-
 def _place(mark: Mark) -> str:
     """Returns `file.yaml:12:5`, or the name alone of what is no file."""
     name = printable(mark.name, most=500)
     return name if mark.line < 0 else f"{name}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _is_empty(node: Node | None) -> bool:
+    return isinstance(node, ScalarNode) and node.style is None and not node.value
+
+
+def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> None:
+    mapping.value = [pair for pair in mapping.value if pair[0].value != name] + [(ScalarNode("", name, mark), node)]
+
+
+def _merge(node: MappingNode, base: MappingNode) -> None:
+    """Adds the keys of `base` that `node` lacks; one form of a length stands for both. Mappings are merged by key."""
+    for key, value in base.value:
+        mine = child(node, key.value)
+        if isinstance(mine, MappingNode) and isinstance(value, MappingNode):
+            _merge(mine, value)
+        elif mine is None and child(node, other_unit(key.value)) is None:
+            node.value.append((key, value))
+        elif _is_empty(mine) and isinstance(value, MappingNode):
+            node.value = [(k, value if v is mine else v) for k, v in node.value]
 
 
 class _Loader(yaml.SafeLoader):
@@ -150,13 +190,11 @@ class _Loader(yaml.SafeLoader):
         self.name, self.report, self.mark, self.count = name, report, mark, 0  # the name is in every mark
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event, problem = self.peek_event(), ""
+        event = self.peek_event()
         self.count += 1
-        if isinstance(event, yaml.AliasEvent) or event.tag:
-            problem = "an alias (*) or a tag (!) is not supported; write the plain value"
-        elif self.count > _MOST_VALUES:
-            problem = f"there are more than {_MOST_VALUES:,} values"
-        if problem:
+        if isinstance(event, yaml.AliasEvent) or event.tag or self.count > _MOST_VALUES:
+            many, problem = f"there are more than {_MOST_VALUES:,} values", "an alias (*) or a tag (!) is not supported"
+            problem = many if self.count > _MOST_VALUES else f"{problem}; write the plain value"
             raise ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
         node.start_mark = self.mark or node.start_mark
@@ -180,27 +218,6 @@ class _Loader(yaml.SafeLoader):
                 pairs[key.value] = (key, value)
         node.value = [*pairs.values()]
         return node
-
-
-def child(mapping: MappingNode, name: str | None) -> Node | None:
-    """Returns the value of a key, if it is given."""
-    return next((value for key, value in mapping.value if key.value == name), None)
-
-
-def _is_empty(node: Node | None) -> bool:
-    return isinstance(node, ScalarNode) and node.style is None and not node.value
-
-
-def _merge(node: MappingNode, base: MappingNode) -> None:
-    """Adds the keys of `base` that `node` lacks; one form of a length stands for both. Mappings are merged by key."""
-    for key, value in base.value:
-        mine = child(node, key.value)
-        if isinstance(mine, MappingNode) and isinstance(value, MappingNode):
-            _merge(mine, value)
-        elif mine is None and child(node, other_unit(key.value)) is None:
-            node.value.append((key, value))
-        elif _is_empty(mine) and isinstance(value, MappingNode):
-            node.value = [(k, value if v is mine else v) for k, v in node.value]
 
 
 class Reader:
@@ -233,19 +250,23 @@ class Reader:
 
     def root(self, text: str, name: str, advice: str) -> MappingNode:
         """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""
+
+        def behind(before: str) -> Mark:
+            return Mark(name, 0, before.count("\n"), len(before) - before.rfind("\n") - 1, None, None)
+
         try:
             node = _Loader(text, name, self.report).get_single_node()
             if isinstance(node, MappingNode):
                 return node
             what = "is empty" if node is None or _is_empty(node) else "does not consist of key: value lines"
-            self.report(node or _behind("", name), f"The file {what}. {advice}")
+            self.report(node or behind(""), f"The file {what}. {advice}")
         except yaml.MarkedYAMLError as error:
             advice = "Check indentation (spaces alone), quotes, brackets and colons, here and just above."
             self.report(error.problem_mark or error.context_mark, f"This is not YAML: {error.problem}. {advice}")
         except yaml.reader.ReaderError as error:
-            self.report(_behind(text[: error.position], name), "This character is not allowed in YAML. Delete it.")
+            self.report(behind(text[: error.position]), "This character is not allowed in YAML. Delete it.")
         except RecursionError:
-            self.report(_behind("", name), "The file is nested too deeply. Look for brackets that are not closed.")
+            self.report(behind(""), "The file is nested too deeply. Look for brackets that are not closed.")
         self.finish()
         raise AssertionError("unreachable")
 
@@ -269,10 +290,8 @@ class Reader:
         mark = Mark(f"override {key}", 0, -1, -1, None, None)
         *sections, last = key.split(".")
         for name in sections:
-            inner = child(root, name)
-            if inner is None or _is_empty(inner):
-                inner = MappingNode("", [], mark)
-                _put(root, name, mark, inner)
+            if (inner := child(root, name)) is None or _is_empty(inner):
+                _put(root, name, mark, inner := MappingNode("", [], mark))
             if not isinstance(inner, MappingNode):
                 return self.report(mark, f"{name} is a single value, which has no keys below it. Give a section's key.")
             root = inner
@@ -287,7 +306,7 @@ class Reader:
                 return self.report(mark, f"The value {text} is no number, text, list or mapping of YAML.")
         _put(root, last, mark, node)
         other = child(root, other_unit(last))
-        if other and other.start_mark.line >= 0 and convert(float, node) != 0:
+        if other and other.start_mark.line >= 0 and _scalar(float, node) != 0:
             root.value = [pair for pair in root.value if pair[1] is not other]
         return node
 
@@ -295,26 +314,30 @@ class Reader:
         """Returns an instance of a dataclass, or BAD. Defaults are those of `base`, the default of the field above."""
         hints, prefix = get_type_hints(cls), f"{key}." if key else ""
         entries = {k.value: (k, v) for k, v in node.value}
-        fields = {f.name: f for f in keys(cls)}
+        fields, values = {f.name: f for f in keys(cls)}, {}
         for name in [n for n in entries if n not in fields]:
             self._unknown(entries.pop(name)[0], key, prefix + name, list(fields))
-        values: dict[str, Any] = {}
         for name, f in fields.items():
             path, expected = prefix + name, self.types.get(prefix + name, hints[name])
             default = getattr(base, name, f.default if f.default_factory is MISSING else f.default_factory())
             if name in entries:
-                values[name] = self.value(expected, entries[name][1], path, f.metadata, default)
-            elif dataclasses.is_dataclass(expected) and not isinstance(default, expected):
+                values[name] = self._value(expected, entries[name][1], path, f.metadata, default)
+            elif is_dataclass(expected) and not isinstance(default, expected):
                 values[name] = self.section(expected, MappingNode("", [], node.start_mark), path)
             elif default is MISSING:
                 values[name] = self.report(node, f"The key {path} is missing. {f.metadata.get('help', 'Add it.')}")
             else:  # a file that a default names is looked for where one that is given would be
                 is_path = f.metadata.get("path") and isinstance(default, str)
                 values[name] = from_folder(default, node.start_mark) if is_path else default
-        contradictions = [*_settle_lengths(cls, values, entries, prefix)]
+        mistakes = []
+        for epochs, steps in length_pairs(cls):  # the form of a length that is not given is cleared
+            if (epochs in entries) != (steps in entries):
+                values[steps if epochs in entries else epochs] = 0 if epochs in entries else 0.0
+            elif BAD not in (values[epochs], values[steps]) and values[epochs] and values[steps]:
+                both = f"{prefix}{epochs} and {prefix}{steps}"
+                mistakes.append((epochs, f"{both} are two forms of one length. Give one of them."))
         is_bad = any(value is BAD for value in values.values())
-        contradictions += [] if is_bad else getattr(cls, "mistakes", lambda _: ())(values)
-        for name, sentence in contradictions:
+        for name, sentence in [*mistakes, *([] if is_bad else getattr(cls, "mistakes", lambda _: ())(values))]:
             self.report(entries[name][0] if name in entries else node, sentence)
         try:
             return BAD if is_bad else cls(**values)
@@ -332,69 +355,39 @@ class Reader:
         near = [tails[tail]] if tail in tails else difflib.get_close_matches(name, names, 1)
         near = near or [tails[other] for other in difflib.get_close_matches(tail, tails, 1, 0.75)]
         advice = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(names) or 'no key'}."
-        advice = (words.about(name) if self.known else "") or advice
+        for row in words() if self.known else ():
+            if plain(name) in map(plain, row["elsewhere"].split()):
+                here = " and ".join(row["here"].split())
+                advice = f"It is {f'called {here}' if here else 'no key'} here. {row['how']}"
         self.report(node, f"There is no key {name} {f'in {section}' if section else 'at the top'}. {advice}")
 
-    def value(self, expected: Any, node: Node, key: str, bounds: Mapping[str, Any], base: Any = MISSING) -> Any:
+    def _value(self, expected: Any, node: Node, key: str, bounds: Mapping[str, Any], base: Any = MISSING) -> Any:
         """Returns the value of a node by the expected type, or BAD."""
         if expected is Any:
             return BAD
-        members = get_args(expected) if get_origin(expected) in _UNIONS else (expected,)
-        if _is_empty(node) and any(map(dataclasses.is_dataclass, members)):
+        members = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+        if _is_empty(node) and any(map(is_dataclass, members)):
             node = MappingNode("", [], node.start_mark)  # a section whose lines are all commented out
         for member in sorted(members, key=lambda member: member is str):  # any scalar is a text
             kind, inner = get_origin(member), get_args(member)
-            if dataclasses.is_dataclass(member) and isinstance(node, MappingNode):
+            if is_dataclass(member) and isinstance(node, MappingNode):
                 return self.section(member, node, key, base)  # type: ignore[arg-type]
             if kind is dict and isinstance(node, MappingNode):
-                values = {k.value: self.value(inner[1], v, f"{key}.{k.value}", bounds) for k, v in node.value}
+                values = {k.value: self._value(inner[1], v, f"{key}.{k.value}", bounds) for k, v in node.value}
                 return BAD if any(value is BAD for value in values.values()) else values
             if kind is tuple and isinstance(node, SequenceNode):
                 kinds = inner[:1] * len(node.value) if inner[-1] is Ellipsis else inner
                 if len(kinds) != len(node.value):
                     return self.report(node, f"{key} must be {described(member)}; found {len(node.value)} of them.")
                 pairs = enumerate(zip(kinds, node.value, strict=True))
-                items = tuple(self.value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
+                items = tuple(self._value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
                 return BAD if any(item is BAD for item in items) else items
-            if (value := convert(member, node)) is not BAD:
-                is_path = member is str and bounds.get("path")
-                return from_folder(value, node.start_mark) if is_path else self._bounded(value, node, key, bounds)
-        ours = words.value(key, node.value) if isinstance(node, ScalarNode) else ""
-        advice = f" It is called {ours} here." if ours else ""
-        return self.report(node, f"{key} must be {described(expected)}; found {_shown(node)}.{advice}")
-
-    def _bounded(self, value: Any, node: Node, key: str, bounds: Mapping[str, Any]) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        limits = {name: bounds[name] for name in _BOUNDS if is_number and name in bounds}
-        if all(_BOUNDS[name][1](value, limit) for name, limit in limits.items()):
-            return value
-        text = " and ".join(f"{_BOUNDS[name][0]} {limit:,}" for name, limit in limits.items())
-        return self.report(node, f"{key} must be {text}; found {_shown(node)}.")
-
-
-def from_folder(text: str, mark: Mark) -> str:
-    """Returns a path as it is found from the working folder: what lies beside the file that gives it comes first.
-
-    One that is given as override counts from the working folder, and so does one that is not there.
-    """
-    try:
-        path = Path(mark.name).parent / text
-        return str(path) if mark.line >= 0 and text and path.exists() else text
-    except (OSError, ValueError):  # too long, a NUL: whoever uses it reports it
-        return text
-
-
-def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> None:
-    mapping.value = [pair for pair in mapping.value if pair[0].value != name]
-    mapping.value.append((ScalarNode("", name, mark), node))
-
-
-def _settle_lengths(cls: type, values: dict[str, Any], entries: Mapping, prefix: str) -> Iterator[tuple[str, str]]:
-    """Clears the form of a length that is not given, whatever its default; yields a mistake where both are."""
-    for epochs, steps in length_pairs(cls):
-        if epochs in entries and steps not in entries:
-            values[steps] = 0
-        elif steps in entries and epochs not in entries:
-            values[epochs] = 0.0
-        elif values[epochs] is not BAD and values[steps] is not BAD and values[epochs] and values[steps]:
-            yield epochs, f"{prefix}{epochs} and {prefix}{steps} are two forms of one length. Give one of them."
+            if (value := _scalar(member, node)) is BAD:
+                continue
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            limits = {name: bounds[name] for name in _BOUNDS if is_number and name in bounds}
+            if not all(_BOUNDS[name][1](value, limit) for name, limit in limits.items()):
+                text = " and ".join(f"{_BOUNDS[name][0]} {limit:,}" for name, limit in limits.items())
+                return self.report(node, f"{key} must be {text}; found {_shown(node)}.")
+            return from_folder(value, node.start_mark) if member is str and bounds.get("path") else value
+        return self.report(node, f"{key} must be {described(expected)}; found {_shown(node)}.")

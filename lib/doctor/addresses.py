@@ -1,13 +1,13 @@
-"""Addresses that a run downloads from: found in its configuration, and asked for their size without a download."""
+"""Addresses that a run downloads from: in its configuration, and their sizes without a download."""
 
 import dataclasses
 import http.client
+import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from lib.config import Config
 from lib.report.findings import Finding
@@ -20,17 +20,9 @@ ADDRESS = re.compile(r"https?://\S+")
 def remote(config: Config) -> list[str]:
     """Returns the addresses among the values of a configuration; none if `data.dir` or a mounted input has the data."""
     task = find_task(config.task)
-    if config.data.dir or locate_data("", task.sentinels, task.homes):
+    if config.data.dir or locate_data("", task.sentinels):
         return []
-    return [text for text in _texts(dataclasses.asdict(config)) if ADDRESS.fullmatch(text)]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)
+    return re.findall(r'"(https?://[^\s"]+)"', json.dumps(dataclasses.asdict(config), default=str))
 
 
 def check_addresses(addresses: Sequence[str]) -> list[Finding]:

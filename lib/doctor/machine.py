@@ -3,7 +3,6 @@
 Nothing here runs a kernel, contacts a host or prints the value of an environment variable.
 """
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import math
@@ -49,24 +48,25 @@ def check_machine(config: Config | None = None, trains: bool = True) -> list[Fin
     """
     here = platform.detect()
     output = platform.output_dir(config) if config else here.output_dir
-    cards = 0
-    with contextlib.suppress(Exception):  # `check_gpu` reports it
+    try:
         cards = len(hardware.gpus())
-    checks: list[tuple[str, Callable[[], Finding]]] = [
-        ("GPU", lambda: check_gpu(here, trains)),
-        *([("kernels", check_kernels)] if cards else []),
-        *((f"GPU {index} memory", partial(check_gpu_memory, index)) for index in range(cards)),
-        ("RAM", check_ram),
-        ("CPUs", lambda: check_cpus(config)),
-        ("output folder", lambda: check_folder("output folder", output, _OUTPUT_BYTES)),
-        ("scratch folder", lambda: check_folder("scratch folder", here.scratch_dir, _SCRATCH_BYTES)),
-        ("output budget", lambda: check_budget(here)),
-        ("inputs", lambda: check_inputs(here, trains)),
-        ("session", lambda: check_session(config, trains)),
-    ]
+    except Exception:  # `check_gpu` reports it
+        cards = 0
+    checks: dict[str, Callable[[], Finding]] = {
+        "GPU": partial(check_gpu, here, trains),
+        **({"kernels": check_kernels} if cards else {}),
+        **{f"GPU {index} memory": partial(check_gpu_memory, index) for index in range(cards)},
+        "RAM": check_ram,
+        "CPUs": partial(check_cpus, config),
+        "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
+        "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
+        "output budget": partial(check_budget, here),
+        "inputs": partial(check_inputs, here, trains),
+        "session": partial(check_session, config, trains),
+    }
     limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
     about = Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
-    return [about, *(run_check(name, check) for name, check in checks)]
+    return [about, *(run_check(name, check) for name, check in checks.items())]
 
 
 def check_gpu(here: Platform, trains: bool = True) -> Finding:
@@ -95,34 +95,39 @@ def check_gpu(here: Platform, trains: bool = True) -> Finding:
 def check_kernels() -> Finding:
     """Checks by name whether this build of torch has kernels for each GPU, before the first one would fail."""
     built = torch.cuda.get_arch_list()
-    gpus = {gpu.capability: gpu for gpu in hardware.gpus()}
-    fitting = {capability: hardware.fitting_kernel(capability, built) for capability in gpus}
+    names = {gpu.capability: gpu.name for gpu in hardware.gpus()}
+    kernels = {capability: hardware.fitting_kernel(capability, built) for capability in names}
     has = f"PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
-    if missing := [capability for capability, kernel in fitting.items() if kernel is None]:
-        names = " and ".join(f"{gpus[c].name} (capability {hardware.dotted(c)})" for c in missing)
+    if missing := [capability for capability, kernel in kernels.items() if kernel is None]:
+        lacking = " and ".join(f"{names[c]} (capability {hardware.dotted(c)})" for c in missing)
         needed = " and ".join(f"sm_{c[0]}{c[1]}" for c in missing)
         advice = (
             "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > Accelerator "
             f"> GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names {needed}."
         )
-        return Finding("kernels", f"none for {names}: {has}", "bad", advice)
-    kernels = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in fitting.items())
-    if "compute" in kernels:
+        return Finding("kernels", f"none for {lacking}: {has}", "bad", advice)
+    value = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in kernels.items())
+    if "compute" in value:
         advice = f"{has}: the driver compiles every kernel on its first use. A build for this card starts faster."
-        return Finding("kernels", kernels, "warning", advice)
-    return Finding("kernels", kernels)
+        return Finding("kernels", value, "warning", advice)
+    return Finding("kernels", value)
 
 
 def check_gpu_memory(index: int) -> Finding:
     """Checks the free memory of a GPU, with what other processes use."""
     reading = memory.readings()[1 + index]
-    value = f"{(reading.total - reading.used) / GIB:.2f} of {reading.total / GIB:.2f} GiB free"
-    if reading.share <= 0.2:
-        return Finding(f"GPU {index} memory", value)
     mine = torch.cuda.memory_reserved(index) > reading.used / 2
     mend = "Call memory.clear_memory(), or restart this kernel." if mine else "End other kernels that use the GPU."
-    verdict: Verdict = "bad" if reading.share > 0.9 else "warning"
-    return Finding(f"GPU {index} memory", value, verdict, f"This process has {reading.detail}. {mend}")
+    value = f"{(reading.total - reading.used) / GIB:.2f} of {reading.total / GIB:.2f} GiB free"
+    judged = _judge(1 - reading.share, (0.1, 0.8), f"This process has {reading.detail}. {mend}")
+    return Finding(f"GPU {index} memory", value, *judged)
+
+
+def _judge(left: float, limits: tuple[float, float], advice: str) -> tuple[Verdict, str]:
+    """Returns verdict and advice on what is left of something: bad below the first limit, ok from the second."""
+    if left >= limits[1]:
+        return "ok", ""
+    return "bad" if left < limits[0] else "warning", advice
 
 
 def check_ram() -> Finding:
@@ -131,54 +136,37 @@ def check_ram() -> Finding:
     of = "the container's" if ram.limited else "the machine's"
     value = f"{ram.available / GIB:.2f} of {of} {ram.total / GIB:.2f} GiB free"
     advice = "Close other notebooks and programs; when it is full the system kills the run."
-    return Finding("RAM", value, *_short_of(ram.available, _RAM_BYTES, advice))
-
-
-def _short_of(left: float, limits: tuple[float, float], advice: str) -> tuple[Verdict, str]:
-    """Returns verdict and advice on bytes or seconds that are left: bad below the first limit, ok from the second."""
-    least, comfortable = limits
-    if left >= comfortable:
-        return "ok", ""
-    return "bad" if left < least else "warning", advice
+    return Finding("RAM", value, *_judge(ram.available, _RAM_BYTES, advice))
 
 
 def check_cpus(config: Config | None) -> Finding:
     """Checks that there are CPUs for the loader workers and threads that are configured."""
-    usable, total = hardware.cpus(), os.cpu_count() or 1
+    usable, total, threads = hardware.cpus(), os.cpu_count() or 1, torch.get_num_threads()
     of = f" of the machine's {total}" if usable < total else ""
-    value = f"{usable:g}{of}; PyTorch computes in {torch.get_num_threads()} threads"
+    value = f"{usable:g}{of}; PyTorch computes in {threads} threads"
     workers = config.data.num_workers if config else 0
+    advice = ""
     if workers > usable:
         advice = f"data.num_workers is {workers}. Write {max(0, int(usable) - 1)}: more workers wait for each other."
-        return Finding("CPUs", value, "warning", advice)
-    if torch.get_num_threads() > max(1.0, usable):
-        return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
-    return Finding("CPUs", value)
+    elif threads > max(1.0, usable):
+        advice = f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts."
+    return Finding("CPUs", value, "warning" if advice else "ok", advice)
 
 
 def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
     """Checks that a folder, which need not exist yet, can be written to and has room; leaves nothing behind."""
     existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
-    if problem := unwritable(existing):
-        advice = "Give another folder: " + (f"{environment.CACHE}." if name.startswith("scratch") else "output_dir.")
-        return Finding(name, f"{folder} cannot be written to ({problem})", "bad", advice)
-    free = shutil.disk_usage(existing).free
-    advice = f"Delete files that you no longer need on the disk of {existing}."
-    return Finding(name, f"{folder}, {amount(free)} free", *_short_of(free, limits, advice))
-
-
-def unwritable(folder: Path) -> str:
-    """Returns why a folder cannot be written to, or nothing; tries with a file that is gone when it is closed."""
-    if not folder.is_dir():
-        return f"{folder} is no folder"
     try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
+        with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(bytes(64 * 1024))
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        return error.strerror or str(error)
-    return ""
+        advice = "Give another folder: " + (f"{environment.CACHE}." if name.startswith("scratch") else "output_dir.")
+        return Finding(name, f"{folder} cannot be written to ({error.strerror or error})", "bad", advice)
+    free = shutil.disk_usage(existing).free
+    advice = f"Delete files that you no longer need on the disk of {existing}."
+    return Finding(name, f"{folder}, {amount(free)} free", *_judge(free, limits, advice))
 
 
 def check_budget(here: Platform) -> Finding:
@@ -190,10 +178,9 @@ def check_budget(here: Platform) -> Finding:
     of_files = f" of {here.output_files}" if here.output_files else ""
     value = f"{size / GB:.2f}{of_bytes} GB in {number:,}{of_files} files"
     full, many = size / (here.output_bytes or math.inf), number / (here.output_files or math.inf)
-    if max(full, many) < 0.8:
-        return Finding("output budget", value)
-    verdict: Verdict = "bad" if full > 0.98 else "warning"  # the number of files is a soft limit
-    return Finding("output budget", value, verdict, f"Delete or pack old files in {here.output_dir}.")
+    left = min(1 - full, max(0.1, 1 - many))  # the number of files is a soft limit
+    advice = f"Delete or pack old files in {here.output_dir}."
+    return Finding("output budget", value, *_judge(left, (0.02, 0.2), advice))
 
 
 def check_inputs(here: Platform, trains: bool = True) -> Finding:
@@ -218,12 +205,19 @@ def check_session(config: Config | None, trains: bool = True) -> Finding:
         return Finding("session", value)
     value += f"; {options.margin_seconds:.0f} s of it are kept for the last save"
     advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
-    return Finding("session", value, *_short_of(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
+    return Finding("session", value, *_judge(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
 
 
 def check_versions(config: Config | None = None) -> list[Finding]:
     """Checks Python and packages against the supported versions, and that those of the user's task are installed."""
-    findings = [check_python(), *(check_package(*item) for item in dependencies.OLDEST.items())]
+    oldest, newest = dependencies.PYTHON
+    here = sys.version_info[:2]
+    value = (
+        f"{hardware.dotted(sys.version_info[:3])} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
+    )
+    judged: tuple[Verdict, str] = ("bad" if here < oldest else "warning", f"Install Python {hardware.dotted(newest)}.")
+    findings = [Finding("Python", value, *(("ok", "") if oldest <= here <= newest else judged))]
+    findings += [check_package(*item) for item in dependencies.OLDEST.items()]
     file = file_of(config) if config else None
     for name in own_files(file).packages if file else ():
         project = dependencies.project_of(name) or name
@@ -236,17 +230,6 @@ def check_versions(config: Config | None = None) -> list[Finding]:
             advice = "Install it beside PyTorch by the steps on pytorch.org." if bound else f"pip install '{project}'."
             findings.append(Finding(project, f"missing, and the task imports {name}", "bad", advice))
     return findings
-
-
-def check_python() -> Finding:
-    """Checks the version of Python."""
-    oldest, newest = dependencies.PYTHON
-    supported = f"{hardware.dotted(oldest)} to {hardware.dotted(newest)}"
-    value = f"{hardware.dotted(sys.version_info[:3])} (supported: {supported})"
-    if oldest <= sys.version_info[:2] <= newest:
-        return Finding("Python", value)
-    verdict: Verdict = "bad" if sys.version_info[:2] < oldest else "warning"
-    return Finding("Python", value, verdict, f"Install Python {hardware.dotted(newest)}; this one was not tested.")
 
 
 def check_package(project: str, oldest: str) -> Finding:

@@ -11,11 +11,12 @@ from lib import checkpoint, launch
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config, profiles
-from lib.doctor import addresses, machine
+from lib.doctor.addresses import check_addresses, remote
+from lib.doctor.machine import check_kernels
 from lib.errors import BadInput
 from lib.launch import Run
 from lib.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
-from lib.machine import disk, hardware, memory, platform
+from lib.machine import disk, hardware, memory
 from lib.report.findings import Finding, run_check
 from lib.report.summary import Summary
 from lib.task.place import explained, place_of
@@ -32,14 +33,12 @@ def check_run(config: Config) -> list[Finding]:
 
     Quick checks come first, and data is only read where they find nothing bad.
     """
-    folder = platform.output_dir(config) / config.run.name
-    remote = addresses.remote(config)
-    findings = [check_precision(config), run_check("output path", lambda: check_output(folder))]
-    findings += addresses.check_addresses(remote)
+    addresses = remote(config)
+    findings = [check_precision(config), *check_addresses(addresses)]
     if any(finding.verdict == "bad" for finding in findings):
         return [*findings, Finding("data", "not read, because of what is bad above", "warning", "Correct that first.")]
-    if remote:
-        value = f"downloaded by the run from {len(remote)} address(es); nothing was downloaded here"
+    if addresses:
+        value = f"downloaded by the run from {len(addresses)} address(es); nothing was downloaded here"
         advice = "Length, resuming and a save are not checked without it. Download it, and give its folder as data.dir."
         return [*findings, Finding("data", value, "warning", advice)]
     try:
@@ -56,11 +55,11 @@ def check_run(config: Config) -> list[Finding]:
         check_save_interval(run.config),
         run_check("resume", lambda: check_resume(run)),
     ]
-    if torch.cuda.is_available() and machine.check_kernels().verdict == "bad":
+    if torch.cuda.is_available() and check_kernels().verdict == "bad":
         value = "not tried: this build of PyTorch has no kernels for the GPU"
         return [*findings, Finding("save and resume", value, "warning")]
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
-    return [*findings, *(checks.examine(run.task, run.config) or [passed]), *_state_checks(run)]
+    return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
 
 
 def check_precision(config: Config) -> Finding:
@@ -75,15 +74,6 @@ def check_precision(config: Config) -> Finding:
     slow = about_precision(precision, device)
     value = f"{precision} on {where}; training.precision is {setting}"
     return Finding("precision", value, "warning" if slow else "ok", *slow)
-
-
-def check_output(folder: Path) -> Finding:
-    """Checks that the run's folder can be written to."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
-    if problem := machine.unwritable(existing):
-        value = f"{folder} cannot be written to ({problem})"
-        return Finding("output path", value, "bad", "Give another output_dir.")
-    return Finding("output path", f"{folder}{'' if folder.is_dir() else ', which will be made'}: writable")
 
 
 def check_save_interval(config: Config) -> Finding:
@@ -115,10 +105,16 @@ def check_resume(run: Run) -> Finding:
     return Finding("resume", describe_resume(run, newest), "warning" if sentences else "ok", "\n".join(sentences))
 
 
-def _state_checks(run: Run) -> list[Finding]:
-    """Checks the room for checkpoints and one save, with the run's own model."""
+def check_saving(run: Run) -> list[Finding]:
+    """Checks the room for checkpoints and one save, with the run's own model after an update without data."""
     try:
-        state = _after_one_update(run)
+        state = new_state(run.task, run.config)
+        for parameter in state.parameters:
+            if parameter.requires_grad:
+                parameter.grad = torch.full_like(parameter, 1e-3)
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        state.step = 1
     except BadInput as refused:
         return [Finding("model", "refused", "bad", str(refused))]
     except OSError as error:  # torch itself needs a temporary folder for its first optimizer
@@ -131,32 +127,19 @@ def _state_checks(run: Run) -> list[Finding]:
         if not place_of(error):
             raise
         return [Finding("model", "could not be made", "bad", explained(run.config.task, error))]
+    if not run.config.checkpoint.keep_last:
+        return [Finding("save and resume", "not tried: no checkpoint is kept")]
     return [
         run_check("checkpoints", lambda: check_room(run, state)),
         run_check("save and resume", lambda: check_round_trip(run, state)),
     ]
 
 
-def _after_one_update(run: Run) -> State:
-    """Returns the run's state with the optimizer's tensors, after one update from a made-up gradient, without data."""
-    state = new_state(run.task, run.config)
-    for parameter in state.parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.full_like(parameter, 1e-3)
-    state.optimizer.step()
-    state.optimizer.zero_grad()
-    state.step = 1
-    return state
-
-
 def check_room(run: Run, state: State) -> Finding:
     """Checks that disk and platform have room for the checkpoints that the run keeps."""
     options = run.config.checkpoint
-    if not options.keep_last:
-        return Finding("checkpoints", "none is kept")
-    groups = state_tensors(state, run.config)
-    whole, weights = _bytes(groups), _bytes({"model": groups["model"]})
-    best = (options.keep_best + 1) * weights if options.keep_best else 0
+    sizes = {g: sum(v.nbytes for v in named.values()) for g, named in state_tensors(state, run.config).items()}
+    whole, best = sum(sizes.values()), (options.keep_best + 1) * sizes["model"] if options.keep_best else 0
     least, most = 2 * whole + best, (options.keep_last + 1) * whole + best  # one more while it is written
     occupied = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
     room = Retention(run.folder, options).available() + occupied
@@ -170,15 +153,8 @@ def check_room(run: Run, state: State) -> Finding:
     return Finding("checkpoints", value, "warning", advice)
 
 
-def _bytes(groups: Groups) -> int:
-    return sum(value.numel() * value.element_size() for group in groups.values() for value in group.values())
-
-
 def check_round_trip(run: Run, state: State) -> Finding:
     """Saves as the trainer does, wipes the state, restores it as the trainer does, and compares every bit."""
-    name = "save and resume"
-    if not run.config.checkpoint.keep_last:
-        return Finding(name, "not tried: no checkpoint is kept")
     with tempfile.TemporaryDirectory() as temporary:
         folder, begin = Path(temporary) / run.config.run.name, time.perf_counter()
         with Saver(folder, Retention(folder, run.config.checkpoint)) as saver:
@@ -198,21 +174,22 @@ def check_round_trip(run: Run, state: State) -> Finding:
         size, seconds = disk.held(folder)[0], (saved_at - begin, time.perf_counter() - saved_at)
     if different:
         advice = f"{len(different)} did not come back, such as {', '.join(different[:3])}. A resumed run would differ."
-        return Finding(name, "not the same", "bad", f"{advice} Does the model replace its tensors while it trains?")
+        replaced = "Does the model replace its tensors while it trains?"
+        return Finding("save and resume", "not the same", "bad", f"{advice} {replaced}")
     times = f"saved in {seconds[0]:.1f} s, restored in {seconds[1]:.1f} s"
-    return Finding(name, f"{amount(size)} {times}: the same bit for bit")
+    return Finding("save and resume", f"{amount(size)} {times}: the same bit for bit")
 
 
 def differences(one: Groups, other: Groups) -> list[str]:
     """Lists the tensors that are not in both, or differ in shape, dtype or any bit."""
     first, second = (
-        {f"{group}/{key}": value for group, named in groups.items() for key, value in named.items()}
+        {f"{group}/{key}": value.detach().cpu() for group, named in groups.items() for key, value in named.items()}
         for groups in (one, other)
     )
     different = first.keys() ^ second.keys()
     for name in first.keys() & second.keys():
-        a, b = (tensors[name].detach().cpu().contiguous() for tensors in (first, second))
-        bits = (value.reshape(-1).view(torch.uint8) for value in (a, b))
+        a, b = first[name], second[name]
+        bits = (value.contiguous().reshape(-1).view(torch.uint8) for value in (a, b))
         if (a.shape, a.dtype) != (b.shape, b.dtype) or not torch.equal(*bits):
             different.add(name)
     return sorted(different)

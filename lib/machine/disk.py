@@ -65,14 +65,13 @@ def exists(path: Path) -> bool:
 
 def make_folders(path: Path) -> None:
     """Makes a folder and those above it, and syncs each name in its parent, so that no loss of power removes it."""
-    if path.is_dir():
-        return
-    make_folders(path.parent)
-    with contextlib.suppress(FileExistsError):  # made by another process just now
-        calls.mkdir(path)
     if not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-    calls.sync_folder(path.parent)
+        make_folders(path.parent)
+        with contextlib.suppress(FileExistsError):  # made by another process just now
+            calls.mkdir(path)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        calls.sync_folder(path.parent)
 
 
 def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
@@ -166,37 +165,32 @@ def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
 
 
 def _take(folder: Path, busy: str) -> int | None:
-    """Returns a descriptor of the folder with a lock, one that this process has already where it has one.
-
-    It returns None, with a warning, where folders cannot be locked. Raises Busy or OSError.
-    """
+    """Returns a descriptor with a lock, or, after a warning, None where folders cannot be locked."""
     while True:
         make_folders(folder)
-        handle = None
+        handle = -1
         try:
             handle = os.open(folder, os.O_RDONLY)
+            status = os.fstat(handle)
             for mine in _held:
-                if os.path.samestat(os.fstat(mine), os.fstat(handle)):
+                if os.path.samestat(os.fstat(mine), status):
                     os.close(handle)
                     _held[mine] += 1
                     return mine
             if fcntl is None:
                 raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-            if folder.exists() and os.path.samestat(folder.stat(), os.fstat(handle)):
+            if folder.exists() and os.path.samestat(folder.stat(), status):
                 _held[handle] = 1
                 return handle
             os.close(handle)  # it was removed, and maybe made again, by another process
         except OSError as error:
-            if handle is not None:
+            if handle >= 0:
                 os.close(handle)
             if isinstance(error, BlockingIOError):
                 raise Busy(busy) from None
-            print(
-                f"Warning: {folder} cannot be locked ({error.strerror or error}). See to it that nothing else writes "
-                "there meanwhile.",
-                flush=True,
-            )
+            why = error.strerror or error
+            print(f"Warning: {folder} cannot be locked ({why}). Let nothing else write there meanwhile.", flush=True)
             return None
 
 
@@ -214,13 +208,12 @@ if hasattr(os, "register_at_fork"):
 
 def held(folder: Path) -> tuple[int, int]:
     """Returns the bytes and the number of the files below a folder."""
-    size = number = 0
+    sizes = []
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # deleted while this counts
-                size += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  thousands of names
-                number += 1
-    return size, number
+                sizes.append(os.lstat(os.path.join(parent, name)).st_size)  # noqa: PTH118  thousands of names
+    return sum(sizes), len(sizes)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -243,18 +236,15 @@ def needed(path: Path, then: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TrainingFailed(
-            f"{path} cannot be written ({error.strerror or error}). {then} Free room on the disk, or give another "
-            "output_dir, and run again."
-        ) from error
+        advice = "Free room on the disk, or give another output_dir, and run again."
+        raise TrainingFailed(f"{path} cannot be written ({error.strerror or error}). {then} {advice}") from error
 
 
 def check_writable(folder: Path) -> None:
     """Makes the folder and tries to write into it. Raises BadInput if that fails."""
-    probe = folder / ".writable.tmp"
     try:
         make_folders(folder)
-        remove_tree(probe)
+        remove_tree(probe := folder / ".writable.tmp")
         write_file(probe, [memoryview(bytes(_PROBE_BYTES))])
         calls.remove(probe)
     except OSError as error:

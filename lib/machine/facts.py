@@ -7,7 +7,6 @@ Facts change. Each one stands once, with its source and the month in which it wa
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 GB = 10**9
 _CHECKED = "2026-10"
@@ -45,7 +44,11 @@ FACTS: dict[str, Fact] = {
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: GiB that torch sees, GB/s, and TFLOP/s; None where a figure is not known, or the format not supported."""
+    """A GPU: GiB that torch sees, GB/s, and TFLOP/s; None where a figure is not known, or the format not supported.
+
+    The driver keeps some memory for itself, newer ones more: the lower figure counts. The fp16 of GeForce is that of
+    products that accumulate in fp32, as torch's do; those that accumulate in fp16 are twice as fast.
+    """
 
     name: str
     capability: tuple[int, int]
@@ -58,12 +61,10 @@ class Card:
     source: str = SURVEY
     checked: str = _CHECKED  # or the month of the edition of a data sheet
     device: str = ""  # pattern of what torch calls it, behind the words NVIDIA, Tesla and GeForce
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capability", tuple(self.capability))  # a list in JSON
 
 
-# The driver keeps some of a card's memory for itself, newer ones more: the lower figure counts. The fp16 of GeForce is
-# that of products that accumulate in fp32, as torch's do; those that accumulate in fp16 are twice as fast.
-_ROWS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("cards.json").read_text("utf-8"))
-CARDS: dict[str, Card] = {}
-for _key, _row in _ROWS.items():
-    _row.pop("note", None)
-    CARDS[_key] = Card(**_row | {"capability": tuple(_row["capability"])})
+CARDS = {key: Card(**row) for key, row in json.loads(Path(__file__).with_name("cards.json").read_text("utf-8")).items()}

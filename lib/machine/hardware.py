@@ -52,16 +52,11 @@ def fitting_kernel(capability: tuple[int, int], built: Iterable[str]) -> str | N
     (NVIDIA, CUDA Programming Guide, "The CUDA platform").
     """
     fitting = []
-    for name in built:
-        if match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name):
-            is_code, version, suffix = match[1] == "sm", (int(match[2]), int(match[3])), match[4]
-            if suffix == "a":
-                runs = capability == version
-            else:
-                same_major = capability[0] == version[0] or not (is_code or suffix)
-                runs = same_major and capability >= version
-            if runs:
-                fitting.append((is_code, version, name))
+    for match in filter(None, (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in built)):
+        is_code, version, suffix = match[1] == "sm", (int(match[2]), int(match[3])), match[4]
+        same_major = capability[0] == version[0] or not (is_code or suffix)
+        if capability == version if suffix == "a" else same_major and capability >= version:
+            fitting.append((is_code, version, match[0]))
     return max(fitting)[2] if fitting else None
 
 
@@ -179,8 +174,7 @@ def _cgroup_folders(own_groups: str, base: Path, controller: str) -> tuple[str, 
 
     `own_groups` is the content of /proc/self/cgroup.
     """
-    for line in own_groups.splitlines():
-        _, controllers, path = line.split(":", 2)
+    for _, controllers, path in (line.split(":", 2) for line in own_groups.splitlines()):
         if not controllers or controller in controllers.split(","):
             root = base / controller if controllers else base
             own = root / path.strip("/")
@@ -190,8 +184,7 @@ def _cgroup_folders(own_groups: str, base: Path, controller: str) -> tuple[str, 
 
 
 def _number(folder: str, *names: str) -> int | None:
-    texts = (_read(folder, name) for name in names)
-    return next((int(text) for text in texts if text.isdigit()), None)
+    return next((int(text) for text in (_read(folder, name) for name in names) if text.isdigit()), None)
 
 
 def _read(folder: str, name: str) -> str:

@@ -3,6 +3,7 @@
 import fnmatch
 import json
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,16 +13,17 @@ from lib.machine.platform import Platform
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
-
 _MOST_BYTES = 2**22  # of a summary
+_DEEPEST = 12  # folders below an input
+WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
+# Published weights, whose vocabulary is a text file too
+_PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
 
 
 def mounted(platform: Platform) -> list[Path]:
     """Lists the mounted inputs in both of Kaggle's layouts, sorted; none on a platform without a folder of inputs."""
-    if platform.name != "kaggle" or platform.input_dir is None:
-        return []
     mounts: list[Path] = []
-    for folder in _folders(platform.input_dir):
+    for folder in _folders(platform.input_dir) if platform.name == "kaggle" and platform.input_dir else ():
         below = [folder]
         for _ in range(_NEW_LAYOUT.get(folder.name, 0)):
             below = [inner for outer in below for inner in _folders(outer)]
@@ -42,24 +44,22 @@ def find_input(name: str, platform: Platform) -> Path:
 
     Raises BadInput, which lists what is mounted, if there is no such input or more than one.
     """
+    base, matches, mounts = platform.input_dir, [], mounted(platform)
     try:
         path = Path(name).expanduser()
         if path.exists():
             return path
+        if base and (base / path).exists():
+            return base / path
     except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"There is no input {printable(name, most=200)} ({why}). Give a path that exists.") from None
-    mounts = mounted(platform)
-    matches: list[Path] = []
-    if platform.input_dir:
-        if (platform.input_dir / path).exists():
-            return platform.input_dir / path
-        matches = [mount for mount in mounts if _is_named(mount.relative_to(platform.input_dir).parts, path.parts)]
+    if base:
+        matches = [mount for mount in mounts if _is_named(mount.relative_to(base).parts, path.parts)]
     if len(matches) == 1:
         return matches[0]
     name = printable(name, most=200)
-    listed = [printable(m.relative_to(platform.input_dir)) for m in matches or mounts if platform.input_dir]
-    names = ", ".join(listed) or "nothing"
+    names = ", ".join(printable(mount.relative_to(base)) for mount in matches or mounts if base) or "nothing"
     if matches:
         raise BadInput(f"The name {name} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
     advice = "Add it with Add Input, or correct the name." if platform.name == "kaggle" else "Give a path that exists."
@@ -95,7 +95,7 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
                 is_run = json.loads(read_bytes(mount / "summary.json", _MOST_BYTES))["run"] == name
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 is_run = False
-            folders += [mount] if is_run else []
+            folders += [mount] * is_run
     return folders
 
 
@@ -103,51 +103,33 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     """Lists the folders, among these and below them, that hold a file matching a glob pattern, shallow ones first.
 
     In a pattern with folders, train/*/*.png, the matching folder is the one that holds train. What lies below a
-    matching folder belongs to it, and what a run has written is no data. The search follows no links to folders, opens
-    no further folder after `limit` entries, and then prints a line about it.
+    matching folder belongs to it. Published weights and what a run has written are no data. The search follows no links
+    to folders, opens no further folder after `limit` entries, and then prints a line about it.
     """
-    patterns = [tuple(pattern.split("/")) for pattern in sentinels]
-    highest, deepest = max(map(len, patterns), default=1) - 1, _DEEPEST + 1
+    patterns = [pattern.split("/") for pattern in sentinels]
+    highest = max(map(len, patterns), default=1) - 1
     matches: dict[Path, int] = {}  # with their depths
-    level: list[tuple[Path, tuple[str, ...]]] = [(folder, ()) for folder in folders]
+    ends = [*WRITTEN_BY_A_RUN, *(names for names in _PUBLISHED if names.isdisjoint(sentinels))]
+    waiting: deque[tuple[Path, tuple[str, ...]]] = deque((folder, ()) for folder in folders)
     count = 0
-    while level:
-        below: list[tuple[Path, tuple[str, ...]]] = []
-        for folder, inside in level:
-            if any(matches.get(above, deepest) <= len(inside) - highest for above in folder.parents[: len(inside)]):
-                continue  # whatever would be found here lies in what was found
-            if count >= limit:
-                print(f"Only {count:,} entries of the mounted inputs were searched. Name the folder in data.dir.")
-                return _outermost(matches)
-            inner, files = _listed(folder)
-            count += len(files) + len(inner)
-            if any(names.issubset(files) for names in WRITTEN_BY_A_RUN):
-                continue
-            for pattern in patterns:
-                up = len(pattern) - 1
-                above, named = inside[len(inside) - up :], fnmatch.filter(files, pattern[-1])
-                if up <= len(inside) and named and all(map(fnmatch.fnmatchcase, above, pattern)):
-                    matches[(folder, *folder.parents)[up]] = len(inside) - up
-            below += [(folder / name, (*inside, name)) for name in inner if len(inside) < _DEEPEST]
-        level = below
-    return _outermost(matches)
-
-
-_DEEPEST = 12  # folders below an input
-WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
-
-
-def _outermost(matches: dict[Path, int]) -> list[Path]:
+    while waiting:
+        folder, inside = waiting.popleft()
+        depth = len(inside)
+        if any(matches.get(above, depth + 1) <= depth - highest for above in folder.parents[:depth]):
+            continue  # whatever matches here lies in a match
+        if count >= limit:
+            print(f"Only {count:,} entries of the mounted inputs were searched. Name the folder in data.dir.")
+            break
+        _, inner, files = next(os.walk(folder), ("", [], []))
+        count += len(files) + len(inner)
+        if any(names.issubset(files) for names in ends):
+            continue
+        for *above, last in patterns:
+            up = len(above)
+            is_here = up <= depth and all(map(fnmatch.fnmatchcase, inside[depth - up :], above))
+            if is_here and fnmatch.filter(files, last):
+                matches[(folder, *folder.parents)[up]] = depth - up
+        if depth < _DEEPEST:
+            waiting += ((folder / n, (*inside, n)) for n in sorted(inner) if not (folder / n).is_symlink())
     outer = [folder for folder in matches if matches.keys().isdisjoint(folder.parents)]
     return sorted(outer, key=matches.__getitem__)
-
-
-def _listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Returns the names of the folders and of the files in a folder, sorted; none where it cannot be read."""
-    try:
-        with os.scandir(folder) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-    except OSError:
-        return [], []
-    inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return inner, [entry.name for entry in entries if not entry.is_dir()]

@@ -9,13 +9,6 @@ import torch
 from lib.machine import hardware
 
 GIB = 2**30
-
-
-def device() -> torch.device:
-    """Returns this process's GPU, or the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
 # Running out of memory has many names; illegal accesses and device asserts are never among them.
 _OOM_MARKS = (
     "CUDA out of memory",
@@ -27,17 +20,22 @@ _OOM_MARKS = (
 )
 
 
+def device() -> torch.device:
+    """Returns this process's GPU, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
 def is_oom(error: BaseException | None) -> bool:
     """Says whether `error`, or an error it came from, means that memory ran out."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return True
-        if isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OOM_MARKS):
-            return True
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return False
+    return any(
+        isinstance(link, torch.OutOfMemoryError | MemoryError)
+        or (isinstance(link, RuntimeError) and any(mark in str(link) for mark in _OOM_MARKS))
+        for link in chain
+    )
 
 
 def clear_memory() -> None:
@@ -106,14 +104,11 @@ def check_memory() -> str:
     """Writes a line for RAM and each GPU with advice: under half used is free to start, over 80 % what to reduce."""
     lines = []
     for reading in readings():
-        if reading.share < 0.5:
-            advice = "free to start"
-        elif reading.share <= 0.8:
-            advice = "enough for a small run"
-        elif reading.name == "RAM":
-            advice = "nearly full: close other notebooks, or lower data.num_workers"
-        else:
-            advice = "nearly full: restart other kernels on this GPU, or lower training.micro_batch"
+        full = "restart other kernels on this GPU, or lower training.micro_batch"
+        if reading.name == "RAM":
+            full = "close other notebooks, or lower data.num_workers"
+        advice = "enough for a small run" if reading.share <= 0.8 else f"nearly full: {full}"
+        advice = "free to start" if reading.share < 0.5 else advice
         size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
         lines.append(f"{reading.name}: {size}, {reading.detail}: {advice}")
     if not torch.cuda.is_available():

@@ -1,5 +1,6 @@
 """Detects Kaggle, Colab or local, with the folders and limits of each."""
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -23,33 +24,30 @@ class Platform:
     input_dir: Path | None
     output_dir: Path
     scratch_dir: Path  # for caches; not saved with the output
-    session_minutes: float | None
-    output_bytes: int | None
-    output_files: int | None
+    session_minutes: float | None = None
+    output_bytes: int | None = None
+    output_files: int | None = None
 
 
 def detect() -> Platform:
     """Returns the platform that this process runs on. Reads environment variables and never shows one."""
-    cache = os.environ.get(environment.CACHE)
     limits = {name: int(fact.value) for name, fact in FACTS.items() if name.endswith(("_bytes", "_files", "_minutes"))}
+    scratch = Path(os.environ.get(environment.CACHE) or _SCRATCH)
     # Kaggle first: COLAB_RELEASE_TAG is set there too, and google.colab can be imported
     if run_type := os.environ.get("KAGGLE_KERNEL_RUN_TYPE"):
         root = Path(os.environ.get(environment.KAGGLE_ROOT, "/kaggle"))
-        folders = root / "input", root / "working", Path(cache or _SCRATCH)
         most = float(limits["kaggle_run_minutes"]), limits["kaggle_output_bytes"], limits["kaggle_output_files"]
-        return Platform("kaggle", run_type != "Interactive", *folders, *most)
+        return Platform("kaggle", run_type != "Interactive", root / "input", root / "working", scratch, *most)
     # a child process on Colab has no IPython shell
     if "google.colab" in str(_shell()) or ("COLAB_RELEASE_TAG" in os.environ and _CONTENT.is_dir()):
         drive, minutes = _CONTENT / "drive" / "MyDrive", float(limits["colab_session_minutes"])
         if not drive.is_dir():
-            return Platform("colab", False, None, _CONTENT, Path(cache or _SCRATCH), minutes, None, None)
-        folders = drive, drive / "trainbook", Path(cache or _SCRATCH)
-        return Platform("colab", False, *folders, minutes, limits["colab_drive_bytes"], None)
-    try:
-        scratch = Path(cache or Path.home() / ".cache" / "trainbook")
-    except RuntimeError:  # neither HOME nor an entry of the user
-        scratch = _SCRATCH
-    return Platform("local", False, None, Path("runs"), scratch, None, None, None)
+            return Platform("colab", False, None, _CONTENT, scratch, minutes)
+        return Platform("colab", False, drive, drive / "trainbook", scratch, minutes, limits["colab_drive_bytes"])
+    if not os.environ.get(environment.CACHE):
+        with contextlib.suppress(RuntimeError):  # neither HOME nor an entry of the user
+            scratch = Path.home() / ".cache" / "trainbook"
+    return Platform("local", False, None, Path("runs"), scratch)
 
 
 def in_notebook() -> bool:
@@ -59,8 +57,7 @@ def in_notebook() -> bool:
 
 def _shell() -> object | None:
     """Returns IPython's shell if this process runs in one; IPython is then imported already, so not here."""
-    ipython = sys.modules.get("IPython")
-    return getattr(ipython, "get_ipython", lambda: None)()
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def output_dir(config: Config) -> Path:
@@ -70,8 +67,7 @@ def output_dir(config: Config) -> Path:
     """
     folder = Path(config.output_dir) if config.output_dir else detect().output_dir
     try:
-        folder.resolve()
-        folder.exists()
+        folder.resolve().exists()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL, a name too long
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"output_dir cannot be {printable(folder, most=200)} ({why}). Give another folder.") from None

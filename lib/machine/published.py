@@ -1,32 +1,30 @@
 """Finds, checks and reads published weights as Hugging Face lays them out, and builds models that begin with them.
 
-They are untrusted. Safetensors are read from names inside the folder alone; a pickle is read only from a named folder
-or hub model, by torch's reader that runs no code, and is written as safetensors into the cache at once. A run that
-resumes, and a plan, build the model from the configuration that the run began with, without the weights.
+They are untrusted: files are read from names inside the folder alone, and a pickle only from a named folder or hub
+model, by torch's reader that runs no code. A run that resumes, and a plan, build the model from the configuration that
+the run began with, without the weights.
 """
 
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lib.config import Config
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import disk, inputs, platform, records
+from lib.machine import inputs, platform
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
-_BESIDE = re.compile(r"(?!.*\.index\.json)[\w.-]+\.(json|txt|model)")  # the weights: configuration and tokenizer
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _OF_LOADING = {  # options of from_pretrained that mean nothing to a model without weights
@@ -62,40 +60,22 @@ def has_weights(folder: Path) -> bool:
 
 def read(folder: Path) -> dict[str, Tensor]:
     """Reads all tensors of a folder by name, onto the CPU. Raises BadInput where they are damaged or lie elsewhere."""
-    return _load(as_safetensors(folder))
-
-
-def as_safetensors(folder: Path) -> Path:
-    """Returns the folder if its weights are safetensors, else one in the cache with the same as such. Raises BadInput.
-
-    Size and checksum of the copy lie beside it: a damaged one is made again.
-    """
-    files = _files(folder)[0]
-    if files[0].suffix == ".safetensors":
-        return folder
-    copy = platform.detect().scratch_dir / "published" / digest(folder)
-    if not records.Verified(copy, "it is made again").read("cache.json"):
-        disk.remove_tree(copy)
-        tensors = {name: tensor.detach().clone().contiguous() for name, tensor in _load(folder).items()}
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with disk.whole(copy, cache=True) as aside:
-            aside.mkdir()
-            for path in folder.iterdir():
-                if _BESIDE.fullmatch(path.name) and path.is_file():
-                    shutil.copyfile(path, aside / path.name)
-            save_file(tensors, aside / WHOLE, {"format": "pt"})
-            records.Verified(aside, "").write("cache.json", {}, sorted(aside.iterdir()))
-        print(f"{printable(folder)} holds pickled weights, which were read without running code. {copy} has them now.")
-    return copy
-
-
-def digest(folder: Path) -> str:
-    """Returns the sha256 of a folder's weights, file by file in the order of their names."""
-    whole = hashlib.sha256()
-    for file in _files(folder)[0]:
-        with file.open("rb") as content:
-            whole.update(hashlib.file_digest(content, "sha256").digest())
-    return whole.hexdigest()
+    files, names = _files(folder)
+    tensors: dict[str, Tensor] = {}
+    try:
+        for file in files:
+            is_safe = file.suffix == ".safetensors"
+            shard = load_file(file) if is_safe else torch.load(file, map_location="cpu", weights_only=True)
+            if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in shard.items()):
+                raise ValueError("it holds more than tensors by name")
+            if tensors.keys() & shard.keys():
+                raise ValueError("a tensor is there twice")
+            tensors |= shard
+        if names is not None and names != tensors.keys():
+            raise ValueError(f"the index does not fit {printable(min(names ^ tensors.keys()), most=100)}")
+    except Exception as error:  # torch and safetensors raise many
+        raise _unreadable(file, error) from None
+    return tensors
 
 
 def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
@@ -116,43 +96,46 @@ def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
             for file in files:
                 size_of(file)  # not a pipe or a device, which would be waited for
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = printable(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}", most=200)
-            raise BadInput(f"The weights in {printable(folder)} cannot be read ({why}). Copy them again.") from None
+            raise _unreadable(folder, error) from None
         return files, names
     raise BadInput(f"There are no weights in {printable(folder)}: no {WHOLE}, and no {INDEX}.")
 
 
-def _load(folder: Path) -> dict[str, Tensor]:
-    files, names = _files(folder)
-    tensors: dict[str, Tensor] = {}
-    try:
-        for file in files:
-            is_safe = file.suffix == ".safetensors"
-            shard = load_file(file) if is_safe else torch.load(file, map_location="cpu", weights_only=True)
-            if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in shard.items()):
-                raise ValueError("it holds more than tensors by name")
-            if tensors.keys() & shard.keys():
-                raise ValueError("a tensor is there twice")
-            tensors |= shard
-        if names is not None and names != tensors.keys():
-            raise ValueError(f"the index does not fit {printable(min(names ^ tensors.keys()), most=100)}")
-    except Exception as error:  # torch and safetensors raise many
-        why = printable(str(error).splitlines()[0] if str(error) else type(error).__name__, most=200)
-        raise BadInput(f"The weights {printable(file)} cannot be read ({why}). Copy the folder again.") from None
-    return tensors
+def _unreadable(path: Path, error: Exception) -> BadInput:
+    return BadInput(f"The weights {printable(path)} cannot be read ({_why(error)}). Copy the folder again.")
+
+
+def _why(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return printable(text.splitlines()[0], most=300)
 
 
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
     """Does what `Task.pretrained` says."""
-    options = {"dtype": torch.float32, **options}
-    dtype, on_meta = options.pop("dtype"), torch.empty(0).is_meta
+    rest = {"dtype": torch.float32, **options}
+    dtype, on_meta = rest.pop("dtype"), torch.empty(0).is_meta
     before = task.published.get(name, {})
     facts = before if "config" in before else _facts_of_run(task.config, name)
     folder = _folder(name, is_optional=bool(facts))
-    config, rest = _configuration(name, folder, facts, options)
-    if not facts and not on_meta:
-        values = json.loads(config.to_json_string(use_diff=False))
-        facts = {"config": values, "sha256": digest(as_safetensors(folder))}  # type: ignore[arg-type]
+    try:
+        from transformers import AutoConfig
+
+        if facts:  # the configuration that the run began with
+            values = dict(facts["config"])
+            config = AutoConfig.for_model(values.pop("model_type"), **values)
+            rest = {key: value for key, value in rest.items() if not hasattr(config, key)}
+        else:
+            config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        where = "which the run began with" if facts else f"in {printable(folder)}"
+        raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({_why(error)}).") from None
+    files = _files(folder)[0] if folder and not on_meta else []  # an index may lead nowhere else
+    if not facts and files:
+        digest = hashlib.sha256()
+        for file in files:
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        facts = {"config": json.loads(config.to_json_string(use_diff=False)), "sha256": digest.hexdigest()}
     if facts:
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or on_meta:
@@ -160,8 +143,19 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
         _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
         return model
-    here = as_safetensors(folder)
-    return cls.from_pretrained(here, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, **rest)
+    return cls.from_pretrained(folder, config=config, dtype=dtype, weights_only=True, local_files_only=True, **rest)
+
+
+def _folder(name: str, is_optional: bool) -> Path | None:
+    try:
+        if (path := find_model(name)).is_dir():
+            return path
+        raise BadInput(f"{printable(path)} is a file. Give the folder with the weights and config.json.")
+    except BadInput:
+        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
+        if folder is None and not is_optional:
+            raise
+        return folder
 
 
 def _mark(model: Any, quantization: Any) -> None:
@@ -182,41 +176,6 @@ def _mark(model: Any, quantization: Any) -> None:
         if isinstance(layer, nn.Linear) and not is_spared:
             layer.loaded_as = kind, getattr(torch, dtype)  # type: ignore[assignment]
     setattr(model, f"is_loaded_in_{bits}bit", True)  # peft asks
-
-
-def _configuration(
-    name: str, folder: Path | None, facts: Mapping[str, Any] | None, options: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
-    """Returns the configuration that the run began with, else the published one, and the options that it lacks.
-
-    Raises BadInput.
-    """
-    from transformers import AutoConfig
-
-    try:
-        if facts:
-            values = dict(facts["config"])
-            config = AutoConfig.for_model(values.pop("model_type"), **values)
-            return config, {key: value for key, value in options.items() if not hasattr(config, key)}
-        return AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **options)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, most=300)
-        where = "which the run began with" if facts else f"in {printable(folder)}"
-        raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({why}).") from None
-
-
-def _folder(name: str, is_optional: bool) -> Path | None:
-    """Returns the folder with the weights; None where there is none and the run can build the model without it."""
-    try:
-        path = find_model(name)
-        if path.is_dir():
-            return path
-        raise BadInput(f"{printable(path)} is a file. Give the folder with the weights and config.json.")
-    except BadInput:
-        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
-        if folder is None and not is_optional:
-            raise
-        return folder
 
 
 def located(name: str, download: bool = True) -> tuple[str, Path] | None:
@@ -261,11 +220,10 @@ def _from_hub(name: str, download: bool = True) -> Path | None:
 def _facts_of_run(config: Config, name: str) -> Mapping[str, Any] | None:
     """Returns what the newest checkpoint of the run has on published weights, for a plan before the run resumes."""
     run, here = config.run.name, platform.detect()
+    folders = [platform.output_dir(config) / run, *inputs.earlier_runs(run, here)]
     if config.run.resume_from:
         base = inputs.find_input(config.run.resume_from, here)
         folders = [base, base / run]
-    else:
-        folders = [platform.output_dir(config) / run, *inputs.earlier_runs(run, here)]
     for folder in folders:
         for path in sorted((folder / "checkpoints").glob("step-*/state.json"), reverse=True):
             try:

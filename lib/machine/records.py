@@ -1,8 +1,7 @@
 """Records of what the cache holds: JSON that carries its own hash, with size and checksum of the files beside it.
 
-CRC-32 guards against accidents: it sees every change of up to 32 bits in a row, and any other but for one in 2^32. Who
-can write to the cache on purpose could write the records too. It takes 0.4 s a GB, where sha256 takes 1.1 s (one core
-of a Xeon at 2.8 GHz, busy with other work).
+CRC-32 guards against accidents: it sees every change of up to 32 bits in a row, and any other but for one in 2^32. It
+takes 0.4 s a GB, where sha256 takes 1.1 s (one core of a Xeon at 2.8 GHz, busy with other work).
 """
 
 import contextlib
@@ -37,7 +36,14 @@ class Verified:
             record = _read(self.folder / name)
             if stamp is not None and record["stamp"] != stamp:
                 return None
-            _check(self.folder, record.get("files", {}))
+            for file, (size, checksum) in record.get("files", {}).items():
+                if not (path := self.folder / file).exists():
+                    raise Damaged(f"{file} is missing")
+                if (now := path.stat().st_size) != size:
+                    raise Damaged(f"{file} has {now:,} of {size:,} bytes")
+                if _checksum(path) != checksum:
+                    raise Damaged(f"{file} has other bytes than were written")
+            return record
         except FileNotFoundError:
             return None
         except (Damaged, OSError) as damage:
@@ -46,7 +52,6 @@ class Verified:
                 print(f"The cache {self.folder} is damaged ({why}): {self.remedy}.", flush=True)
             self._is_silent = True
             return None
-        return record
 
     def write(self, name: str, content: dict[str, Any], files: Sequence[Path] = ()) -> dict[str, Any]:
         """Writes a record with size and checksum of some files of the folder, whole or not at all; returns it."""
@@ -58,7 +63,6 @@ class Verified:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Returns a record. Raises OSError, and Damaged."""
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         content = json.loads(path.read_bytes())
         if _hash(content["record"]) == content["sha256"]:
@@ -68,18 +72,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _hash(record: Any) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _check(folder: Path, files: dict[str, list[int]]) -> None:
-    """Raises Damaged where a file has changed or is missing."""
-    for name, (size, checksum) in files.items():
-        try:
-            if (now := (folder / name).stat().st_size) != size:
-                raise Damaged(f"{name} has {now:,} of {size:,} bytes")
-            if _checksum(folder / name) != checksum:
-                raise Damaged(f"{name} has other bytes than were written")
-        except FileNotFoundError:
-            raise Damaged(f"{name} is missing") from None
 
 
 def _checksum(path: Path) -> int:

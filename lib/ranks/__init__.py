@@ -36,11 +36,9 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of this process among all ranks, and how many of them are on its machine."""
-
     rank: int = 0
     size: int = 1
-    local_size: int = 1
+    local_size: int = 1  # on this machine
     flags: dist.ProcessGroup | None = None  # gloo, for numbers and decisions
 
 
@@ -63,12 +61,12 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Says whether this is the one process that writes files and prints."""
+    """Returns whether this is the one process that writes files and prints."""
     return _here.rank == 0
 
 
 def under_torchrun() -> bool:
-    """Says whether torchrun started this process."""
+    """Returns whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -98,43 +96,37 @@ def start(options: Device) -> None:
     Raises BadInput if there are more processes than GPUs, or if the ranks do not find each other.
     """
     global _here
-    size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     if _here.size > 1:
         return
     if under_torchrun():
         die_with(int(os.environ.get(environment.AGENT, os.getppid())))
-    on = cards(options)
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    size, local_size = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    on, local = cards(options), int(os.environ.get("LOCAL_RANK", 0))
     if size > 1:
         check_count(local_size, on)
     if on and on[local] != 0:  # the first is torch's default, and choosing it would touch the GPU early
         torch.cuda.set_device(on[local])
-    if size == 1:
-        return
-    enter("waiting for the other ranks")
-    _join()
-    enter("reading the data")
-    flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
-    _here = _Place(dist.get_rank(), size, local_size, flags)
+    if size > 1:
+        enter("waiting for the other ranks")
+        _join()
+        enter("reading the data")
+        flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
+        _here = _Place(dist.get_rank(), size, local_size, flags)
 
 
 def _join() -> None:
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
     try:
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
     except (ValueError, RuntimeError) as error:  # torch's DistError is a RuntimeError
-        if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
-            raise BadInput(
-                f"The ranks were to meet at {where}, but another program uses this port on {socket.gethostname()}. "
-                "Choose another MASTER_PORT (torchrun: --master-port or --rdzv-endpoint)."
-            ) from error
         first = str(error).strip().splitlines()[0]
         if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
             raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
+        where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
         raise BadInput(
-            f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s. Start all of them with "
-            f"this address. torch's message: {first}"
+            f"This process on {socket.gethostname()} did not find the other ranks at {where} within {JOIN_SECONDS} s. "
+            "Start all of them with this address, with a port that no other program uses (torchrun: --master-port or "
+            f"--rdzv-endpoint). torch's message: {first}"
         ) from error
     _expect(PATIENT_SECONDS)
 
@@ -160,7 +152,7 @@ def _expect(seconds: float) -> None:
 
 
 def enter(stage: str) -> None:
-    """Says to the launcher, if there is one, how far the start of this rank is."""
+    """Tells the launcher, if there is one, how far the start of this rank is."""
     if (folder := os.environ.get(environment.RANK_FOLDER)) and "RANK" in os.environ:
         boot.write_stage(Path(folder), int(os.environ["RANK"]), stage)
 
@@ -175,25 +167,23 @@ def highest(*values: float) -> list[float]:
 
 
 def anywhere(flag: bool) -> bool:
-    """Says whether `flag` is true on any rank."""
-    return flag if _here.size == 1 else bool(highest(flag)[0])
+    """Returns whether `flag` is true on any rank."""
+    return bool(highest(flag)[0])
 
 
 def gathered(value: Value) -> list[Value]:
     """Returns the values of all ranks, in their order."""
-    if _here.size == 1:
-        return [value]
-    values: list[Any] = [None] * _here.size
-    dist.all_gather_object(values, value, group=_here.flags)
+    values: list[Any] = [value] * _here.size
+    if _here.size > 1:
+        dist.all_gather_object(values, value, group=_here.flags)
     return values
 
 
 def from_first(value: Value) -> Value:
     """Returns the first rank's value on every rank."""
-    if _here.size == 1:
-        return value
     box = [value]
-    dist.broadcast_object_list(box, 0, group=_here.flags)
+    if _here.size > 1:
+        dist.broadcast_object_list(box, 0, group=_here.flags)
     return box[0]
 
 
@@ -205,8 +195,7 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
     if _here.size == 1:
         return groups
     shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
-    shapes = from_first(shapes if groups is not None else None)
-    if shapes is None:
+    if (shapes := from_first(shapes if groups is not None else None)) is None:
         return None
     received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
     for group, named in shapes.items():
@@ -229,13 +218,13 @@ def together() -> Iterator[None]:
     try:
         yield
     except (BadInput, TrainingFailed) as error:
+        if _here.size == 1:
+            raise
         failure = error
     answers = gathered((type(failure), f"{failure}") if failure else None)
     failures = {rank: answer for rank, answer in enumerate(answers) if answer}
     if not failures:
         return
-    if _here.size == 1:
-        raise failure  # type: ignore[misc]
     kind = next(iter(failures.values()))[0]
     texts = dict.fromkeys(text for _, text in failures.values())
     if len(failures) == _here.size and len(texts) == 1:

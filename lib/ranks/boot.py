@@ -32,7 +32,7 @@ def die_with(parent: int) -> None:
 
 
 def write_stage(folder: Path, number: int, stage: str) -> None:
-    """Says how far the start of a rank is."""
+    """Notes how far the start of a rank is."""
     with contextlib.suppress(OSError):  # the launcher is gone, and its folder with it
         (folder / f"stage-{number}").write_text(stage, "utf-8")
 
@@ -41,6 +41,11 @@ def read_stage(folder: Path, number: int) -> str:
     """Returns how far the start of a rank is; empty before its first line."""
     path = folder / f"stage-{number}"
     return path.read_text("utf-8") if path.exists() else ""
+
+
+def _variable(name: str) -> str:
+    """Returns the name of an environment variable, from its table, without importing lib."""
+    return str(runpy.run_path(str(Path(__file__).parents[1] / "config" / "environment.py"))[name])
 
 
 class _Recorded(subprocess.Popen):
@@ -61,26 +66,6 @@ class _Recorded(subprocess.Popen):
         return code
 
 
-def _variable(name: str) -> str:
-    """Returns the name of an environment variable, from its table, without importing lib."""
-    return str(runpy.run_path(str(Path(__file__).parents[1] / "config" / "environment.py"))[name])
-
-
-def _agent(parent: str, *options: str) -> None:
-    die_with(int(parent))
-    os.environ[_variable("AGENT")] = str(os.getpid())
-    subprocess.Popen = _Recorded  # type: ignore[misc]
-    _become("torch.distributed.run", options)
-
-
-def _rank(*arguments: str) -> None:
-    die_with(int(os.environ[_variable("AGENT")]))
-    folder, number = Path(os.environ[_variable("RANK_FOLDER")]), int(os.environ["RANK"])
-    write_stage(folder, number, "importing")
-    threading.Thread(target=_beat, args=(folder, number), name="signs of life", daemon=True).start()
-    _become("lib", arguments)
-
-
 def _beat(folder: Path, number: int) -> None:
     with contextlib.suppress(OSError):  # the folder is gone
         while read_stage(folder, number) != TRAINING:
@@ -88,12 +73,19 @@ def _beat(folder: Path, number: int) -> None:
             time.sleep(BEAT_SECONDS)
 
 
-def _become(module: str, arguments: tuple[str, ...]) -> None:
-    sys.argv[1:] = arguments
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
 if __name__ == "__main__":
     # As for `python -m`, instead of the folder of this file; but a folder lib of one's own is not taken for this one.
     sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path.cwd())]
-    {"agent": _agent, "rank": _rank}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "agent":
+        module, arguments = "torch.distributed.run", sys.argv[3:]
+        die_with(int(sys.argv[2]))
+        os.environ[_variable("AGENT")] = str(os.getpid())
+        subprocess.Popen = _Recorded  # type: ignore[misc]
+    else:
+        module, arguments = "lib", sys.argv[2:]
+        die_with(int(os.environ[_variable("AGENT")]))
+        place, rank = Path(os.environ[_variable("RANK_FOLDER")]), int(os.environ["RANK"])
+        write_stage(place, rank, "importing")
+        threading.Thread(target=_beat, args=(place, rank), name="signs of life", daemon=True).start()
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

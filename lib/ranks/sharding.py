@@ -35,15 +35,15 @@ def shard(model: nn.Module, device: torch.device, blocks: Iterable[nn.Module] = 
 def gathered_alone(model: nn.Module) -> Iterator[None]:
     """Lets passes inside the block gather the weights as they are in it, and those after it as they are then.
 
-    Of the model itself, outside its blocks, FSDP2 keeps whole weights after a forward pass without a backward one.
-    After a change of the shards they would be out of date.
+    FSDP2 keeps the model's whole weights outside its blocks after a forward pass without a backward one. After a change
+    of the shards they would be out of date.
     """
     from torch.distributed.fsdp import FSDPModule
 
     divided = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in divided:
+        module.reshard()
     try:
-        for module in divided:
-            module.reshard()
         yield
     finally:
         for module in divided:
@@ -51,7 +51,7 @@ def gathered_alone(model: nn.Module) -> Iterator[None]:
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Says whether the tensor is torch's DTensor, of which this rank holds a part."""
+    """Returns whether the tensor is torch's DTensor, of which this rank holds a part."""
     return hasattr(tensor, "full_tensor")
 
 

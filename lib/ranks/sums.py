@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -44,28 +44,23 @@ def _checked(term: str, number: Any) -> float:
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Replaces each tensor by its sum over the ranks. Shapes and dtypes, of any kind, must be the same on all ranks."""
+    """Replaces each tensor by its sum over the ranks. Shapes and dtypes, of any kind, must be the same on all ranks.
+
+    Neighbours of one dtype are added together, at most BUCKET_BYTES of them; a larger tensor alone.
+    """
     if ranks.world() == 1:
         return
-    for bucket in _buckets(tensors):
+    buckets: list[list[Tensor]] = [[]]
+    for tensor in tensors:
+        size = sum(each.nbytes for each in buckets[-1]) + tensor.nbytes
+        if buckets[-1] and (size > BUCKET_BYTES or tensor.dtype != buckets[-1][0].dtype):
+            buckets.append([])
+        buckets[-1].append(tensor)
+    for bucket in filter(None, buckets):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat)
         parts = flat.split([tensor.numel() for tensor in bucket])
         torch._foreach_copy_(bucket, [part.view(t.shape) for part, t in zip(parts, bucket, strict=True)])
-
-
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Groups neighbours of one dtype, at most BUCKET_BYTES together; a larger tensor stands alone."""
-    bucket: list[Tensor] = []
-    size = 0
-    for tensor in tensors:
-        if bucket and (size + tensor.nbytes > BUCKET_BYTES or tensor.dtype != bucket[0].dtype):
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(tensor)
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
 
 
 def over_ranks(
@@ -79,32 +74,27 @@ def over_ranks(
 
     `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
     buffers from before this step. Gradients have the shapes of `parameters`; if `sharded`, they are summed already.
+
+    Batch statistics, each of shape (channels,), become those of one process after the slots of all ranks in turn: a
+    rank's update is r -> D r + u, where D is the decay over its micro-batches; one after another they are D^n r + the
+    sum over the ranks i of D^(n - 1 - i) u_i.
     """
     if ranks.world() == 1:
         return
     summed = list(means.values())
-    if not sharded:  # else the backward pass has summed them already
+    if not sharded:
         used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
         for parameter, somewhere in zip(parameters, used, strict=True):
             if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
                 parameter.grad = torch.full_like(parameter, -0.0)
         summed += [parameter.grad for parameter in parameters if parameter.grad is not None]
     add_up(summed)
-    _chain_statistics(with_buffers, buffers)
-
-
-def _chain_statistics(modules: Sequence[nn.Module], before: Sequence[Mapping[str, Tensor]]) -> None:
-    """Sets batch statistics, each of shape (channels,), to those of one process after the slots of all ranks in turn.
-
-    A rank's update is r -> D r + u, where D is the decay over its micro-batches; one after another they are
-    D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
-    """
     summed, after = [], []
-    for module, old in zip(modules, before, strict=True):
+    for module, old in zip(with_buffers, buffers, strict=True):
         if not _has_statistics(module):
             continue
-        counter, counted = module.num_batches_tracked, old["num_batches_tracked"]
-        passes, seen = int(counter - counted), int(counted)
+        counter, seen = module.num_batches_tracked, int(old["num_batches_tracked"])
+        passes = int(counter) - seen
         decay, whole, share = decays(module.momentum, passes, seen)
         counter.fill_(seen + passes * ranks.world())
         for name in ("running_mean", "running_var"):

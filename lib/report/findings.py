@@ -5,6 +5,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "bad"]
@@ -28,28 +29,23 @@ Sections = Mapping[str, Sequence[Finding]]
 def table(sections: Sections) -> str:
     """Returns aligned text: verdict, name and value in a line, what to do below it, and a count at the end."""
     width = max(len(finding.name) for finding in _all(sections))
+    wrap = partial(textwrap.wrap, width=_WIDTH, break_on_hyphens=False)
     lines = []
     for title, findings in sections.items():
         lines.append(title)
         for finding in findings:
             verdict = "BAD" if finding.verdict == "bad" else finding.verdict
             head = f"  {verdict:<7}  {finding.name:<{width}}  "
-            first, *others = _wrapped(finding.value, len(head))
-            lines += [head + first.lstrip(), *others]
-            lines += _wrapped(finding.advice, len(head), "> ") if finding.advice else []
+            space = " " * len(head)
+            for number, line in enumerate(finding.value.splitlines() or ["-"]):
+                lines += wrap(line, initial_indent=space if number else head, subsequent_indent=space)
+            for line in finding.advice.splitlines():
+                lines += wrap(line, initial_indent=f"{space}> ", subsequent_indent=f"{space}  ")
         lines.append("")
     count = Counter(finding.verdict for finding in _all(sections))
     words: dict[Verdict, str] = {"bad": "bad", "warning": "to look at"}
     totals = ", ".join(f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict])
     return "\n".join([*lines, f"{count.total()} checks: {totals or 'all is well'}."])
-
-
-def _wrapped(text: str, indent: int, mark: str = "") -> list[str]:
-    first, other = " " * indent + mark, " " * (indent + len(mark))
-    wrapped: list[str] = []
-    for line in text.splitlines() or [""]:
-        wrapped += textwrap.wrap(line, _WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
-    return wrapped or [""]
 
 
 def as_json(sections: Sections) -> str:
@@ -64,13 +60,13 @@ def exit_code(sections: Sections) -> int:
     return 2 if any(finding.verdict == "bad" for finding in _all(sections)) else 0
 
 
+def _all(sections: Sections) -> list[Finding]:
+    return [finding for findings in sections.values() for finding in findings]
+
+
 def run_check(name: str, check: Callable[[], Finding]) -> Finding:
     """Runs one check; an exception in it becomes a warning."""
     try:
         return check()
     except Exception as error:  # of drivers and file systems, in many classes
         return Finding(name, f"could not be checked ({type(error).__name__}: {error})", "warning")
-
-
-def _all(sections: Sections) -> list[Finding]:
-    return [finding for findings in sections.values() for finding in findings]

@@ -8,20 +8,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from lib.machine import hardware, platform
+from lib.machine import hardware
 from lib.machine.memory import GIB
 from lib.report import figure, plot
-from lib.report.metrics import MACHINE_COLUMNS, Row, read
-from lib.report.progress import Plain, Progress, Relayed, choose_progress
+from lib.report.metrics import MACHINE_COLUMNS, read
+from lib.report.progress import Notebook, Progress, choose_progress
 from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
 
 _SHARE = 0.01  # of the time that drawing charts may take
-_SECONDS = 3.0  # between two updates of progress and gauges, which take a millisecond
 _GPU_LIMIT = 0.92
 _PAGE = jinja2.Environment(autoescape=True).from_string("""\
 <div style="max-width:1200px;font-size:13px;line-height:20px"><div><b>{{ title }}</b>&ensp;{{ state }}</div>
@@ -51,112 +51,74 @@ class Watched:
 class Live(Progress):
     """Draws a run in its cell, in place of the drawing before; the last one stays in a saved notebook."""
 
-    interval = _SECONDS
+    interval = 3.0  # progress and gauges take a millisecond
 
     def __init__(self, watched: Watched):
         super().__init__()
-        self.figure = Figure(watched)
-        self._newest: tuple[int, int, str] | None = None
+        self.watched = watched
+        self._done, self._text = 0, ""
+        self._moved = False
+        self._machine: dict[str, float] = {}  # the newest value of each column on the machine
         self._handles: list[Any] = [None, None]  # of the progress, and of the charts
         self._next = -math.inf  # when charts are drawn again
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._newest = done, total, text
+        self._moved = True
+        if total == self.watched.steps:
+            self._done, self._text = done, text
+        else:  # progress of a part, such as the test
+            self._text = f"{done:,}/{total:,} {text}"
         self._display(draws=time.perf_counter() >= self._next)
-
-    def _display(self, draws: bool) -> None:
-        """Shows the newest state. If charts cannot be drawn the reason is shown: no run ends for a picture."""
-        begin = time.perf_counter()
-        if self._newest:
-            state, text = self.figure.moved(*self._newest)
-            charts = self.figure.charts() if draws else ""
-            self._put(0, self.figure.head(state, text), f"{state}  {text}")
-            if charts:
-                self._put(1, charts, "")
-        if draws:  # so long that drawing takes less than its share, with a table of any length
-            self._next = time.perf_counter() + 1.2 * (time.perf_counter() - begin) / _SHARE
-
-    def _put(self, place: int, html: str, text: str) -> None:
-        from IPython import display
-
-        bundle, handle = {"text/html": html, "text/plain": text}, self._handles[place]
-        if handle is None:
-            self._handles[place] = display.display(bundle, raw=True, display_id=True)
-        else:
-            handle.update(bundle, raw=True)
 
     def close(self) -> None:
         """Leaves the charts of the whole table."""
         super().close()
         with self._guard:
-            self._display(draws=True)
+            if self._moved:
+                self._display(draws=True)
 
+    def _display(self, draws: bool) -> None:
+        from IPython import display
 
-class Batch(Live, Plain):
-    """Prints plain lines, and leaves the last drawing in the notebook that a batch run saves."""
-
-    interval = Plain.interval
-
-    def _write(self, done: int, total: int, text: str) -> None:
-        self._newest = done, total, text
-        self.figure.moved(done, total, text)
-        Plain._write(self, done, total, text)
-
-
-def progress_of(watched: Watched) -> Progress:
-    """Returns the form in which the output of this process shows a run: in a notebook with charts of it."""
-    chosen = choose_progress()
-    if not platform.in_notebook() or isinstance(chosen, Relayed):
-        return chosen
-    return Batch(watched) if platform.detect().batch else Live(watched)
-
-
-class Figure:
-    """The drawing of a run, of the rows that its table has by now."""
-
-    def __init__(self, watched: Watched):
-        self.watched = watched
-        self._done = 0
-        self._machine: dict[str, float] = {}  # of the last rows that were read
-
-    def moved(self, done: int, total: int, text: str) -> tuple[str, str]:
-        """Takes progress of the run, or of a part of it such as the test; returns the text of both."""
-        if total == self.watched.steps:
-            self._done = done
-        else:
-            text = f"{done:,}/{total:,} {text}"
+        begin = time.perf_counter()
+        charts = self.charts() if draws else ""
         share = self._done / max(self.watched.steps, 1)
-        return f"{self._done:,} of {self.watched.steps:,} steps ({share:.0%})", text
-
-    def head(self, state: str, text: str) -> str:
-        """Returns title, progress and gauges as HTML."""
-        share = self._done / max(self.watched.steps, 1)
-        facts = {"title": self.watched.title, "state": state, "text": text, "share": share}
-        return _PAGE.render(facts, gauges=list(self._gauges()))
+        state = f"{self._done:,} of {self.watched.steps:,} steps ({share:.0%})"
+        facts = {"title": self.watched.title, "state": state, "text": self._text, "share": share}
+        head = _PAGE.render(facts, gauges=list(self._gauges()))
+        for place, html, text in ((0, head, f"{state}  {self._text}"), (1, charts, "")):
+            bundle, handle = {"text/html": html, "text/plain": text}, self._handles[place]
+            if html and handle is None:
+                self._handles[place] = display.display(bundle, raw=True, display_id=True)
+            elif html:
+                handle.update(bundle, raw=True)
+        if draws:  # so long that drawing takes less than its share, with a table of any length
+            self._next = time.perf_counter() + 1.2 * (time.perf_counter() - begin) / _SHARE
 
     def charts(self) -> str:
         """Reads the table and returns its charts as HTML, or why they cannot be drawn."""
         try:
             rows = read(self.watched.table) if self.watched.table.exists() else []
-            self._machine = _machine(rows)
+            cells = [item for row in rows if row["split"] == "train" for item in row.items()]
+            names = {*MACHINE_COLUMNS, "peak_memory_bytes"}
+            self._machine = {name: float(value) for name, value in cells if name in names and value}
             shown = [name for name in self.watched.shown if name != "loss"]
             has_metrics = any(row.get(name) for row in rows for name in shown)
-            drawn = [["loss"], shown] if has_metrics else [["loss"]]
-            charts = [figure.svg(partial(self._draw, rows, names)) for names in drawn]
+
+            def draw(names: Sequence[str], axes: Any) -> None:
+                if names == ["loss"]:
+                    plot.draw_losses(axes, rows)
+                else:
+                    plot.draw_validation(axes, rows, self.watched.baseline, names)
+                if self.watched.selection[0] in names:
+                    plot.draw_best(axes, rows, *self.watched.selection)
+                if axes.get_lines():
+                    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
+
+            charts = [figure.svg(partial(draw, names)) for names in ([["loss"], shown] if has_metrics else [["loss"]])]
             return _CHARTS.format("".join(map(_CHART.format, charts)))
         except Exception as error:  # of whatever a task names and measures
-            text = f"The charts cannot be drawn: {type(error).__name__}: {error}"
-            return str(jinja2.utils.markupsafe.escape(text))
-
-    def _draw(self, rows: Sequence[Row], names: Sequence[str], axes: Any) -> None:
-        if names == ["loss"]:
-            plot.draw_losses(axes, rows)
-        else:
-            plot.draw_validation(axes, rows, self.watched.baseline, names)
-        if self.watched.selection[0] in names:
-            plot.draw_best(axes, rows, *self.watched.selection)
-        if axes.get_lines():
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
+            return escape(f"The charts cannot be drawn: {type(error).__name__}: {error}")
 
     def _gauges(self) -> Iterator[tuple[str, float, float, str]]:
         """Yields name, share, limit and text: RAM, the card's memory and use, and the wait for data."""
@@ -178,9 +140,7 @@ class Figure:
                 yield name, machine[column], limit, f"{machine[column]:.0%} of the time"
 
 
-def _machine(rows: Sequence[Row]) -> dict[str, float]:
-    """Returns the newest value of each column on the machine."""
-    train = [row for row in rows if row["split"] == "train"]
-    names = (*MACHINE_COLUMNS, "peak_memory_bytes")
-    newest = {name: next((row[name] for row in reversed(train) if row.get(name)), "") for name in names}
-    return {name: float(value) for name, value in newest.items() if value}
+def progress_of(watched: Watched) -> Progress:
+    """Returns the form in which the output of this process shows a run: in a notebook with charts of it."""
+    plain = choose_progress()
+    return Live(watched) if isinstance(plain, Notebook) else plain

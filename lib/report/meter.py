@@ -34,8 +34,9 @@ def add_figures(
 
     Raises BadInput for a name that metrics.csv has another use for, and for what is no single number.
     """
+    taken = {*_TAKEN, *columns, *(f"loss_{term}" for term in terms)}
     for name, value in figures.items():
-        if name in _TAKEN or name in columns or name in (f"loss_{term}" for term in terms):
+        if name in taken:
             raise BadInput(f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it.")
         if isinstance(value, Tensor) and value.numel() != 1:
             raise BadInput(
@@ -62,11 +63,17 @@ class Meter:
     """
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
-        terms = {k: v for k, v in pending.items() if k not in ("steps", "figures", "rested", _ORDER)}
+        terms = {name: value for name, value in pending.items() if name not in ("steps", "figures", "rested", _ORDER)}
         order = [name for name in pending.get(_ORDER, ()) if name in terms]
-        self._sums = {k: torch.tensor(terms[k], device=device) for k in dict.fromkeys([*order, *terms])}
+        self._sums = {name: torch.tensor(terms[name], device=device) for name in dict.fromkeys([*order, *terms])}
         self._steps = int(pending.get("steps", 0))
-        self._logged = _restored(pending.get("figures", []))
+        self._logged: Logged = {}
+        figures = pending.get("figures", [])  # of each rank
+        gone = figures[ranks.world() :] if ranks.is_first() else []  # the first rank adds those of ranks that are gone
+        for of_rank in [*figures[ranks.rank() : ranks.rank() + 1], *gone]:
+            for name, (parts, total, samples) in of_rank.items():
+                earlier = sum(parts) if isinstance(parts, list) else float(parts)  # of an earlier version
+                _add(self._logged, {name: (earlier + float(total or 0), samples)})
         self._begin = self._mark = time.perf_counter()
         self._timed_steps = self._window_steps = 0
         self._seconds = self._window_seconds = self._window_waited = 0.0
@@ -84,7 +91,7 @@ class Meter:
         now = time.perf_counter()
         self._window_seconds += now - self._mark
         self._mark = now
-        self._steps += bool(losses)  # a skipped step has none
+        self._steps += bool(losses)
         self._window_steps += 1
         for term, value in losses.items():
             self._sums[term] = self._sums[term] + value if term in self._sums else value
@@ -92,13 +99,6 @@ class Meter:
     def log(self, logged: Logged) -> None:
         """Counts the figures of a step that has just ended."""
         _add(self._logged, logged)
-
-    def _figures(self) -> dict[str, float]:
-        """Returns means since the last row, over all ranks, which must all call this."""
-        together: Logged = {}
-        for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
-            _add(together, of_rank)
-        return {name: float(total) / samples for name, (total, samples) in together.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -111,15 +111,14 @@ class Meter:
         """Pauses for a save and measures its peak of memory for the next row: it may be the highest of all."""
         self._peak = self.peak_bytes()
         memory.reset_peak()
-        yield
+        with self.paused():
+            yield
         self._save_peak = memory.peak_bytes()
-        self._mark = time.perf_counter()
 
     def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
         """Yields the same batches, and counts the time until each one comes as waiting for data."""
-        iterator = iter(batches)
         begin = time.perf_counter()
-        for batch in iterator:
+        for batch in batches:
             self._window_waited += time.perf_counter() - begin
             yield batch
             begin = time.perf_counter()
@@ -131,27 +130,31 @@ class Meter:
     def pending(self) -> dict[str, Any]:
         """Returns what `__init__` needs to resume in the middle of a row; sums survive JSON exactly.
 
-        Of figures each rank has its own, which goes on as if it had not been interrupted. All ranks must call it.
+        Each rank resumes its own figures. All ranks must call it.
         """
         sums = {term: float(value) for term, value in self._sums.items()}
-        figures = ranks.gathered({name: [[], _json(total), n] for name, (total, n) in self._logged.items()})
         order = list(sums) if len(sums) > 2 else None  # JSON sorts them; three add up to other bits in another order
-        more = {"figures": figures if any(figures) else None, _ORDER: order}
+        figures = {}
+        for name, (total, samples) in self._logged.items():
+            number = float(total)  # as text if JSON or the checkpoint's bounds do not take it
+            figures[name] = [[], number if abs(number) < _MOST else str(number), samples]
+        by_rank = ranks.gathered(figures)
+        more = {"figures": by_rank if any(by_rank) else None, _ORDER: order}
         return {"steps": self._steps, **sums, **{name: value for name, value in more.items() if value}}
 
     def row(self, effective_batch: int) -> dict[str, float]:
         """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped.
 
-        A single term of the name `loss` has that one column.
-
-        All ranks must call it.
+        A single term of the name `loss` has that one column. All ranks must call it.
         """
         terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
         means = {"loss": sum(terms.values())} if terms else {}
         means |= {} if self._sums.keys() == {"loss"} else terms
-        means |= self._figures()
-        rate = self._window_steps / self._window_seconds
-        waited = self._window_waited / self._window_seconds
+        figures: Logged = {}
+        for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
+            _add(figures, of_rank)
+        means |= {name: float(total) / samples for name, (total, samples) in figures.items()}
+        rate, waited = (n / self._window_seconds for n in (self._window_steps, self._window_waited))
         saved = {"save_peak_memory_bytes": self._save_peak} if self._save_peak else {}
         self._timed_steps += self._window_steps
         self._seconds += self._window_seconds
@@ -167,28 +170,6 @@ class Meter:
         }
 
     def steps_per_second(self) -> float:
-        """Returns the mean speed over all rows of this session; 0 before the first."""
-        return self._timed_steps / self._seconds if self._seconds else 0.0
-
-    def pace(self) -> float:
-        """Returns the mean speed of this session so far, the unfinished row included; 0 before the first step."""
+        """Returns the mean speed of this session, the unfinished row included; 0 before the first step."""
         seconds = self._seconds + self._window_seconds
         return (self._timed_steps + self._window_steps) / seconds if seconds else 0.0
-
-
-def _json(total: float | Tensor) -> float | str:
-    """Returns a sum as a checkpoint has it: text if JSON or the checkpoint's bounds do not take the number."""
-    number = float(total)
-    return number if abs(number) < _MOST else str(number)
-
-
-def _restored(figures: list[Mapping[str, Any]]) -> Logged:
-    """Returns this rank's figures of a row that began before; the first rank has those of ranks that are gone, too."""
-    figures = figures if isinstance(figures, list) else []  # an earlier version had a mapping
-    mine, gone = figures[ranks.rank() : ranks.rank() + 1], figures[ranks.world() :] if ranks.is_first() else []
-    logged: Logged = {}
-    for of_rank in [*mine, *gone]:
-        for name, (parts, total, samples) in of_rank.items():
-            exact = sum(parts) if isinstance(parts, list) else float(parts)  # an earlier version had both
-            _add(logged, {name: (exact + float(total or 0), samples)})
-    return logged

@@ -9,10 +9,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from lib.machine import disk
-from lib.machine.disk import whole
 
 Row = dict[str, str]
 
@@ -41,16 +39,22 @@ class MetricsLog:
     def __init__(self, path: Path | None, step: int, expected: int = 0):
         self.path = path
         self.rows = 0  # in the table and waiting
-        if path is None:
-            return
-        self._file: io.FileIO | None = None
-        self._last = float(step)  # the last step of the rows that a rewrite keeps
         self._waiting: list[Row] = []  # rows that the disk did not take yet
+        self._columns: list[str] = []  # of the table; none until it is written, or written anew
+        self._last: float = step  # of the rows that a rewrite keeps
         self._warned = False
         self.flush()
-        if self._file and self.rows < expected:
+        if self._columns and self.rows < expected:
             lost = f"{expected - self.rows} of its {expected} rows up to step {step:,}"
             print(f"{path} lacks {lost}; the run goes on without them.", flush=True)
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.flush()
+        if self._waiting:
+            print(f"Warning: the last {len(self._waiting)} rows of {self.path} could not be written.", flush=True)
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
         """Adds a row; a new column widens the table. On a full disk the row waits for the next write."""
@@ -67,10 +71,16 @@ class MetricsLog:
         if self.path is None:
             return 0
         try:
-            if self._file is None or not set().union(*self._waiting) <= set(self.columns):
+            if not self._columns or not set().union(*self._waiting) <= set(self._columns):
                 self._rewrite()
-            if self._waiting:
-                self._write_waiting()
+            elif self._waiting:
+                text, columns = _csv(self._columns, self._waiting).encode(), self._columns
+                self._columns = []  # if this fails, the whole table is written the next time
+                with self.path.open("ab", buffering=0) as file:
+                    if file.write(text) < len(text):  # the disk took a part
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._columns = columns
+            self._waiting = []
         except OSError as error:
             if not self._warned:
                 why = f"cannot be written ({error}); its rows wait. Training continues."
@@ -79,97 +89,13 @@ class MetricsLog:
         return self.rows
 
     def _rewrite(self) -> None:
-        """Replaces the table by its good rows, with columns for those that wait, and opens it for them."""
-        rows = _up_to(self.path, self._last)
-        names = {name for row in [*rows, *self._waiting] for name in row}
+        """Replaces the table by its good rows and those that wait, with columns for all of them."""
+        rows = [*_up_to(self.path, self._last), *self._waiting]
+        names = {name for row in rows for name in row}
         middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
-        machine = [name for name in MACHINE_COLUMNS if name in names]
-        columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *machine]
-        with whole(self.path) as aside:
-            aside.write_text(_csv(columns, rows, head=True), "utf-8")
-        self.columns, self.rows, self._last = columns, len(rows) + len(self._waiting), math.inf
-        self._close()
-        self._file = self.path.open("ab", buffering=0)
-
-    def _write_waiting(self) -> None:
-        text = _csv(self.columns, self._waiting).encode()
-        end = None
-        try:
-            end = self.path.stat().st_size
-            if self._file.write(text) < len(text):  # the disk took a part
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            if end is None or not self._cut(end):  # the next time the whole table is written
-                self._close()
-            raise
-        self._waiting.clear()
-
-    def _cut(self, end: int) -> bool:
-        """Takes back what was written after `end`; returns whether it could."""
-        try:
-            return self._file.truncate(end) == end
-        except OSError:
-            return False
-
-    def _close(self) -> None:
-        if self._file:
-            self._file.close()
-        self._file = None
-
-    def __enter__(self) -> "MetricsLog":
-        return self
-
-    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.path is None:
-            return
-        self.flush()
-        if self._waiting:
-            print(f"Warning: the last {len(self._waiting)} rows of {self.path} could not be written.", flush=True)
-        self._close()
-
-
-def sync(folder: Path) -> None:
-    """Has the disk keep the tables of a run, before a checkpoint relies on them. A failure only warns."""
-    try:
-        for name in (METRICS, EVENTS):
-            with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
-                disk.calls.sync(file.fileno(), folder / name)
-        disk.calls.sync_folder(folder)
-    except OSError as error:
-        print(f"Warning: the tables in {folder} could not be synced ({error}). Training continues.", flush=True)
-
-
-def read(path: Path) -> list[Row]:
-    """Reads the whole rows of a table, cells as text; torn and odd lines are left out. Raises OSError."""
-    header, *lines = path.read_bytes().split(b"\n")[:-1] or [b""]  # a line without its end is torn
-    columns = _cells(header)
-    rows = (dict(zip(columns, cells, strict=True)) for line in lines if len(cells := _cells(line)) == len(columns))
-    return [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
-
-
-def _cells(line: bytes) -> list[str]:
-    """Returns the cells of a line of CSV; none if it is no text."""
-    try:
-        return [] if b"\0" in line else next(csv.reader([line.decode()], strict=True), [])
-    except (UnicodeDecodeError, csv.Error):
-        return []
-
-
-def _up_to(path: Path, step: float) -> list[Row]:
-    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
-
-
-def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:
-    """Returns steps and values of one column of one split, without the rows that have no value."""
-    points = [(int(r["step"]), float(r[column])) for r in rows if r["split"] == split and r.get(column)]
-    return [step for step, _ in points], [value for _, value in points]
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Row], head: bool = False) -> str:
-    text = io.StringIO()
-    cells = ([row.get(column, "") for column in columns] for row in rows)
-    csv.writer(text, lineterminator="\n").writerows([columns, *cells] if head else cells)
-    return text.getvalue()
+        columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
+        _replace(self.path, columns, rows)
+        self._columns, self.rows, self._last = columns, len(rows), math.inf
 
 
 class EventLog:
@@ -198,16 +124,59 @@ class EventLog:
             self._write(math.inf)
 
     def _write(self, last: float) -> None:
-        """Replaces the table by its good rows up to the step `last` and those that wait."""
+        """Replaces the table by its good rows up to the step `last` and those that wait; without any, removes it."""
         try:
             rows = _up_to(self.path, last)
             rows += [row for row in self._waiting if row not in rows]
-            text = _csv(EVENT_COLUMNS, rows, head=True)
-            if not rows:  # as if there had been no event
+            if rows:
+                _replace(self.path, EVENT_COLUMNS, rows)
+            else:
                 self.path.unlink(missing_ok=True)
-            elif not self.path.exists() or self.path.read_bytes() != text.encode():
-                with whole(self.path) as aside:
-                    aside.write_text(text, "utf-8")
             self._waiting.clear()
         except OSError as error:
             self.say(f"The event could not be written to {self.path}: {error.strerror}. It waits.")
+
+
+def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    with disk.whole(path) as aside:
+        aside.write_text(_csv(columns, rows, head=True), "utf-8")
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Row], head: bool = False) -> str:
+    text = io.StringIO()
+    cells = ([row.get(column, "") for column in columns] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([columns, *cells] if head else cells)
+    return text.getvalue()
+
+
+def sync(folder: Path) -> None:
+    """Has the disk keep the tables of a run, before a checkpoint relies on them. A failure only warns."""
+    try:
+        for name in (METRICS, EVENTS):
+            with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
+                disk.calls.sync(file.fileno(), folder / name)
+        disk.calls.sync_folder(folder)
+    except OSError as error:
+        print(f"Warning: the tables in {folder} could not be synced ({error}). Training continues.", flush=True)
+
+
+def read(path: Path) -> list[Row]:
+    """Reads the whole rows of a table, cells as text; torn and odd lines are left out. Raises OSError."""
+    lines = []
+    for line in path.read_bytes().split(b"\n")[:-1] or [b""]:  # a line without its end is torn
+        try:
+            lines.append([] if b"\0" in line else next(csv.reader([line.decode()], strict=True), []))
+        except (UnicodeDecodeError, csv.Error):
+            lines.append([])
+    rows = (dict(zip(lines[0], cells, strict=True)) for cells in lines[1:] if len(cells) == len(lines[0]))
+    return [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
+
+
+def _up_to(path: Path, step: float) -> list[Row]:
+    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
+
+
+def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:
+    """Returns steps and values of one column of one split, without the rows that have no value."""
+    points = [(int(r["step"]), float(r[column])) for r in rows if r["split"] == split and r.get(column)]
+    return [step for step, _ in points], [value for _, value in points]

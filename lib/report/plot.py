@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from lib.machine.memory import GIB
 from lib.report.figure import COLOURS, MARKS, save
 from lib.report.metrics import Row, read, series
 from lib.report.sampler import WAIT_LIMIT
 
-_GIB = 2**30
 _WIDTH, _IN_A_ROW = 10.0, 3  # inches, which on paper or a narrow screen are six: letters of 6 points
 _POINTS = 500  # of a line: as many as its pixels show
 _DASHES = ("-", "--", ":", "-.")  # which tell lines apart in print
@@ -49,59 +49,55 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
     small = grid[1].subgridspec(height, _IN_A_ROW)
     draw_losses(losses, rows)
     draw_validation(metrics, rows, baseline, shown)
-    for number, name in enumerate(panels):
-        axes = figure.add_subplot(small[divmod(number, _IN_A_ROW)])
-        _draw_panel(axes, rows, name)
-        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-        finish(axes, rows)
     for axes in (losses, metrics):
-        if axes.get_lines():
+        former, step = "", 0
+        for row in rows:  # a line at the last row before each stage
+            if row["split"] == "train" and (stage := row.get("stage", "")) != former:
+                former, place = stage, {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "bottom"}
+                axes.axvline(step, color="grey", linestyle=":", linewidth=1)
+                axes.annotate(stage, (step, 0.02), fontsize="x-small", color="grey", **place)
+            step = int(row["step"])
+    for number, name in enumerate(panels):
+        _draw_panel(figure.add_subplot(small[divmod(number, _IN_A_ROW)]), rows, name)
+    for axes in figure.axes:
+        if axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="small")
-        _mark_stages(axes, rows)
     return save(figure, out)
 
 
 def draw_losses(axes: Any, rows: Sequence[Row]) -> None:
-    """Draws the losses of training and validation."""
+    """Draws the losses of training, with their trailing mean over a twentieth of the points, and validation."""
     steps, values = series(rows, "train", "loss")
-    if steps:
-        axes.plot(*_thinned(steps, values), color="0.6", linewidth=1, label="train, as logged")
-        means = _running_mean(values)
-        axes.plot(*_thinned(steps, means), color=COLOURS[0], linewidth=2, label="train, running mean")
-    _draw_metric(axes, rows, "loss", "validation", 1, 0)
+    window, numbers = max(1, round(len(values) * 0.05)), np.asarray(values, dtype=float)
+    means = [float(numbers[max(0, end - window) : end].mean()) for end in range(1, len(values) + 1)]
+    _draw_line(axes, steps, values, color="0.6", linewidth=1, label="train, as logged")
+    _draw_line(axes, steps, means, color=COLOURS[0], linewidth=2, label="train, running mean")
+    _draw_line(axes, *series(rows, "validation", "loss"), color=COLOURS[1], marker=MARKS[0], label="validation")
     axes.set_title("loss")
-    finish(axes, rows)
-    _set_single_value(axes)
+    _finish(axes, rows)
 
 
 def draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]) -> None:
     """Draws metrics of the validation, each with the baseline that is known, dashed."""
     for number, name in enumerate(shown):
-        _draw_metric(axes, rows, name, name, number, number + number // len(COLOURS))
+        colour, mark = COLOURS[number % len(COLOURS)], MARKS[(number + number // len(COLOURS)) % len(MARKS)]
+        _draw_line(axes, *series(rows, "validation", name), color=colour, marker=mark, label=name)
         if name in baseline:
-            colour, dashes = COLOURS[number % len(COLOURS)], _DASHED[number % len(_DASHED)]
+            dashes = _DASHED[number % len(_DASHED)]
             axes.axhline(baseline[name], color=colour, linestyle=dashes, label=f"{name}, trivial (test)")
     dashed = any(name in baseline for name in shown)
     axes.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
-    finish(axes, rows)
-    _set_single_value(axes)
+    _finish(axes, rows)
 
 
 def draw_best(axes: Any, rows: Sequence[Row], metric: str, mode: str) -> None:
     """Draws a ring around the best validation, the first one of several."""
-    points = [(value, step) for step, value in zip(*series(rows, "validation", metric), strict=True)]
-    if points := [point for point in points if math.isfinite(point[0])]:
-        value, step = min(points, key=lambda point: (-point[0] if mode == "max" else point[0], point[1]))
+    points = zip(*series(rows, "validation", metric), strict=True)
+    if finite := [(value, step) for step, value in points if math.isfinite(value)]:
+        value, step = min(finite, key=lambda point: (-point[0] if mode == "max" else point[0], point[1]))
         ring = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
         ink = axes.spines["left"].get_edgecolor()
         axes.plot([step], [value], color=ink, label=f"best: {value:.4g} at step {step:,}", **ring)
-
-
-def _draw_metric(axes: Any, rows: Sequence[Row], column: str, label: str, colour: int, mark: int) -> None:
-    steps, values = series(rows, "validation", column)
-    if steps:
-        look = {"color": COLOURS[colour % len(COLOURS)], "marker": MARKS[mark % len(MARKS)]}
-        axes.plot(*_thinned(steps, values), label=label, **look)
 
 
 def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
@@ -109,35 +105,35 @@ def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
     lines = [(label, *series(rows, "train", column)) for column, label in columns.items()]
     for number, (label, steps, values) in enumerate(line for line in lines if line[1]):
         look = {"color": COLOURS[(colour + number) % len(COLOURS)], "linestyle": _DASHES[number % len(_DASHES)]}
-        sizes = [value / _GIB for value in values] if columns is _MEMORY else values
-        axes.plot(*_thinned(steps, sizes), label=label, **look)
+        _draw_line(
+            axes, steps, [value / GIB for value in values] if columns is _MEMORY else values, label=label, **look
+        )
     if "data_wait_share" in columns:
         axes.axhline(WAIT_LIMIT, color="0.4", linestyle="--", label=f"{WAIT_LIMIT:.0%}: too long")
-    if any(not line.get_label().startswith("_") for line in axes.get_lines()):
-        axes.legend(fontsize="small")
     if columns.keys() & {"ram_share", "gpu_use", "data_wait_share"}:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_title(name)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    _finish(axes, rows)
 
 
-def _mark_stages(axes: Any, rows: Sequence[Row]) -> None:
-    """Draws a line at the last row before a stage of the run, with its name, if the run has stages."""
-    former, step = "", 0
-    for row in rows:
-        if row["split"] == "train" and (name := row.get("stage", "")) != former:
-            former, place = name, {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "bottom"}
-            axes.axvline(step, color="grey", linestyle=":", linewidth=1)
-            axes.annotate(name, (step, 0.02), fontsize="x-small", color="grey", **place)
-        step = int(row["step"])
+def _draw_line(axes: Any, steps: Sequence[int], values: Sequence[float], **look: Any) -> None:
+    """Draws an even choice of the points, the first and the last among them; a single one gets a marker."""
+    if steps:
+        places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _POINTS)).astype(int))
+        axes.plot(
+            np.asarray(steps)[places], np.asarray(values)[places], **({"marker": "o"} if len(steps) == 1 else {}) | look
+        )
 
 
-def finish(axes: Any, rows: Sequence[Row]) -> None:
-    """Gives axes the whole run, also below a single point, which gets a marker, and epochs above it."""
+def _finish(axes: Any, rows: Sequence[Row]) -> None:
+    """Gives axes the whole run, also below a single point, and epochs above it; shows a single value from 0 on."""
     axes.grid(alpha=0.25)
     axes.set_xlabel("step")
-    for line in axes.get_lines():
-        if len(line.get_xdata()) == 1 and line.get_marker() == "None":
-            line.set_marker("o")
+    values = {float(value) for line in axes.get_lines() for value in line.get_ydata() if math.isfinite(value)}
+    if len(values) == 1 and any(values):  # a narrow range around it would look like a measurement
+        beyond = 1.1 * values.pop()
+        axes.set_ylim(min(0.0, beyond), max(0.0, beyond))
     if last := max((int(row["step"]) for row in rows), default=0):
         axes.set_xlim(-0.02 * last, 1.02 * last)
         steps, epochs = series(rows, "train", "epoch")
@@ -145,24 +141,3 @@ def finish(axes: Any, rows: Sequence[Row]) -> None:
             each = steps[-1] / epochs[-1]
             top = axes.secondary_xaxis("top", functions=(lambda step: step / each, lambda epoch: epoch * each))
             top.set_xlabel("epoch")
-
-
-def _set_single_value(axes: Any) -> None:
-    """Lets the axis of a single value begin at 0: a narrow range around it would look like a measurement."""
-    values = {float(value) for line in axes.get_lines() for value in line.get_ydata() if math.isfinite(value)}
-    if len(values) == 1 and any(values):
-        beyond = 1.1 * values.pop()
-        axes.set_ylim(min(0.0, beyond), max(0.0, beyond))
-
-
-def _thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns an even choice of the points, the first and the last among them."""
-    places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _POINTS)).astype(int))
-    return np.asarray(steps)[places], np.asarray(values)[places]
-
-
-def _running_mean(values: Sequence[float]) -> list[float]:
-    """Returns the trailing mean over a twentieth of the points, one value for each."""
-    window = max(1, round(len(values) * 0.05))
-    numbers = np.asarray(values, dtype=float)
-    return [float(numbers[max(0, i + 1 - window) : i + 1].mean()) for i in range(len(values))]

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 KEY = "WANDB_API_KEY"  # of the environment; no warning shows its value
@@ -14,43 +15,14 @@ KEY = "WANDB_API_KEY"  # of the environment; no warning shows its value
 def safe_printing() -> Iterator[None]:
     """Drops what standard output and error cannot take inside the block, and escapes letters that they do not have."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Safe(_opened(sys.stdout, 1)), _Safe(_opened(sys.stderr, 2))  # type: ignore[assignment]
+    # A stream that was closed at the start is None; the null device then takes its number, the lowest free one.
+    safe: Any = [_Safe(stream or Path(os.devnull).open("w", encoding="utf-8")) for stream in before]  # noqa: SIM115
+    sys.stdout, sys.stderr = safe
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):
-            sys.stdout.flush()
+        sys.stdout.flush()
         sys.stdout, sys.stderr = before
-
-
-def _opened(stream: TextIO | None, number: int) -> TextIO:
-    """Returns the stream; for one that was closed at the start, the null device, which takes its number."""
-    if stream is not None:
-        return stream
-    handle = os.open(os.devnull, os.O_WRONLY)
-    if handle != number:
-        os.dup2(handle, number)
-        os.close(handle)
-    return os.fdopen(number, "w", encoding="utf-8", closefd=False)
-
-
-class Informing:
-    """Lets no error of its blocks end a run; prints the first of them."""
-
-    def __init__(self, name: str, then: str = "Training continues."):
-        self.name, self.then, self.failed = name, then, False
-
-    def __enter__(self) -> "Informing":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if not self.failed:
-            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(os.environ.get(KEY) or "\0", f"({KEY})")
-            print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
-        self.failed = True
-        return True
 
 
 class _Safe:
@@ -63,20 +35,38 @@ class _Safe:
                 stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        self._try(self._stream.write, text)
+        with self._to_nowhere_on_failure():
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        self._try(self._stream.flush)
+        with self._to_nowhere_on_failure():
+            self._stream.flush()
 
-    def _try(self, call: Any, *arguments: str) -> None:
+    @contextlib.contextmanager
+    def _to_nowhere_on_failure(self) -> Iterator[None]:
         try:
-            call(*arguments)
+            yield
         except (OSError, ValueError):
-            with contextlib.suppress(OSError, ValueError):
-                handle = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(handle, self._stream.fileno())
-                os.close(handle)
+            with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class Informing:
+    """Lets no error of its blocks end a run; prints the first of them."""
+
+    def __init__(self, name: str, then: str = "Training continues."):
+        self.name, self.then, self.failed = name, then, False
+
+    def __enter__(self) -> "Informing":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception) and not self.failed:
+            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(os.environ.get(KEY) or "\0", f"({KEY})")
+            print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
+            self.failed = True
+        return isinstance(error, Exception)

@@ -4,12 +4,12 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from lib.config import environment
@@ -18,9 +18,9 @@ from lib.report.printing import Informing
 from lib.text import duration
 
 Item = TypeVar("Item")
+Text = str | Callable[[], str]  # a function is called only if its text is shown
 
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
-Text = str | Callable[[], str]  # a function is called only if its text is shown
 
 
 class Progress:
@@ -37,11 +37,10 @@ class Progress:
     def update(self, done: int, total: int, text: Text) -> None:
         """Shows that `done` of `total` (0: unknown) are done; may be called as often as you like."""
         now, ended = time.monotonic(), bool(total) and done == total
+        self._pending = done, total, text
         if now - self._last >= self.interval or (ended and not self._ended):
-            self._last, self._pending = now, None
-            self._try(done, total, text)
-        else:
-            self._pending = (done, total, text)
+            self._last = now
+            self._show_pending()
         self._ended = ended
 
     def note(self, text: str) -> None:
@@ -50,19 +49,81 @@ class Progress:
 
     def close(self) -> None:
         """Ends the updating line, which keeps its last text."""
-        if self._pending:
-            self._try(*self._pending)
-        self._pending = None
+        self._show_pending()
 
-    def _try(self, done: int, total: int, text: Text) -> None:
-        with self._guard:
-            self._write(done, total, text() if callable(text) else text)
+    def _show_pending(self) -> None:
+        if self._pending:
+            (done, total, text), self._pending = self._pending, None
+            with self._guard:
+                self._write(done, total, text() if callable(text) else text)
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text, done / max(total, 1))
+        self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text)
 
-    def _show(self, line: str, share: float) -> None:
+    def _show(self, line: str) -> None:
         raise NotImplementedError
+
+
+class Plain(Progress):
+    """Prints a flushed line a minute, which a log file or Kaggle's batch run keeps."""
+
+    interval = 60.0  # a log of twelve hours stays readable: 720 lines
+
+    def _show(self, line: str) -> None:
+        print(line, flush=True)
+
+
+class Relayed(Progress):
+    """Prints marked lines for the process that started this one, which shows them in its own way."""
+
+    def _write(self, done: int, total: int, text: str) -> None:
+        print(MARK + json.dumps([done, total, text]), flush=True)
+
+
+class Terminal(Progress):
+    """Draws a bar on the last line of a terminal, as far as it fits; other output stays above it."""
+
+    _drawn = ""
+
+    def _write(self, done: int, total: int, text: str) -> None:
+        self._bar = f"[{'#' * (24 * done // total):.<24}] " if total else ""
+        super()._write(done, total, text)
+
+    def _show(self, line: str) -> None:
+        self._drawn = (self._bar + line)[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\x1b[K{self._drawn}", end="", flush=True)
+
+    def note(self, text: str) -> None:
+        print(f"\r\x1b[K{text}\n{self._drawn}" if self._drawn else f"{text}\n", end="", flush=True)
+
+    def close(self) -> None:
+        super().close()
+        print("\n" if self._drawn else "", end="", flush=True)
+        self._drawn = ""
+
+
+class Notebook(Progress):
+    """Updates one line in place, which survives in the saved notebook."""
+
+    interval = 1.0
+    _handle: Any = None
+
+    def _show(self, line: str) -> None:
+        from IPython.display import Pretty, display
+
+        if self._handle is None:
+            self._handle = display(Pretty(line), display_id=True)
+        else:
+            self._handle.update(Pretty(line))
+
+
+def choose_progress() -> Progress:
+    """Returns the form that fits the output of this process."""
+    if environment.RELAY in os.environ:
+        return Relayed()
+    if platform.in_notebook() and not platform.detect().batch:
+        return Notebook()
+    return Terminal() if sys.stdout.isatty() else Plain()
 
 
 class Within:
@@ -72,9 +133,7 @@ class Within:
         self.whole, self.done, self.total = whole, done, total
 
     def update(self, done: int, total: int, text: Text) -> None:
-        def line() -> str:
-            return f"{done:,}/{total:,} {text() if callable(text) else text}"
-
+        line = lambda: f"{done:,}/{total:,} {text() if callable(text) else text}"  # noqa: E731
         self.whole.update(self.done, self.total, line)
 
 
@@ -114,91 +173,4 @@ def working(name: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if time.monotonic() - begin >= 1.0:
-            progress.close()
-
-
-class Plain(Progress):
-    """Prints a flushed line a minute, which a log file or Kaggle's batch run keeps."""
-
-    interval = 60.0  # a log of twelve hours stays readable: 720 lines
-
-    def _show(self, line: str, share: float) -> None:
-        print(line, flush=True)
-
-
-class Relayed(Progress):
-    """Prints marked lines for the process that started this one, which shows them in its own way."""
-
-    def _write(self, done: int, total: int, text: str) -> None:
-        print(MARK + json.dumps([done, total, text]), flush=True)
-
-
-class Terminal(Progress):
-    """Draws a bar of tqdm on the last line of a terminal."""
-
-    _bar: Any = None
-
-    def _write(self, done: int, total: int, text: str) -> None:
-        if self._bar is None or self._bar.total != (total or None):
-            self._close_bar()
-            self._bar = _new_bar(total)
-        self._bar.n = done
-        super()._write(done, total, text)
-
-    def _show(self, line: str, share: float) -> None:
-        self._bar.set_description_str(line, refresh=False)
-        self._bar.refresh()
-
-    def note(self, text: str) -> None:
-        if self._bar is None or self._guard.failed:
-            super().note(text)
-        else:
-            self._bar.write(text, file=sys.stdout)
-            sys.stdout.flush()
-
-    def close(self) -> None:
-        super().close()
-        with self._guard:
-            self._close_bar()
-
-    def _close_bar(self) -> None:
-        """Leaves the bar as it is; output continues below it."""
-        if self._bar is not None:
-            self._bar.close()
-            sys.stdout.flush()
-        self._bar = None
-
-
-def _new_bar(total: int) -> Any:
-    """Returns a bar without a thread and without a lock between processes, which loader workers inherit."""
-    from tqdm import tqdm  # a tenth of a second that only a terminal needs
-
-    tqdm.monitor_interval = 0
-    tqdm.set_lock(threading.RLock())
-    form = "[{bar:24}] {desc}" if total else "{desc}"
-    return tqdm(total=total or None, bar_format=form, ascii=".#", file=sys.stdout, dynamic_ncols=True, mininterval=0)
-
-
-class Notebook(Progress):
-    """Updates one line in place; it survives in the saved notebook, where a tqdm bar freezes at 0 %."""
-
-    interval = 1.0
-    _handle: Any = None
-
-    def _show(self, line: str, share: float) -> None:
-        from IPython.display import Pretty, display
-
-        if self._handle is None:
-            self._handle = display(Pretty(line), display_id=True)
-        else:
-            self._handle.update(Pretty(line))
-
-
-def choose_progress() -> Progress:
-    """Returns the form that fits the output of this process."""
-    if environment.RELAY in os.environ:
-        return Relayed()
-    if platform.in_notebook() and not platform.detect().batch:
-        return Notebook()
-    return Terminal() if sys.stdout.isatty() and find_spec("tqdm") else Plain()
+        progress.close()

@@ -32,8 +32,7 @@ def write(
     if kind == "numbers":
         return f"True against predicted numbers: {_scatter(true, guess, folder / 'plots' / 'numbers.png')}"
     if kind == "labels":
-        number = true.shape[1]
-        shown = [*names, *map(str, range(len(names), number))]
+        shown = [*names, *map(str, range(len(names), true.shape[1]))]
         return _by_class((true & guess).sum(0), guess.sum(0), true.sum(0), shown)
     count = max(classes, int(max(true.max(), guess.max())) + 1)
     if count > _MOST_ROWS:
@@ -43,19 +42,30 @@ def write(
     np.add.at(matrix, (true, guess), 1 if counts is None else counts)
     where = folder / "confusion.csv"
     write_table(where, [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))])
-    unit = "samples" if kind == "classes" else "tokens"
     if count <= _MOST_DRAWN:
+        unit = "samples" if kind == "classes" else "tokens"
         where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
-    classes_text = _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown)
-    return f"{classes_text}\n\nWhich class was taken for which: {where}"
+    by_class = _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown)
+    return f"{by_class}\n\nWhich class was taken for which: {where}"
 
 
 def _by_class(right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
-    """Returns how often each class is there, and its precision, recall and F1."""
     ratios = ((right, guessed), (right, true), (2 * right, guessed + true))
     columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
     rows = zip(names, map(str, true), *columns, strict=True)
     return aligned([["class", "number", "precision", "recall", "F1"], *rows], left={0})
+
+
+def _scatter(true: np.ndarray, guess: np.ndarray, path: Path) -> Path:
+    """Draws predicted numbers over true ones; of many an even choice."""
+    drawn, ((ax,),) = figure.grid(1, 1, 4.2)
+    every = -(-true.size // _MOST_POINTS)
+    ax.scatter(true.ravel()[::every], guess.ravel()[::every], s=6, alpha=0.5)
+    ends = [float(min(true.min(), guess.min())), float(max(true.max(), guess.max()))]
+    ax.plot(ends, ends, color="0.6", linewidth=1)
+    ax.set_axis_on()
+    ax.set(xlabel="true", ylabel="predicted")
+    return figure.save(drawn, path)
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:
@@ -74,17 +84,3 @@ def write_image(path: Path, classes: np.ndarray) -> Path:
     with disk.whole(path) as aside:
         Image.fromarray(classes).save(aside, format="PNG")
     return path
-
-
-def _scatter(true: np.ndarray, guess: np.ndarray, path: Path) -> Path:
-    """Draws predicted numbers over true ones; of many an even choice."""
-    drawn, axes = figure.grid(1, 1, 4.2)
-    ax = axes[0][0]
-    every = -(-true.size // _MOST_POINTS)
-    ax.scatter(true.ravel()[::every], guess.ravel()[::every], s=6, alpha=0.5)
-    ends = [float(min(true.min(), guess.min())), float(max(true.max(), guess.max()))]
-    ax.plot(ends, ends, color="0.6", linewidth=1)
-    ax.set_axis_on()
-    ax.set_xlabel("true")
-    ax.set_ylabel("predicted")
-    return figure.save(drawn, path)

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 import torch
 
@@ -36,11 +35,9 @@ class Probe:
             try:
                 load = self._gpu()
                 sample |= {"gpu_use": load.use} if load.use is not None else {}
-                return sample | {
-                    "gpu_memory_bytes": load.used,  # of all processes
-                    "gpu_allocated_bytes": torch.cuda.memory_allocated(self._index),
-                    "gpu_reserved_bytes": torch.cuda.memory_reserved(self._index),
-                }
+                sample["gpu_memory_bytes"] = load.used  # of all processes
+                sample["gpu_allocated_bytes"] = torch.cuda.memory_allocated(self._index)
+                sample["gpu_reserved_bytes"] = torch.cuda.memory_reserved(self._index)
             except Exception:  # a driver's errors are of many classes
                 self._gpu = None
         return sample
@@ -66,7 +63,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join(timeout=2.0)  # a driver that hangs must not hold the run
 
@@ -92,11 +89,10 @@ class Sampler:
         with self._lock:
             samples, self._samples = self._samples or self._last, []
         self._last = samples[-1:]
-        row = {}
-        for name in dict.fromkeys(name for sample in samples for name in sample):
-            values = [sample[name] for sample in samples if name in sample]
-            row[name] = round(sum(values) / len(values) if name == "gpu_use" else max(values), 4)
-        return row
+        columns: dict[str, list[float]] = {}
+        for name, value in (item for sample in samples for item in sample.items()):
+            columns.setdefault(name, []).append(value)
+        return {n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()}
 
 
 class Advice:
@@ -117,29 +113,27 @@ class Advice:
 
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
+        sentences: dict[str, str] = {}
         with self._guard:
             waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
             self._waiting_rows = self._waiting_rows + 1 if waits else 0
-            sentences = {}
             if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
-                share = f"{row['data_wait_share']:.0%}"
-                sentences["wait"] = f"Training waits for data {share} of the time. {self._way_out()}"
+                if self.workers and self._is_cheap():
+                    now = f"set data.num_workers to 0 (now {self.workers})"
+                    way_out = f"A batch is made faster than a worker hands it over: {now}."
+                elif self.workers < (most := self._most()):
+                    limit = f"{most}, the most that this process may have"
+                    way_out = f"Raise data.num_workers from {self.workers} to {limit}."
+                else:
+                    way_out = (
+                        f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
+                        "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
+                    )
+                sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {way_out}"
             if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
                 sentences["ram"] = (
                     f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
                     f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
                 )
             self._printed |= sentences.keys()
-            return [*sentences.values()]
-        return []
-
-    def _way_out(self) -> str:
-        if self.workers and self._is_cheap():
-            now = f"set data.num_workers to 0 (now {self.workers})"
-            return f"A batch is made faster than a worker hands it over: {now}."
-        if self.workers < (most := self._most()):
-            return f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
-        return (
-            f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
-            "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
-        )
+        return [*sentences.values()]

@@ -75,11 +75,11 @@ class Summary:
         except (OSError, ValueError):
             return None
         kinds = {f.name: f.type for f in fields(cls)} | dict.fromkeys(("metrics", "baseline"), dict)
-        known = {n: values[n] for n, kind in kinds.items() if n in values and untrusted.fits(values[n], kind)}
-        for name in {"metrics", "baseline"} & known.keys():
-            numbers = {n: v for n, v in known[name].items() if untrusted.fits(v, float | None)}
-            known[name] = {printable(n): math.nan if value is None else value for n, value in numbers.items()}
-        return cls(**{"run": folder.name, "task": "", **known}) if "reason" in known else None
+        fitting = {n: values[n] for n, kind in kinds.items() if n in values and untrusted.fits(values[n], kind)}
+        for name in {"metrics", "baseline"} & fitting.keys():
+            numbers = {n: v for n, v in fitting[name].items() if untrusted.fits(v, float | None)}
+            fitting[name] = {printable(n): math.nan if value is None else value for n, value in numbers.items()}
+        return cls(**{"run": folder.name, "task": "", **fitting}) if "reason" in fitting else None
 
 
 def _finite(value: Any) -> Any:
@@ -91,12 +91,17 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics that a summary keeps: those of the baseline in its order, then all others but the loss."""
+    first = [name for name in baseline if name in scores]
+    return {name: scores[name] for name in [*first, *(n for n in scores if n not in baseline and n != "loss")]}
+
+
 def results(summary: Summary) -> str:
     """Returns what a run ends with: its test metrics and loss beside the baseline's, and the task's report."""
     loss = {} if summary.test_loss is None else {"loss": summary.test_loss}
     metrics = {**summary.metrics, **{name: value for name, value in loss.items() if name not in summary.metrics}}
-    table = comparison(metrics, summary.baseline) if metrics else ""
-    return "\n\n".join(filter(None, [table, summary.report]))
+    return "\n\n".join(filter(None, [comparison(metrics, summary.baseline), summary.report]))
 
 
 def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> str:
@@ -118,20 +123,8 @@ def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> st
         rows.append((name, beside[0], f"{value:.3f}", beside[1]))
     tables = [aligned(rows, left={0})] * (len(rows) > 1)
     if wide:
+        pairs = {n: f"{v:.3f} ({trivial[n]:.3f})" if n in trivial else f"{v:.3f}" for n, v in metrics.items()}
         columns = dict.fromkeys(metric for names in wide.values() for metric in names)
-        cells = [["model (trivial)", *columns]]
-        for group, names in wide.items():
-            known = [names.get(metric) for metric in columns]
-            cells.append([group, *(_beside(n, metrics, trivial) if n else "" for n in known)])
-        tables.append(aligned(cells, left={0}))
+        cells = [[group, *(pairs.get(names.get(c, ""), "") for c in columns)] for group, names in wide.items()]
+        tables.append(aligned([["model (trivial)", *columns], *cells], left={0}))
     return "\n\n".join(tables)
-
-
-def _beside(name: str, metrics: Mapping[str, float], trivial: Mapping[str, float]) -> str:
-    return f"{metrics[name]:.3f} ({trivial[name]:.3f})" if name in trivial else f"{metrics[name]:.3f}"
-
-
-def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics that a summary keeps: those of the baseline in its order, then all others but the loss."""
-    first = [name for name in baseline if name in scores]
-    return {name: scores[name] for name in [*first, *(n for n in scores if n not in baseline and n != "loss")]}

@@ -19,48 +19,43 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     They are the members of its attribute `blocks`; else the layers that transformers marks as worth recomputing; else
     the members of one class of the largest lists and sequences of modules, wherever these lie.
     """
-    own = getattr(model, "blocks", None)
-    if isinstance(own, nn.ModuleList | nn.Sequential | list | tuple) and own and all(map(_is_module, own)):
-        return list(own)
-    if marked := [module for module in model.modules() if _is_marked(module)]:
-        return [module for module in marked if sum(map(_is_marked, module.modules())) == 1]  # layers, and no stages
+    blocks = getattr(model, "blocks", None)
+    if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple):
+        layers = list(blocks)
+        if layers and all(isinstance(layer, nn.Module) for layer in layers):
+            return layers
+
+    def is_marked(module: nn.Module) -> bool:  # derives from the class of layers that transformers can recompute
+        return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)
+
+    if marked := [module for module in model.modules() if is_marked(module)]:
+        return [module for module in marked if sum(map(is_marked, module.modules())) == 1]  # layers, and no stages
     stacks = list(_stacks(model))
-    if not stacks:
-        return []
-    most = max(map(_size, stacks))
-    chosen = {_kind(layers[0]) for layers in stacks if _size(layers) >= _BESIDE * most}
-    return _outermost(module for module in model.modules() if _kind(module) in chosen)
+    most = max(map(_size, stacks), default=0)
+    kinds = {_kind(layers[0]) for layers in stacks if _size(layers) >= _BESIDE * most}
+    return _outermost(module for module in model.modules() if _kind(module) in kinds)
 
 
 def _outermost(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Returns those of the modules, whose parents come first, that are in no other of them."""
     inside: set[nn.Module] = set()
-    found = []
+    outer = []
     for module in modules:
-        if module not in inside:
-            found.append(module)
+        outer += [] if module in inside else [module]
         inside.update(module.modules())
-    return found
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, nn.Module)
-
-
-def _is_marked(module: nn.Module) -> bool:
-    """Says whether a module derives from the base class of transformers for layers that can be recomputed."""
-    return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)
+    return outer
 
 
 def _stacks(module: nn.Module) -> Iterator[list[nn.Module]]:
     """Yields layers of one kind in one list or sequence, the outermost ones; of stages that are chains, the chains."""
-    members = _members(module)
-    stacks = _by_kind(members) if isinstance(module, nn.ModuleList | nn.Sequential) else []
+    stacks = _by_kind(module) if isinstance(module, nn.ModuleList | nn.Sequential) else []
     for layers in stacks:
-        chains = [chain for layer in layers for chain in _chains(layer)]
+        # of each nn.Sequential in a stage the layers: a list might hold experts, of which some are called
+        parts = (part for stage in layers for part in stage.modules() if isinstance(part, nn.Sequential))
+        chains = [chain for sequence in _outermost(p for p in parts if _by_kind(p)) for chain in _by_kind(sequence)]
         yield from chains if sum(map(_size, chains)) >= _OF_STAGES * _size(layers) else [layers]
     inside = {layer for layers in stacks for layer in layers}
-    for member in members:
+    for member in _members(module):
         if member not in inside:
             yield from _stacks(member)
 
@@ -73,10 +68,10 @@ def _members(module: nn.Module) -> list[nn.Module]:
     return children
 
 
-def _by_kind(members: Iterable[nn.Module]) -> list[list[nn.Module]]:
+def _by_kind(module: nn.Module) -> list[list[nn.Module]]:
     """Returns the members that are of several modules each, grouped where two or more are of one kind."""
     groups: dict[Any, list[nn.Module]] = {}
-    for member in members:
+    for member in _members(module):
         if not isinstance(member, nn.ModuleList | nn.ModuleDict) and any(True for _ in member.children()):
             groups.setdefault(_kind(member), []).append(member)
     return [group for group in groups.values() if len(group) > 1 and _size(group)]
@@ -85,14 +80,6 @@ def _by_kind(members: Iterable[nn.Module]) -> list[list[nn.Module]]:
 def _kind(module: nn.Module) -> Any:
     """Returns what layers of one make have in common: the class, and of a sequence the kinds of its members."""
     return (type(module), *map(_kind, module.children())) if type(module) is nn.Sequential else type(module)
-
-
-def _chains(stage: nn.Module) -> list[list[nn.Module]]:
-    """Returns the layers of each nn.Sequential in a stage: a list might hold experts, of which some are called."""
-    sequences = _outermost(
-        part for part in stage.modules() if isinstance(part, nn.Sequential) and _by_kind(_members(part))
-    )
-    return [layers for sequence in sequences for layers in _by_kind(_members(sequence))]
 
 
 def _size(layers: list[nn.Module]) -> int:

@@ -16,35 +16,25 @@ def checked_datasets(task: Task) -> dict[str, Any]:
     """Returns `datasets()` of a task. Raises BadInput where it is not three map-style data sets with samples."""
     name, sets = f"{type(task).__name__}.datasets()", task.datasets()
     if not isinstance(sets, Mapping) or any(split not in sets for split in SPLITS):
-        has = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
-        raise BadInput(
-            f'{name} returns {has or "nothing"}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
-        )
+        splits = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
+        advice = 'It must return {"train": ..., "validation": ..., "test": ...}.'
+        raise BadInput(f"{name} returns {splits or 'nothing'}. {advice}")
     for split in SPLITS:
         kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
-        if isinstance(sets[split], IterableDataset) or not hasattr(sets[split], "__getitem__"):
-            raise BadInput(
-                f"{kind}, whose samples come one after another. Return one with __getitem__ and __len__: a run is "
-                "resumed at any sample."
-            )
-        try:
-            count = len(sets[split])
-        except TypeError:
-            raise BadInput(f"{kind}, which has no __len__. Define it: the number of its samples.") from None
-        if not count:
+        is_stream = isinstance(sets[split], IterableDataset)
+        if is_stream or not (hasattr(sets[split], "__getitem__") and hasattr(sets[split], "__len__")):
+            raise BadInput(f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample.")
+        if not len(sets[split]):
             raise BadInput(f"{kind} without samples. Look at data.dir, and at how the splits are made.")
     return dict(sets)
 
 
 def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
     """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
-    blocks = list(dict.fromkeys(task.blocks(model)))
-    own = set(model.modules())
-    if strange := [block for block in blocks if block not in own]:
-        raise BadInput(
-            f"{type(task).__name__}.blocks returned a {type(strange[0]).__name__} that is no module of the model. "
-            "Return modules that the model calls, such as list(model.layers)."
-        )
+    blocks, modules = list(dict.fromkeys(task.blocks(model))), set(model.modules())
+    if strange := [block for block in blocks if block not in modules]:
+        what = f"{type(task).__name__}.blocks returned a {type(strange[0]).__name__} that is no module of the model"
+        raise BadInput(f"{what}. Return modules that the model calls, such as list(model.layers).")
     return blocks
 
 
@@ -53,10 +43,8 @@ def checked_scores(task: Task, scores: Any) -> dict[str, float]:
     name, numbers = type(task).__name__, checked_numbers(task, "evaluate", scores)
     metric, direction = task.selection
     if metric not in scores or direction not in ("max", "min"):
-        raise BadInput(
-            f"{name}.selection is {task.selection!r}. Name a metric that {name}.evaluate returns "
-            f'({", ".join(map(str, scores))}), and whether "max" or "min" of it is better.'
-        )
+        advice = f"Name a metric that {name}.evaluate returns ({', '.join(map(str, scores))})"
+        raise BadInput(f'{name}.selection is {task.selection!r}. {advice}, and whether "max" or "min" is better.')
     return numbers
 
 
@@ -65,33 +53,26 @@ def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
     name = f"{type(task).__name__}.{method}"
     if not isinstance(values, Mapping) or not (values or method == "baseline"):  # which may have none
         raise BadInput(f"{name} returned {printable(repr(values), most=60)} instead of metrics by name.")
-    for metric, value in values.items():
-        numbers = value.numel() if hasattr(value, "numel") else getattr(value, "size", 0)  # of torch or NumPy
-        if not isinstance(value, int | float) and numbers != 1:
-            raise BadInput(f"{name} returned {metric!r} as a {type(value).__name__}. Return a number.")
-    return {metric: value if isinstance(value, int | float) else float(value) for metric, value in values.items()}
+    try:
+        return {metric: value if isinstance(value, int | float) else float(value) for metric, value in values.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{name} returned a metric that is no number ({error}).") from None
 
 
 def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
     """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
-    name = type(task).__name__
+    name, terms = type(task).__name__, ", ".join(map(repr, counts)) or "none"
     if unknown := sorted(set(weights) - counts.keys()):
-        raise BadInput(
-            f"{name}.term_weights weighs {unknown[0]!r}, which is no loss term. {name}.count has: "
-            f"{', '.join(map(repr, counts))}."
-        )
+        what = f"{name}.term_weights weighs {unknown[0]!r}, which is no loss term"
+        raise BadInput(f"{what}. {name}.count has: {terms}.")
     if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
-        raise BadInput(
-            f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}, and {name}.loss returned no "
-            "such term. Both must name the same terms."
-        )
+        what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
+        raise BadInput(f"{what}, and {name}.loss returned no such term. Both must name the same terms.")
 
 
 def check_loss_terms(task: Task, counts: Mapping[str, float], sums: Iterable[str]) -> None:
     """Raises BadInput where `loss` returned a term that `count` does not have."""
-    name = type(task).__name__
+    name, terms = type(task).__name__, ", ".join(map(repr, counts)) or "none"
     if unknown := sorted(set(sums) - counts.keys()):
-        raise BadInput(
-            f"{name}.loss returned the loss term {unknown[0]!r}, and {name}.count has no such term. It has: "
-            f"{', '.join(map(repr, counts)) or 'none'}. Both must name the same terms."
-        )
+        what = f"{name}.loss returned the loss term {unknown[0]!r}, and {name}.count has no such term"
+        raise BadInput(f"{what}. It has: {terms}. Both must name the same terms.")

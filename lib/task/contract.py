@@ -19,7 +19,7 @@ Batch = dict[str, Tensor]
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
 
 
-def to_write(task: "Task", method: str, what: str) -> BadInput:
+def to_write(task: object, method: str, what: str) -> BadInput:
     """Returns the error of a method without a default."""
     name = type(task).__name__
     return BadInput(f"{name} has no {method}. Write it in the class {name}: it returns {what}.")
@@ -34,13 +34,16 @@ class Task:
     plot. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values that
     the memory panel offers. `several` says that `data.dir` may list several folders, which are then `sources`.
 
-    A task may have three methods more:
+    A task may have five methods more:
     - `adapt(weights, model)` fits `run.initial_weights` to the shapes of `model` (bands, words); it returns them and a
       sentence on how. A weight whose shape still differs keeps its initial value.
     - `evaluation_pass(model, batch)` computes what `evaluate` holds on the device at once, for the memory plan, if that
       is not the loss: a task that writes text computes a last step of all lengths.
     - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`, such as
       `model.save_pretrained(folder)`; an attribute `exports` may say that it writes nothing under these settings.
+    - `stage_name(step)` returns the name of the stage that a step is in, for log, progress, plot and metrics.csv: a
+      function of the step alone.
+    - `vote(models, folder)` returns metrics of several models together on the test set, and what to print.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -53,13 +56,7 @@ class Task:
     # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
     published: Mapping[str, Mapping[str, Any]] = {}
     members: Sequence[str] = ()  # names of the runs whose models vote or predict together, in their order
-    # The folder with what `keep` wrote, when a run is resumed (then `take_kept` is called with it) or predicts
-    kept_from: Path | None = None
-
-    @classmethod
-    def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the data's root folders, if a search by `sentinels` ended at these."""
-        return folders
+    saved_values: Mapping[str, Any] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (the folders or files with the data) and `source`, the first of them.
@@ -67,8 +64,7 @@ class Task:
         Without one, `source` is None: the data is embedded in the task.
         """
         self.config = config
-        paths = [source] if isinstance(source, str | Path) else source or []
-        self.sources: tuple[Path, ...] = tuple(paths)  # type: ignore[arg-type]
+        self.sources: tuple[Path, ...] = (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
         self.source = self.sources[0] if self.sources else None
 
     # --- model and data -----------------------------------------------------------------------------------------------
@@ -103,7 +99,7 @@ class Task:
 
     @functools.cached_property  # every save asks for it
     def _files_hash(self) -> str:
-        hashes = [fingerprint(Path(source)) for source in self.sources]
+        hashes = [fingerprint(source) for source in self.sources]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     def datasets(self) -> dict[str, Any]:
@@ -123,46 +119,32 @@ class Task:
         in an evaluation: they are seeded for each batch. A generator of your own has a history, with which no run can
         be resumed.
         """
-        what = "a dict of tensors, samples along the first dimension"
-        if not all(isinstance(sample, Mapping) for sample in samples):
-            raise to_write(self, "collate(samples, generator)", what)
         try:
-            return {key: torch.stack([torch.as_tensor(sample[key]) for sample in samples]) for key in samples[0]}
-        except (TypeError, ValueError, RuntimeError, KeyError) as error:
-            raise BadInput(f"{to_write(self, 'collate(samples, generator)', what)} ({error})") from error
+            keys = samples[0].keys()
+            return {key: torch.stack([torch.as_tensor(sample[key]) for sample in samples]) for key in keys}
+        except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
+            what = f"a dict of tensors, samples along the first dimension ({error})"
+            raise to_write(self, "collate(samples, generator)", what) from error
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns a batch of the largest shape that training can meet, with arbitrary content."""
-        what = "a batch of `size` samples of the largest shape that can occur, made without data"
-        raise to_write(self, "example_batch(size, device)", what)
+        raise to_write(self, "example_batch(size, device)", "a batch of `size` samples of the largest possible shape")
 
     def learned(self) -> Mapping[str, Any]:
         """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
 
         They are values that JSON has, and are kept with the weights: in each checkpoint, the best ones and the archive.
+        A value may be the Path of a file: data that may change between sessions, such as installed packages. The run
+        copies it into its folder, and a resumed run is handed the copy.
         """
         return {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, now or when the run began; it is called before `datasets` and `model`.
 
-        In an archive the values may be anybody's.
+        A resumed run calls it before `fingerprint` too. In an archive the values may be anybody's; a file that is
+        missing or damaged is not among them.
         """
-
-    def keep(self, folder: Path) -> None:
-        """Writes what was made of the data into an empty folder of the run, for `take_kept` when it resumes.
-
-        It is for data that may change between sessions: installed packages, the content of an address. By default
-        nothing is kept, and a run resumes only on data with its fingerprint.
-        """
-
-    def take_kept(self, folder: Path) -> str:
-        """Takes what `keep` wrote when this run began; returns what to print if the data has changed since.
-
-        It is called before `datasets` and `fingerprint`, on verified files. A task may ignore files of other settings
-        and read the data anew.
-        """
-        return ""
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -187,10 +169,6 @@ class Task:
     def term_weights(self, step: int) -> Mapping[str, float]:
         """Returns the weight of each loss term, 1 for those not named: a function of the step alone."""
         return {}
-
-    def stage_name(self, step: int) -> str:
-        """Returns the name of the stage that a step is in, for log, progress and plot: a function of the step alone."""
-        return ""
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
@@ -220,20 +198,17 @@ class Task:
         """
         totals: dict[str, float] = {}
         targets: dict[str, float] = {}
-        has_targets = False
         for batch in loader:
             counts, sums = self.count(batch), self.loss(model, batch)[0]
-            has_targets |= any(counts.values())
-            for term in [term for term in counts if term in sums]:
-                targets[term] = targets.get(term, 0) + counts[term]
-                totals[term] = totals.get(term, 0.0) + float(sums[term])
-        if has_targets and not totals:
+            for term, number in counts.items():
+                targets[term] = targets.get(term, 0) + number
+                if term in sums:
+                    totals[term] = totals.get(term, 0.0) + float(sums[term])
+        if any(targets.values()) and not totals:
             name = type(self).__name__
-            raise BadInput(
-                f"{name}.loss returns no term in evaluation mode, so there is nothing to choose the best weights by. "
-                f"Return the terms there too, or write {name}.evaluate(model, loader)."
-            )
-        means = {term: totals[term] / targets[term] for term in targets if targets[term]}
+            advice = f"Return the terms there too, or write {name}.evaluate(model, loader)."
+            raise BadInput(f"{name}.loss returns no term in evaluation mode, which the best weights need. {advice}")
+        means = {term: total / targets[term] for term, total in totals.items() if targets[term]}
         return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:
@@ -242,12 +217,7 @@ class Task:
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Predicts new data in `source` with all models together, by name; writes into the folder `out`, if any."""
-        what = "its answers by name, and writes them into the folder `out`"
-        raise to_write(self, "predict(models, source, out)", what)
-
-    def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
-        """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
-        raise to_write(self, "vote(models, folder)", "metrics of all models together on the test set, and a text")
+        raise to_write(self, "predict(models, source, out)", "its answers by name, and writes them into `out`")
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""

@@ -33,17 +33,12 @@ class OwnFiles:
 class Import:
     """An import of one name: `dotted` from the top, or for `level` above 0 from the package around the file.
 
-    `is_optional` is one whose failure a `try` catches.
+    `is_needed` says that it names a module from the top, and that no `try` catches its failure.
     """
 
     dotted: str
     level: int
-    is_optional: bool
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the import names a module from the top, and the code fails without it."""
-        return not (self.level or self.is_optional)
+    is_needed: bool
 
 
 def own_files(path: Path) -> OwnFiles:
@@ -51,34 +46,20 @@ def own_files(path: Path) -> OwnFiles:
     folder, files, packages = path.parent, [path], set()
     for file in files:  # which grows
         around = file.parent.relative_to(folder).parts
-        for name in _read(file):
+        try:
+            names = list(imports(file.read_bytes()))
+        except (SyntaxError, ValueError) as error:
+            where = printable(f"{file}:{getattr(error, 'lineno', None) or 1}")
+            raise BadInput(f"{where}: This is no Python ({printable(error, most=200)}). Correct it there.") from None
+        for name in names:
             parts = [*around[: len(around) - name.level + 1], name.dotted] if name.level else [name.dotted]
-            dotted = ".".join(filter(None, parts))
-            beside = _beside(folder, dotted)
+            top, *inner = [part for part in ".".join(parts).split(".") if part] or [""]
+            bases = [] if top in _NOT_BESIDE else [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
+            pairs = [(base / "__init__.py", base.with_name(f"{base.name}.py")) for base in bases if base != folder]
+            beside = [other for pair in pairs for other in [*filter(Path.is_file, pair)][:1]]
             files += [other for other in beside if other not in files]
-            top = dotted.split(".")[0]
-            if name.is_needed and not beside and top not in _NOT_BESIDE:
-                packages.add(top)
+            packages |= {top} if name.is_needed and not beside and top not in _NOT_BESIDE else set()
     return OwnFiles(folder, (path, *sorted(files[1:])), tuple(sorted(packages)))
-
-
-def _beside(folder: Path, dotted: str) -> list[Path]:
-    """Returns the files below a folder that are run when this name is imported; none for a name of another place."""
-    parts = dotted.split(".")
-    if parts[0] in _NOT_BESIDE:
-        return []
-    bases = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
-    pairs = [(base / "__init__.py", base.with_name(f"{base.name}.py")) for base in bases]
-    return [file for pair in pairs for file in [file for file in pair if file.is_file()][:1]]
-
-
-def _read(path: Path) -> list[Import]:
-    """Returns the imports of a file. Raises BadInput where it is no Python."""
-    try:
-        return list(imports(path.read_bytes()))
-    except (SyntaxError, ValueError) as error:
-        where = printable(f"{path}:{getattr(error, 'lineno', None) or 1}")
-        raise BadInput(f"{where}: This is no Python ({printable(error, most=200)}). Correct it there.") from None
 
 
 def imports(code: str | bytes) -> Iterator[Import]:
@@ -86,41 +67,30 @@ def imports(code: str | bytes) -> Iterator[Import]:
     return _below(ast.parse(code), False)
 
 
-def _below(node: ast.AST, is_optional: bool) -> Iterator[Import]:
-    if isinstance(node, ast.Import):
-        yield from (Import(alias.name, 0, is_optional) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        base = [node.module] if node.module else []
-        names = [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base
-        yield from (Import(name, node.level, is_optional) for name in names)
-    elif isinstance(node, ast.Try):
-        caught = is_optional or any(map(_catches_missing, node.handlers))
-        for child in node.body:
-            yield from _below(child, caught)
-        for other in (*node.handlers, *node.orelse, *node.finalbody):
-            yield from _below(other, is_optional)
-    elif isinstance(node, ast.If) and ("TYPE_CHECKING" in (test := ast.unparse(node.test)) or "__main__" in test):
-        for child in node.orelse:
-            yield from _below(child, is_optional)
-    elif isinstance(node, ast.Call) and (name := _named_module(node)):
-        yield Import(name, 0, is_optional)
-    else:
-        for inner in ast.iter_child_nodes(node):
-            yield from _below(inner, is_optional)
-
-
-def _catches_missing(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    return any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in ast.walk(handler.type))
-
-
-def _named_module(call: ast.Call) -> str:
-    """Returns the name in `importlib.import_module("name")`, where it stands there as it is."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    first = call.args[0] if call.args else None
-    is_named = name == "import_module" and isinstance(first, ast.Constant) and isinstance(first.value, str)
-    return first.value if is_named and len(call.args) == 1 else ""  # type: ignore[union-attr,return-value]
+def _below(node: ast.AST, is_caught: bool) -> Iterator[Import]:
+    inner: list[tuple[ast.AST, bool]] = []
+    match node:
+        case ast.Import():
+            yield from (Import(alias.name, 0, not is_caught) for alias in node.names)
+        case ast.ImportFrom():
+            base = [node.module] if node.module else []
+            for name in [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base:
+                yield Import(name, node.level, not (node.level or is_caught))
+        case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"), args=[ast.Constant(n)]):
+            yield Import(str(n), 0, not is_caught)
+        case ast.Try():
+            types = [
+                list(ast.walk(handler.type)) if handler.type else [ast.Name("Exception")] for handler in node.handlers
+            ]
+            catches = any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for names in types for n in names)
+            inner = [(child, is_caught or catches) for child in node.body]
+            inner += [(child, is_caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
+        case ast.If() if any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
+            inner = [(child, is_caught) for child in node.orelse]
+        case _:
+            inner = [(child, is_caught) for child in ast.iter_child_nodes(node)]
+    for child, caught in inner:
+        yield from _below(child, caught)
 
 
 def named_files(config: Config) -> dict[str, Path]:
@@ -141,10 +111,10 @@ def named_paths(config: Config) -> dict[str, Path]:
         prefix, section = waiting.pop()
         hints = get_type_hints(type(section))
         for field in dataclasses.fields(section):
-            key = f"{prefix}.{field.name}"
+            key, value = f"{prefix}.{field.name}", getattr(section, field.name)
             if dataclasses.is_dataclass(hints[field.name]):
-                waiting.append((key, getattr(section, field.name)))
-            elif field.metadata.get("path") and (value := getattr(section, field.name)) and Path(value).exists():
+                waiting.append((key, value))
+            elif field.metadata.get("path") and value and Path(value).exists():
                 paths[key] = Path(value)
     return dict(sorted(paths.items()))
 
@@ -155,8 +125,7 @@ def own_places(path: Path) -> list[int]:
     waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Name) and node.id == "__file__":
-            lines.add(node.lineno)
+        lines |= {node.lineno} if isinstance(node, ast.Name) and node.id == "__file__" else set()
         if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)):
             waiting += ast.iter_child_nodes(node)
     return sorted(lines)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,46 +34,29 @@ def canonical(value: Any, root: Path | None = None) -> str:
 
     Of a text that begins with `root` this holds too. Raises BadInput for an object of a class that has no such text.
     """
-    if isinstance(value, Path):
-        below = _below(value, root) if root else None
-        return (below or value).as_posix()
-    if root and isinstance(value, str) and (bases := [base for base in _forms(root) if value.startswith(f"{base}/")]):
-        return Path(value).relative_to(bases[0]).as_posix()
-    if isinstance(value, np.generic):
-        value = value.item()
+    bases = _forms(str(root), os.getcwd()) if root and isinstance(value, str | Path) else ()  # noqa: PTH109  # quicker
+    if isinstance(value, Path):  # counted from `root` also where one of them is relative or leads over a link
+        forms = (form(value) for form in (Path, Path.absolute, Path.resolve))  # the last one asks the file system
+        below = (form.relative_to(base) for form in forms for base in bases if form.is_relative_to(base))
+        return next(below, value).as_posix()
+    if base := next((base for base in bases if value.startswith(f"{base}/")), ""):
+        return Path(value).relative_to(base).as_posix()
+    value = value.item() if isinstance(value, np.generic) else value.numpy() if isinstance(value, Tensor) else value
     if value is None or isinstance(value, str | bytes | bool | int | float | complex):
         return repr(value)
-    if isinstance(value, Tensor):
-        value = value.numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
-        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        return f"{value.dtype}{value.shape}{content}"
+        return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items()) + "}"
     if isinstance(value, Sequence | np.ndarray):
         return "(" + ",".join(canonical(inner, root) for inner in value) + ")"
-    raise BadInput(
-        f"A {type(value).__name__} cannot be told from another one in a later session. Use text, numbers, paths, "
-        "arrays, or tuples of these."
-    )
-
-
-def _below(path: Path, root: Path) -> Path | None:
-    """Returns a path counted from `root`, also where one of them is relative or leads over a link; None elsewhere."""
-    for form in (Path, Path.absolute, Path.resolve):  # the last one asks the file system
-        one = form(path)
-        if bases := [base for base in _forms(root) if one.is_relative_to(base)]:
-            return one.relative_to(bases[0])
-    return None
-
-
-def _forms(root: Path) -> tuple[str, ...]:
-    return _forms_from(str(root), str(Path.cwd()))
+    what = f"A {type(value).__name__} cannot be told from another one in a later session"
+    raise BadInput(f"{what}. Use text, numbers, paths, arrays, or tuples of these.")
 
 
 @functools.lru_cache(maxsize=16)
-def _forms_from(root: str, _: str) -> tuple[str, ...]:
+def _forms(root: str, _: str) -> tuple[str, ...]:
     """Returns a folder as it is given, from the top, and without links. The second argument is the working folder."""
     return tuple(dict.fromkeys([root, str(Path(root).absolute()), str(Path(root).resolve())]))

@@ -1,58 +1,108 @@
-"""What a task learned from its data, on its way into a checkpoint and back."""
+"""Hands what a task learned from its data to its run and back: values in each checkpoint, files in the run's folder."""
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, ranks
+from lib import checkpoint, ranks, untrusted
 from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.report.outputs import DATA, DATA_BYTES
 from lib.task import Task
+from lib.text import amount
 
 _MOST_BYTES = 12 * 2**20  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
+_REFERENCE = {"file", "bytes", "sha256"}  # keys of what a checkpoint has of a file
 
 
-def take(task: Task, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> Task:
-    """Lets a task take what it learned from data, what is saved or else its own; returns the task.
+def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = None) -> Mapping[str, Any]:
+    """Hands a task the values of a checkpoint, else its own, as JSON gives them back; returns them.
 
-    It gets them as JSON gives them back either way, so a resumed run has the very same values. Only the first rank's
-    `saved` counts. Raises BadInput.
+    So a fresh and a resumed run have the same values. Only the first rank's `saved` counts. Files are the task's, which
+    `restored` has given to it in a resumed run; they are stored in the folder `run`. Raises BadInput.
     """
-    own = of(task)
-    is_resumed, values = ranks.from_first((saved is not None, saved.state.get("learned", {}) if saved else own))
-    if is_resumed and not values and own:  # of a checkpoint from before the task learned anything
-        values = own
-    different = sorted(name for name in {*own, *values} if own.get(name) != values.get(name))
-    if is_resumed and different:
-        note(
-            f"What was learned from data differs from what the run began with: {', '.join(map(printable, different))}. "
-            "The saved values are used, to which the weights belong. For the others start a run under another run.name."
-        )
-    if values:
-        task.take_learned(json.loads(json.dumps(values, sort_keys=True)))  # whole numbers, as keys, became text
-    return task
-
-
-def of(task: Task) -> dict[str, Any]:
-    """Returns what a task has learned, as JSON gives it back. Raises BadInput for what cannot be kept."""
-    name, values = type(task).__name__, task.learned()
-    if not isinstance(values, Mapping):
-        raise BadInput(f"{name}.learned returned a {type(values).__name__}. Return a dict of values by name.")
+    name, own = type(task).__name__, task.learned()
+    if not isinstance(own, Mapping):
+        raise BadInput(f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name.")
+    files = _files(own)
+    values = ranks.from_first(
+        (saved and saved.state.get("learned")) or {k: v for k, v in own.items() if k not in files}
+    )
     try:
-        text = json.dumps(dict(values), allow_nan=False, sort_keys=True)
+        plain = {key: value for key, value in values.items() if not _is_reference(value)}
+        text = json.dumps(plain, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
-        advice = "Return text, finite numbers, lists, and dicts whose keys are text: str(key)."
+        advice = "Return text, finite numbers, paths of files, lists, and dicts whose keys are text: str(key)."
         raise BadInput(f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}") from None
     if len(text) > _MOST_BYTES:
         raise BadInput(
             f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; at most {_MOST_BYTES:,} "
-            "are kept. Keep a large table as a buffer of the model."
+            "are kept. Write a large table into a file and return its Path."
         )
-    if values and type(task).take_learned is Task.take_learned:
+    if own and type(task).take_learned is Task.take_learned:
         raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")
-    return json.loads(text)
+    plain = json.loads(json.dumps(json.loads(text), sort_keys=True))  # whole numbers, as keys, became text
+    task.saved_values = {**plain, **{key: _reference(key, path) for key, path in files.items()}}
+    if run and ranks.is_first():
+        store(task, run)
+    if taken := {**plain, **files}:
+        task.take_learned(taken)
+    return taken
 
 
-def facts(task: Task) -> dict[str, Any]:
-    """Returns the part of a checkpoint's state that `take` reads; none where nothing was learned."""
-    values = task.learned()
-    return {"learned": dict(values)} if values else {}
+def store(task: Task, run: Path) -> None:
+    """Copies the files that a task learned into its run's folder; after an error of the disk a later call does."""
+    for name, path in _files(task.learned()).items():
+        reference = _reference(name, path)
+        place = run / DATA / reference["file"]
+        try:
+            if place.is_file() and _reference(name, place) == reference:
+                continue
+            disk.make_folders(place.parent)
+            with disk.whole(place) as aside:
+                shutil.copyfile(path, aside)
+            disk.calls.sync_folder(place.parent)
+        except OSError as error:
+            print(
+                f"The data of the run is not kept, because {place} cannot be written ({error.strerror or error}). The "
+                "run resumes only where its data is the same as now."
+            )
+            continue
+        size = disk.held(place.parent)[0]
+        archived = "" if size <= DATA_BYTES else f"; the archive leaves it out, which takes {amount(DATA_BYTES)} of it"
+        print(f"The data of the run is kept in {place} ({amount(size)}{archived}): it resumes on that.", flush=True)
+
+
+def restored(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """Returns the values of a checkpoint with the paths of their files, without files that are missing or damaged."""
+    paths: dict[str, Any] = dict(values)
+    for name, value in values.items():
+        if not _is_reference(value):
+            continue
+        try:
+            paths[name] = run / DATA / str(value["file"])
+            if not untrusted.is_name(value["file"]) or _reference(name, paths[name]) != value:
+                raise OSError("it is not as it was written")
+        except OSError as error:
+            del paths[name]
+            what = printable(run / DATA / str(value["file"]), most=500)
+            print(f"{what} is not used: {printable(error.strerror or error, most=200)}.")
+    return paths
+
+
+def _files(values: Mapping[str, Any]) -> dict[str, Path]:
+    return {name: value for name, value in values.items() if isinstance(value, Path)}
+
+
+def _is_reference(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == _REFERENCE
+
+
+def _reference(name: str, path: Path) -> dict[str, Any]:
+    """Returns the name that a file has in a run's folder, its size and its hash."""
+    size = untrusted.size_of(path)
+    with path.open("rb") as file:
+        return {"file": name + path.suffix, "bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

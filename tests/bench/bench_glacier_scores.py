@@ -14,13 +14,10 @@ debris and firn by elevation, temperature, radiation and precipitation, where th
 paired by square of the map, and there are few of them.
 """
 
-import argparse
 import itertools
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +30,7 @@ from lib.launch import ensemble
 from lib.scores import scores_of
 from lib.task import load_config, load_task
 from lib.training.evaluation import EvaluationLoader
-from tests.bench.record import RECORDS, add_run, head
+from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
 from workloads.glacier import baselines
 from workloads.glacier.judging import gains, strongest, tile_counts
 
@@ -64,12 +61,6 @@ workload:
 PARTS = {"validation and test": ("validation", "test"), "test": ("test",)}
 
 
-def train(config: Path, options: Mapping[str, object]) -> None:
-    """Trains in a fresh process; one that was killed resumes."""
-    parts = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
-    subprocess.run([sys.executable, "-m", "trainbook", "train", str(config), *parts], cwd=ROOT, check=True)
-
-
 def shipped(row: str) -> Path:
     return ROOT / "configs" / f"{ROWS[row]}.yaml"
 
@@ -81,22 +72,18 @@ def of_liligo(scratch: Path) -> Path:
     return path
 
 
-def pretrained(scratch: Path) -> Path:
-    options = load_config(shipped("origin")).queue.before_overrides
-    train(ROOT / "configs" / "glacier_pretrain_small.yaml",
-          {**options, "run.name": "pretrained", "output_dir": scratch})  # fmt: skip
-    return scratch / "pretrained"
-
-
 def trained(row: str, seed: int, scratch: Path) -> Path:
-    name = f"{row}-{seed}"
-    own = {"seed": seed, "run.name": name, "output_dir": scratch}
+    """Trains a row, generated scenes from weights that are pretrained first; returns the folder of the run."""
+    options = {"seed": seed, "run.name": f"{row}-{seed}", "output_dir": scratch}
     if row == "liligo":
-        train(of_liligo(scratch), {**own, "data.dir": LILIGO})
-        return scratch / name
-    alone = {"queue.folds": 0, "queue.before": "[]", "queue.start_from": "", "data.dir": "embedded"}
-    train(shipped(row), {**own, **alone, "run.initial_weights": pretrained(scratch)})
-    return scratch / name
+        train(of_liligo(scratch), {**options, "data.dir": LILIGO})
+    else:
+        before = load_config(shipped("origin")).queue.before_overrides
+        pretraining = {**before, "run.name": "pretrained", "output_dir": scratch}
+        train(ROOT / "configs" / "glacier_pretrain_small.yaml", pretraining)
+        alone = {"queue.folds": 0, "queue.before": "[]", "queue.start_from": "", "data.dir": "embedded"}
+        train(shipped(row), {**options, **alone, "run.initial_weights": scratch / "pretrained"})
+    return scratch / f"{row}-{seed}"
 
 
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
@@ -161,7 +148,7 @@ def units_of(task: Any, part: str) -> list[Any]:
 
 def shown(counts: np.ndarray, classes: Sequence[str]) -> dict[str, float]:
     scores = scores_of(counts.sum(0), classes)
-    return {name: round(scores.get(name, 0.0), 4) for name in ("mcc", "mean_iou", *(f"iou_{cls}" for cls in classes))}
+    return rounded({name: scores.get(name, 0.0) for name in ("mcc", "mean_iou", *(f"iou_{cls}" for cls in classes))})
 
 
 def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -180,18 +167,13 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default=",".join(ROWS), type=lambda text: text.split(","))
-    parser.add_argument("--seeds", default="0,1,2", type=lambda text: [int(one) for one in text.split(",")])
-    parser.add_argument("--scratch", default=Path(tempfile.gettempdir()) / "trainbook-bench-glacier", type=Path)
-    options = parser.parse_args(arguments)
-    if unknown := set(options.rows) - ROWS.keys():
-        raise SystemExit(f"There are no rows {sorted(unknown)}. Known are {list(ROWS)}.")
-    for row in options.rows:
-        for seed in options.seeds:
-            run = measured(row, seed, options.scratch)
-            add_run(RECORD, f"{row}, seed {seed}", run, summed_up, "torch", "scikit-learn")
-            print(f"{row}, seed {seed}", json.dumps(run, indent=1), flush=True)
+    options = options_of(ROWS, "0,1,2", arguments, __doc__)
+    for row, seed in itertools.product(options.rows, options.seeds):
+        name = f"{row}, seed {seed}"
+        if options.again or name not in runs_of(RECORD):
+            run = measured(row, seed, options.scratch / "glacier")
+            add_run(RECORD, name, run, summed_up, "torch", "scikit-learn")
+            print(name, json.dumps(run, indent=1), flush=True)
 
 
 if __name__ == "__main__":

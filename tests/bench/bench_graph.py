@@ -1,12 +1,12 @@
-"""Builds the graph of the standard library twice, each in a fresh process, and keeps the figures in records/graph.json.
+"""Builds the graph of the standard library twice, each in a fresh process; figures go to records/graph.json.
 
-    python tests/bench/bench_graph.py               measures
-    python tests/bench/bench_graph.py --sample 50   prints resolved call edges with their lines, to be judged by hand
-    python tests/bench/bench_graph.py --judged 50 50 --note "..."   keeps the verdict
+    python -m tests.bench.bench_graph               measures
+    python -m tests.bench.bench_graph --sample 50   prints resolved call edges with their lines, to be judged by hand
+
+The verdict by hand stays in the record ("judged_by_hand").
 """
 
 import argparse
-import datetime
 import hashlib
 import json
 import os
@@ -20,49 +20,32 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-RECORD = Path(__file__).with_name("records") / "graph.json"
+from tests.bench.record import RECORDS, head, publish
+from workloads.codegraph import graph, records, trees
+
+ROOT = Path(__file__).resolve().parents[2]
 SEED = 20
-sys.path.insert(0, str(REPOSITORY))
-
-from tests.bench.record import head  # noqa: E402
-from workloads.codegraph import graph, records  # noqa: E402  the repository is found above
-
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 
 
 def one_build(folder: Path) -> dict:
-    """Builds and writes in this process; seconds without the imports, the peak of memory with them."""
-    started = time.perf_counter()
+    """Builds and writes in this process; returns seconds without the imports, the peak of memory with them."""
+    begin = time.perf_counter()
     built = graph.build(STANDARD_LIBRARY)
-    seconds = time.perf_counter() - started
-    started = time.perf_counter()
+    seconds = time.perf_counter() - begin
+    begin = time.perf_counter()
     records.write(built, folder)
-    write_seconds = time.perf_counter() - started
+    write_seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in kB
     return {"seconds": round(seconds, 2), "write_seconds": round(write_seconds, 2), "peak_rss_mb": round(peak)}
 
 
 def fresh_build(folder: Path, hash_seed: int) -> dict:
-    """`one_build` in a new process, under a hash seed of its own."""
+    """Runs `one_build` in a new process, under a hash seed of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    command = [sys.executable, __file__, "--child", str(folder)]
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.bench.bench_graph", "--child", str(folder)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def digest(folder: Path) -> str:
-    """One sha256 over both files."""
-    content = b"".join((folder / name).read_bytes() for name in ("triples.jsonl", "entities.jsonl"))
-    return hashlib.sha256(content).hexdigest()
-
-
-def cached_seconds(folder: Path) -> float:
-    """Seconds that a second `build_cached` takes, the hashing of all sources included."""
-    graph.build_cached(STANDARD_LIBRARY, folder)
-    started = time.perf_counter()
-    graph.build_cached(STANDARD_LIBRARY, folder)
-    return round(time.perf_counter() - started, 2)
 
 
 def statistics(built: records.Graph) -> dict:
@@ -86,22 +69,17 @@ def statistics(built: records.Graph) -> dict:
 
 
 def measure() -> dict:
-    """The record: figures of two builds and of a cached read."""
+    """Returns the figures of two builds."""
     with tempfile.TemporaryDirectory() as temporary:
         folders = [Path(temporary, name) for name in ("first", "second")]
         runs = [fresh_build(folder, seed) for seed, folder in enumerate(folders, 1)]
-        hashes = [digest(folder) for folder in folders]
-        figures = statistics(records.read(folders[0]))
-        cached = cached_seconds(Path(temporary, "cache"))
-    return {
-        **head(),
-        "files": len(graph.files(STANDARD_LIBRARY)),
-        "builds": runs,
-        "cached_read_seconds": cached,
-        **figures,
-        "byte_identical": hashes[0] == hashes[1],
-        "sha256": hashes[0],
-    }
+        contents = [b"".join((folder / name).read_bytes() for name in ("triples.jsonl", "entities.jsonl"))
+                    for folder in folders]  # fmt: skip
+        return {
+            **head(), "files": len(trees.folder(STANDARD_LIBRARY).files), "builds": runs,
+            **statistics(records.read(folders[0])),
+            "byte_identical": contents[0] == contents[1], "sha256": hashlib.sha256(contents[0]).hexdigest(),
+        }  # fmt: skip
 
 
 def sample(count: int) -> None:
@@ -115,31 +93,18 @@ def sample(count: int) -> None:
         print(f"     {triple.file}:{triple.line}: {lines[triple.line - 1].strip()}")
 
 
-def keep(record: dict) -> None:
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="print N resolved call edges")
-    parser.add_argument("--judged", type=int, nargs=2, metavar=("RIGHT", "JUDGED"), help="keep a verdict by hand")
-    parser.add_argument("--note", default="", help="what was wrong")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    known = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
     if options.child:
         print(json.dumps(one_build(options.child)))
     elif options.sample:
         sample(options.sample)
-    elif options.judged:
-        right, judged = options.judged
-        verdict = {"date": datetime.date.today().isoformat(), "seed": SEED, "right": right, "judged": judged}
-        keep({**known, "judged_by_hand": {**verdict, "note": options.note}})
     else:
-        record = measure()
-        keep({**record, **{key: known[key] for key in ("judged_by_hand",) if key in known}})
-        print(json.dumps(record, indent=2))
+        earlier = json.loads((RECORDS / "graph.json").read_text("utf-8"))
+        publish("graph", {**measure(), "judged_by_hand": earlier["judged_by_hand"]})
 
 
 if __name__ == "__main__":

@@ -16,18 +16,18 @@ import argparse
 import csv
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from lib.scores import above, resampled
-from tests.bench.record import add_run, head
+from tests.bench.record import add_run, head, rounded, train
 from workloads.legal import judging
 from workloads.legal.documents import class_names, read
 from workloads.legal.evaluation import STRONGEST
@@ -36,10 +36,10 @@ from workloads.legal.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
 RECORD = Path(__file__).with_name("records") / "legal.json"
-VARIANTS = {
-    "single": [],
-    "no class weights": ["workload.loss.class_weights=0"],
-    "from scratch": ["workload.encoder.weights="],
+VARIANTS: dict[str, dict[str, object]] = {
+    "single": {},
+    "no class weights": {"workload.loss.class_weights": 0},
+    "from scratch": {"workload.encoder.weights": ""},
 }
 MODEL = "someone/minilm"
 
@@ -47,22 +47,21 @@ MODEL = "someone/minilm"
 def trained(variant: str, partition: int, fold: int, seed: int, scratch: Path) -> dict:
     """Trains in a fresh process; returns figures, seconds, and (documents, classes, classes) of every method."""
     with tempfile.TemporaryDirectory() as temporary:
-        options = [f"output_dir={temporary}/runs", f"data.dir={CORPUS}", f"seed={seed}"]
-        options += [f"workload.split.partition={partition}", f"workload.split.fold={fold}"]
-        environment = {**os.environ, "TRAINBOOK_CACHE": str(scratch)}
+        options = {
+            "output_dir": f"{temporary}/runs", "data.dir": CORPUS, "seed": seed, **VARIANTS[variant],
+            "workload.split.partition": partition, "workload.split.fold": fold,
+        }  # fmt: skip
+        environment = {"TRAINBOOK_CACHE": str(scratch)}
         if published := os.environ.get("TRAINBOOK_MINILM"):
             mount = Path(temporary, "kaggle", "input", "models", *MODEL.split("/"), "transformers", "default")
             mount.mkdir(parents=True)
             (mount / "1").symlink_to(published, target_is_directory=True)
             environment |= {"KAGGLE_KERNEL_RUN_TYPE": "Batch", "TRAINBOOK_KAGGLE_ROOT": f"{temporary}/kaggle"}
-            options.append(f"workload.encoder.weights={MODEL}")
+            options = {"workload.encoder.weights": MODEL, **options}
         if "amx_bf16" in Path("/proc/cpuinfo").read_text():
-            options.append("training.precision=bf16")
-        options += VARIANTS[variant]
-        command = [sys.executable, "-m", "trainbook", "train", "configs/legal_small.yaml"]
-        command += [part for option in options for part in ("--set", option)]
+            options["training.precision"] = "bf16"
         begin = time.perf_counter()
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        train("configs/legal_small.yaml", options, **environment)
         folder = Path(temporary, "runs", "legal_small")
         summary = json.loads((folder / "summary.json").read_text())
         with (folder / "answers.csv").open(encoding="utf-8") as file:
@@ -70,7 +69,7 @@ def trained(variant: str, partition: int, fold: int, seed: int, scratch: Path) -
     return {
         **head("torch", "transformers"),
         "seconds": round(time.perf_counter() - begin, 1),
-        "metrics": {name: round(value, 4) for name, value in summary["metrics"].items()},
+        "metrics": rounded(summary["metrics"]),
         "confusions": confusions(answers),
     }
 
@@ -143,32 +142,19 @@ def counts_of(runs: Iterable[dict], method: str) -> np.ndarray:
     return np.array([found[name] for name in sorted(found)])
 
 
-def numbers(text: str) -> list[int]:
-    return [int(one) for one in text.split(",")]
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--variants", default=",".join(VARIANTS), type=lambda text: text.split(","))
-    parser.add_argument("--partitions", default="0,1", type=numbers)
-    parser.add_argument("--folds", default="0,1,2,3,4", type=numbers)
-    parser.add_argument("--seeds", default="0,1,2", type=numbers)
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    for name, default in (("--partitions", "0,1"), ("--seeds", "0,1,2"), ("--folds", "0,1,2,3,4")):
+        parser.add_argument(name, default=default, type=lambda text: [int(number) for number in text.split(",")])
     options = parser.parse_args(arguments)
-    if unknown := set(options.variants) - VARIANTS.keys():
-        raise SystemExit(f"There are no variants {sorted(unknown)}. Known are {list(VARIANTS)}.")
     with tempfile.TemporaryDirectory() as scratch:
-        for variant in options.variants:
-            for partition in options.partitions:
-                for seed in options.seeds:
-                    for fold in options.folds:
-                        name = f"{variant}, partition {partition}, seed {seed}, fold {fold}"
-                        keep(name, trained(variant, partition, fold, seed, Path(scratch)))
-
-
-def keep(name: str, run: dict) -> None:
-    """Adds a run to the record, and prints the table that it belongs to."""
-    tables = add_run(RECORD, name, run, summed_up, "torch", "transformers")
-    print(name, json.dumps(tables[name.rpartition(", fold")[0]], indent=1), flush=True)
+        for choice in product(options.variants.split(","), options.partitions, options.seeds, options.folds):
+            variant, partition, seed, fold = choice
+            name = f"{variant}, partition {partition}, seed {seed}, fold {fold}"
+            run = trained(variant, partition, fold, seed, Path(scratch))
+            tables = add_run(RECORD, name, run, summed_up, "torch", "transformers")
+            print(name, json.dumps(tables[name.rpartition(", fold")[0]], indent=1), flush=True)
 
 
 if __name__ == "__main__":

@@ -133,21 +133,20 @@ def check_same_training() -> None:
         torch.testing.assert_close(end, ends["bare"], msg=lambda text, name=name: f"{name}: {text}")
 
 
-def seconds_a_step(loop, config: Config) -> tuple[float, float]:
-    """On the wall, and of the processor."""
+def seconds_a_step(loop, config: Config) -> tuple[float, ...]:
+    """Returns those on the wall, and of the processor."""
     task = Timed(config)
     gc.collect()  # what the run before left behind is not for this one to clear away
     loop(task, config)
-    first, last = task.stamps[WARM_UP], task.stamps[-1]
     steps = len(task.stamps) - 1 - WARM_UP
-    return (last[0] - first[0]) / steps, (last[1] - first[1]) / steps
+    return tuple((last - first) / steps for first, last in zip(task.stamps[WARM_UP], task.stamps[-1], strict=True))
 
 
 def measure(name: str) -> dict:
     """Each turn begins with another loop, and every second one goes backwards."""
     *_, steps, turns = SIZES[name]
     config = config_of(name, steps + WARM_UP)
-    times: dict[str, list[tuple[float, float]]] = {loop: [] for loop in LOOPS}
+    times: dict[str, list[tuple[float, ...]]] = {loop: [] for loop in LOOPS}
     for turn in range(turns):
         first = turn // 2 % len(LOOPS)
         names = [*LOOPS][first:] + [*LOOPS][:first]
@@ -160,7 +159,7 @@ def measure(name: str) -> dict:
     return {"goal": GOALS[name], **compared.pop("whole"), "peers": compared}
 
 
-def _compared(whole: list[tuple[float, float]], bare: list[tuple[float, float]], clock: int) -> dict:
+def _compared(whole: list[tuple[float, ...]], bare: list[tuple[float, ...]], clock: int) -> dict:
     ratios = sorted(w[clock] / b[clock] for w, b in zip(whole, bare, strict=True))
     return {
         "ratio": round(statistics.median(ratios), 4),

@@ -1,15 +1,18 @@
 """How every record under tests/bench/records begins, and how it is written.
 
-    python -m tests.bench.record    lists the records that are older than what they measure
+python -m tests.bench.record    lists the records that are older than what they measure
 """
 
+import argparse
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,6 @@ RECORDS = Path(__file__).parent / "records"
 
 # What each record measures
 MEASURED = {
-    "buckets": "lib/training/order.py",
-    "examples": "lib/supervised lib/launch",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "glacier": "workloads/glacier",
@@ -27,18 +28,14 @@ MEASURED = {
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
-    "legal_counting": "workloads/legal",
-    "nodes": "lib/ranks lib/training/step.py",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
     "ranks": "lib/ranks lib/launch",
     "readings": "lib/planner",
-    "resume": "lib/checkpoint lib/launch/resume.py",
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",
     "vqa": "workloads/vqa",
-    "workers": "lib/training/workers.py lib/training/data.py",
 }
 
 
@@ -53,6 +50,31 @@ def head(*packages: str, **machine: object) -> dict:
         "versions": {"python": platform.python_version(), **versions},
         "commit": git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain", "-uno") else ""),
     }  # fmt: skip
+
+
+def train(config: Path | str, options: Mapping[str, object], **environment: str) -> None:
+    """Trains by the command line in a fresh process; a run that was killed resumes."""
+    pairs = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "trainbook", "train", str(config), *pairs]
+    subprocess.run(command, cwd=RECORDS.parents[2], env={**os.environ, **environment}, check=True)
+
+
+def rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def options_of(rows: Iterable[str], seeds: str, arguments: list[str], about: str) -> argparse.Namespace:
+    """Parses `--rows`, `--seeds`, `--again` and `--scratch` of a bench. Exits where a row is unknown."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--rows", default=",".join(rows), type=lambda text: text.split(","))
+    parser.add_argument("--seeds", default=seeds, type=lambda text: [int(seed) for seed in text.split(",")])
+    parser.add_argument("--again", action="store_true", help="measure what the record has, too")
+    parser.add_argument("--scratch", default=Path(tempfile.gettempdir()) / "trainbook-bench", type=Path)
+    options = parser.parse_args(arguments)
+    if unknown := set(options.rows) - set(rows):
+        raise SystemExit(f"There are no rows {sorted(unknown)}. Known are {list(rows)}.")
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def git(*arguments: str) -> str:

@@ -12,45 +12,39 @@ from lib.doctor import machine, rehearsal
 from lib.errors import BadInput
 from lib.planner import process
 from lib.planner.trace import NotTraceable
+from lib.report import findings
 from lib.report.findings import Finding
 from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
 from trainbook import commands
 
 
-def unplanned(*_):
-    raise NotTraceable("There is no plan.")
-
-
 def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card, monkeypatch, toy):
+    def unplanned(*_):
+        raise NotTraceable("There is no plan.")
+
     card("Tesla P100-PCIE-16GB", (6, 0), 15.9)
     touched = lambda *a, **k: pytest.fail("the card was touched")  # noqa: E731
     monkeypatch.setattr(process, "plan", unplanned)  # in a process that sees no card; it takes seconds
-    monkeypatch.setattr(torch.cuda, "_lazy_init", touched)
-    monkeypatch.setattr(torch, "empty", touched)
-    monkeypatch.setattr(rehearsal, "new_state", touched)
-    found = by_name(machine.check_machine())["kernels"]
-    assert found.verdict == "bad" and "none for Tesla P100-PCIE-16GB (capability 6.0)" in found.value
-    assert "no kernel image is available" in found.advice and "names sm_60" in found.advice
+    for place, name in ((torch.cuda, "_lazy_init"), (torch, "empty"), (rehearsal, "new_state")):
+        monkeypatch.setattr(place, name, touched)
+    kernels = by_name(machine.check_machine())["kernels"]
+    assert kernels.verdict == "bad" and "none for Tesla P100-PCIE-16GB (capability 6.0)" in kernels.value
+    assert "no kernel image is available" in kernels.advice and "names sm_60" in kernels.advice
     with pytest.raises(BadInput, match="kernels: none for Tesla P100"):
         doctor.admit(toy())
     run = by_name(rehearsal.check_run(toy()))
     assert run["save and resume"].value.startswith("not tried") and "checkpoints" not in run
 
 
-
-
 def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy, tmp_path, capsys):
     config = str(tmp_path / "toy.yaml")
     toy()
     assert commands.main(["doctor", config, "--json", "--set", f"output_dir={tmp_path / 'runs'}"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == "warning" and {row["section"] for row in found["checks"]} == {
-        "machine",
-        "versions",
-        "run",
-    }
-    assert set(found["checks"][0]) == {"section", "name", "value", "verdict", "advice"}
+    report = json.loads(capsys.readouterr().out)
+    sections = {row["section"] for row in report["checks"]}
+    assert report["verdict"] == "warning" and sections == {"machine", "versions", "run"}
+    assert set(report["checks"][0]) == {"section", "name", "value", "verdict", "advice"}
     (tmp_path / "file").touch()
     assert commands.main(["doctor", config, "--set", f"output_dir={tmp_path / 'file'}"]) == 2
     assert "cannot be written to" in capsys.readouterr().out
@@ -63,6 +57,19 @@ def test_the_doctor_runs_on_this_machine():
     names = {row["name"] for row in json.loads(done.stdout)["checks"]}
     assert done.returncode in (0, 2) and done.stderr == ""
     assert {"platform", "GPU", "RAM", "CPUs", "session", "Python", "torch"} <= names
+
+
+def test_the_table_is_aligned_and_fits_into_100_columns():
+    long = Finding("a longer name", "goes on and " * 9)
+    assert findings.table({"Machine": [Finding("GPU", "none", "bad", "Take one."), long]}).splitlines() == [
+        "Machine",
+        "  BAD      GPU            none",
+        "                          > Take one.",
+        "  ok       a longer name  " + ("goes on and " * 6).strip(),
+        "                          " + ("goes on and " * 3).strip(),
+        "",
+        "2 checks: 1 bad.",
+    ]
 
 
 def test_supported_versions_are_one_line_and_an_odd_one_keeps_its_own():

@@ -23,7 +23,7 @@ def main() -> None:
     fast = parser.parse_args().fast
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
     record = head("torch", "safetensors")
-    for part in (operations, kills, bits, losses):
+    for part in (kills, bits, losses):
         begin = time.perf_counter()
         # In memory, where a sync takes no time, faults are met sooner; on a disk more kills fall into a save.
         place = None if part is kills or not Path("/dev/shm").is_dir() else "/dev/shm"
@@ -34,10 +34,6 @@ def main() -> None:
         print(json.dumps(figures), flush=True)
     if not fast:
         write(RECORDS / "faults.json", record)
-
-
-def operations(base: Path, fast: bool) -> dict:
-    return runs.every_operation(base, stride=41 if fast else 1, first=3 if fast else 1)
 
 
 def kills(base: Path, fast: bool) -> dict:

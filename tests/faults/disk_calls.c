@@ -41,7 +41,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards the two below
 static long counted;
 static char torn[PATHS]; // the file whose next write is refused, as on a disk that a torn write has filled
 
-static _Thread_local int in_seam; // whether lib.machine.disk.calls asked for what this thread does now
 
 // Operations 1, 2, 3 ... that the fault `which` can meet are counted from now on, and the one of this number meets it.
 // `log` is the descriptor that a line is written to: for the operation that meets it or, without a fault, for each.
@@ -50,7 +49,6 @@ void faults_set(const char *below, int which, long number, int error, int log) {
     fault = which, target = number, error_number = error, log_file = log, counted = 0, torn[0] = 0;
 }
 
-void faults_in_seam(int inside) { in_seam = inside; }
 
 static void kill_this(void) {
     kill(getpid(), SIGKILL);
@@ -60,7 +58,7 @@ static void kill_this(void) {
 static void note(long number, const char *name, enum kind kind, const char *path) {
     char line[PATHS + 128];
     const char *below = strlen(path) > strlen(folder) ? path + strlen(folder) + 1 : ".";
-    int length = snprintf(line, sizeof line, "%ld\t%s\t%d\t%d\t%s\n", number, name, kind, in_seam, below);
+    int length = snprintf(line, sizeof line, "%ld\t%s\t%d\t%s\n", number, name, kind, below);
     if (log_file >= 0) syscall(SYS_write, log_file, line, length);
 }
 

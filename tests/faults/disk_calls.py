@@ -43,7 +43,7 @@ KINDS = {  # of the operations that a mode can meet
 }  # fmt: skip
 DRAWN = {"runs": 60, "cache": 20}  # operations of a real workload: below its output folder and below its caches
 RERUNS = 2  # starts after the disturbed one, at most
-SAMPLE = 8
+SAMPLE = 12
 Choice = tuple[str, str, int]  # run, mode, number of the operation
 
 
@@ -156,7 +156,7 @@ def _draw(run: str, for_mode: dict[str, list[list[str]]], below: str, number: in
     """Draws operations and modes for them: a kind of file first, because most of all operations write tensors."""
     draw, groups = random.Random(f"{run} {below}"), {}
     for mode, met in for_mode.items():
-        for n, (_, name, _, _, path) in enumerate(met, 1):
+        for n, (_, name, _, path) in enumerate(met, 1):
             if path.split("/")[0] == below:
                 groups.setdefault((mode, name, re.sub(r"[0-9a-f]{8,}|\d+", "#", path)), []).append(n)
     chosen: set[Choice] = set()
@@ -226,23 +226,13 @@ def count(trials: list[dict], surveys: dict[str, dict]) -> dict:
                     "by starts needed": dict(sorted(Counter(str(each["reruns"] + 1) for each in tried).items())),
                     "seconds": round(sum(each["seconds"] for each in tried)),
                 }  # fmt: skip
-        figures[run] = {"operations": _operations(survey["operations"]), "seconds": survey["seconds"], **modes}
+        by_name = dict(sorted(Counter(name for _, name, *_ in survey["operations"]).items()))
+        figures[run] = {"operations": by_name, "seconds": survey["seconds"], **modes}
     return {
         "runs": figures, "tried": len(met), "borne": sum(not each["why"] for each in met),
         "ended before the operation": len(trials) - len(met),
         "not borne": [_describe(each) for each in trials if each["why"]],
     }  # fmt: skip
-
-
-def _operations(operations: list[list[str]]) -> dict:
-    beside = [each for each in operations if each[3] == "0"]
-    kinds = Counter(name for _, name, *_ in operations)
-    return {
-        "all": len(operations),
-        "outside of lib.machine.disk.calls": len(beside),
-        "of these in caches": sum(each[4].startswith("cache") for each in beside),
-        "by name": dict(sorted(kinds.items())),
-    }
 
 
 if __name__ == "__main__":

@@ -220,8 +220,8 @@ def verdict(folder, site, expected):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     code, starts = train(folder, site), 1
-    assert (folder / "ran-out").exists(), f"{site.name} was not met:\n{(folder / 'log.txt').read_text()}"
     log = (folder / "log.txt").read_text()
+    assert (folder / "ran-out").exists(), f"{site.name} was not met:\n{log}"
     summary = Summary.read(folder / "runs" / "toy")
     kept = summary.micro_batch if summary else 0
     while code == 1 and starts < 3:

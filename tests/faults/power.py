@@ -15,9 +15,30 @@ from lib import checkpoint
 from lib.checkpoint.retention import Retention
 from lib.config import Checkpoint
 from lib.machine import disk
-from tests.faults.disks import Recorder
+from lib.machine.disk import Disk
 
+OPERATIONS = ("mkdir", "create", "write", "sync", "sync_folder", "rename", "remove")
 Tree = dict  # name -> Tree or bytes
+
+
+class Recorder(Disk):
+    """Notes every operation with its paths and data, and lets it happen."""
+
+    def __init__(self):
+        self.log: list[tuple] = []
+        for name in OPERATIONS:
+            setattr(self, name, self._noted(name, getattr(super(), name)))
+
+    def _noted(self, name, original):
+        def run(*arguments):
+            if name == "write":
+                _, data, path = arguments
+                self.log.append((name, path, bytes(data)))
+            else:
+                self.log.append((name, *(each for each in arguments if not isinstance(each, int))))  # without handles
+            return original(*arguments)
+
+        return run
 
 
 class Node:

@@ -26,14 +26,14 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
+from matplotlib.figure import Figure
 
 from lib import launch
 from lib.config import environment
-from lib.machine import disk
+from lib.report import figure
 from tests.conftest import ROOT, TOY
 from tests.faults import ends
-from tests.faults.disk_calls import KINDS, RERUNS, TOY_RUN, Choice, choose, meetable, results
-from tests.faults.disks import OPERATIONS
+from tests.faults.disk_calls import KINDS, RERUNS, TOY_RUN, Choice, choose, results
 from trainbook import commands as command_line
 
 CODES = {0, 1, 2, 75, 130}  # what a command may end with
@@ -92,44 +92,12 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-class Library:
-    """disk_calls.c, where it is preloaded."""
-
-    def __init__(self):
-        self.calls = ctypes.CDLL(None)
-        assert hasattr(self.calls, "faults_set"), "start it with python -m tests.faults.disk_calls"
-
-    def set(self, below: Path, mode: str | None, number: int, log: int) -> None:
-        fault, error = MODES[mode] if mode else (0, 0)
-        self.calls.faults_set(os.fsencode(below), fault, ctypes.c_long(number), error, log)
-        disk.calls = _seam(self.calls.faults_in_seam)
-
-
-def _seam(mark) -> disk.Disk:
-    """The disk as it is, whose operations tell the library that they were asked for here."""
-    marked = disk.Disk()
-
-    def telling(original):
-        def run(*arguments):
-            mark(1)
-            try:
-                return original(*arguments)
-            finally:
-                mark(0)
-
-        return run
-
-    for name in OPERATIONS:
-        setattr(marked, name, telling(getattr(marked, name)))
-    return marked
-
-
 @dataclass
 class Start:
     """How one start of a run ended."""
 
     code: int | str  # minus the signal where one ended it; "hang"
-    met: list[str]  # of the operation that met the fault, or of all: number, name, kind, seam, path
+    met: list[str]  # of the operation that met the fault, or of all: number, name, kind, path
     log: str
 
     @property
@@ -156,24 +124,17 @@ def start(folder: Path, run: str, fault: tuple[str, int] | None = None, watch=Tr
         path.unlink(missing_ok=True)
     if not (process := os.fork()):
         _train(folder, run, fault, watch)
+    until = time.monotonic() + seconds
     try:
-        code = _wait(process, seconds)
+        while not (ended := os.waitpid(process, os.WNOHANG))[0] and time.monotonic() < until:
+            time.sleep(0.005)
+        code = os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hang"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)  # also of what the run has left of loader processes
     if code == "hang":
         os.waitpid(process, 0)
     return Start(code, met.read_text().splitlines(), log.read_text("utf-8", "replace"))
-
-
-def _wait(process: int, seconds: float) -> int | str:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    return "hang"
 
 
 def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -> None:
@@ -183,15 +144,19 @@ def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(folder / "work")
-        for descriptor in (1, 2):
-            os.dup2(_append(folder / "log.txt"), descriptor)
-        met = _append(folder / "met.txt")
+        log, met = (
+            os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644) for name in ("log.txt", "met.txt")
+        )
+        os.dup2(log, 1), os.dup2(log, 2)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         tempfile.tempdir = str(folder / "tmp")
         os.environ[environment.CACHE] = "cache"
         if watch:
-            Library().set(folder / "work", *(fault or (None, 0)), met)
+            mode, number = fault or ("", 0)
+            kind, error = MODES.get(mode, (0, 0))
+            below = os.fsencode(folder / "work")
+            ctypes.CDLL(None).faults_set(below, kind, ctypes.c_long(number), error, met)
         code = _command(run)
         if fault is None:
             (folder / "modules.txt").write_text("\n".join(sorted(sys.modules)))
@@ -200,10 +165,6 @@ def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -
                 thread.join()
     finally:
         os._exit(code)
-
-
-def _append(path: Path) -> int:
-    return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
 
 
 def _command(run: str) -> int:
@@ -259,7 +220,8 @@ def survey(folder: Path, run: str, twice: bool = True) -> Survey:
         seconds = round(time.monotonic() - begin, 1)
         modules = (folder / "modules.txt").read_text().split()
         import_all(modules)
-        surveys.append(Survey(run, [line.split("\t") for line in first.met], _end(folder), modules, seconds))
+        end = ends.end(folder / "work" / "runs")
+        surveys.append(Survey(run, [line.split("\t") for line in first.met], end, modules, seconds))
     changed = ends.difference(surveys[0].end, surveys[-1].end)
     assert not changed, f"{run} does not repeat itself: {', '.join(changed)}"
     return surveys[-1]
@@ -280,10 +242,10 @@ def trial(folder: Path, run: str, mode: str, number: int, whole: Survey) -> Tria
     starts = [start(folder, run, (mode, number), seconds=seconds)]
     while (why := _unlike(folder, starts, whole.end)) and not starts[-1].wrong and len(starts) <= RERUNS:
         starts.append(start(folder, run, watch=False, seconds=seconds))
-    met = starts[0].met[0].split("\t") if starts[0].met else ["", "", "", "", ""]
+    met = starts[0].met[0].split("\t") if starts[0].met else [""] * 4
     log = "\n".join("\n".join(each.log.splitlines()[-25:]) for each in starts)[-6000:] if why else ""
     taken = round(time.monotonic() - begin, 1)
-    return Trial(run, mode, number, met[1], met[4], starts[0].code, len(starts) - 1, why, log, taken)
+    return Trial(run, mode, number, met[1], met[3], starts[0].code, len(starts) - 1, why, log, taken)
 
 
 def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
@@ -293,20 +255,13 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
             return f"start {number + 1} {each.wrong}"
     if starts[-1].code != 0:
         return f"start {len(starts)} still ends with {starts[-1].code}"
-    left = tuple(path for each in starts for path in _left_over(each.log))
-    changed = [name for name in ends.difference(expected, _end(folder)) if not (left and name.startswith(left))]
-    return f"another end: {', '.join(changed)}" if changed else ""
-
-
-def _left_over(log: str) -> list[str]:
-    """Returns the beginnings of the names in folders that, by the log, could not be deleted."""
-    paths = re.findall(r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE)
+    log = "\n".join(each.log for each in starts)
+    paths = re.findall(r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE)  # these may be left over
     names = [path + end for path in paths for end in ("/", ".del/")]
-    return [*names, *(f"{ends.ARCHIVE}/{name}" for name in names)]
-
-
-def _end(folder: Path) -> ends.End:
-    return ends.end(folder / "work" / "runs")
+    left = (*names, *(f"{ends.ARCHIVE}/{name}" for name in names))
+    changed = ends.difference(expected, ends.end(folder / "work" / "runs"))
+    changed = [name for name in changed if not name.startswith(left)]
+    return f"another end: {', '.join(changed)}" if changed else ""
 
 
 # --- what disk_calls.py starts ----------------------------------------------------------------------------------------
@@ -314,6 +269,8 @@ def _end(folder: Path) -> ends.End:
 
 def main(folder: Path, what: str, *more: str) -> None:
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
+    # The plot's file without its drawing, which takes 94 % of a toy run's time
+    launch.plot = lambda run, baseline: figure.save(Figure(figsize=(1, 1)), launch.picture(run))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # from disk_calls.py; the folder is removed on the way
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="faults-") as temporary:
         place = Path(temporary, "run")
@@ -321,23 +278,13 @@ def main(folder: Path, what: str, *more: str) -> None:
             for run in more:
                 _keep(folder, survey(place, run))
         elif what == "sample":
-            _sample(place, folder, int(more[0]))
+            whole = survey(place, TOY_RUN, twice=False)
+            _keep(folder, whole)
+            chosen = choose({TOY_RUN: asdict(whole)}, list(MODES), 1)
+            _trials(place, folder, chosen[: int(more[0])], "results-0.jsonl")
         else:
             todo = [tuple(each) for each in json.loads((folder / "trials.json").read_text("utf-8"))]
             _trials(place, folder, todo[int(more[0]) :: int(more[1])], f"results-{more[0]}.jsonl")
-
-
-def _sample(place: Path, folder: Path, number: int) -> None:
-    """Surveys the toy run without its plot, which takes more time than all the rest, and makes some trials.
-
-    They are of operations that lib.machine.disk.calls does not see: what it sees is tried in campaign.py.
-    """
-    launch.plot = lambda *_: None
-    whole = survey(place, TOY_RUN, twice=False)
-    _keep(folder, whole)
-    met = {mode: meetable(whole.operations, mode) for mode in MODES}
-    drawn = [each for each in choose({TOY_RUN: asdict(whole)}, list(MODES), 1) if met[each[1]][each[2] - 1][3] == "0"]
-    _trials(place, folder, drawn[:number], "results-0.jsonl")
 
 
 def _keep(folder: Path, whole: Survey) -> None:

@@ -1,6 +1,6 @@
 """Ranks that are killed, stopped or short of memory, and two machines imitated on one: `make faults`, or
 
-    python -m tests.faults.ranks [--fast]
+    python -m tests.faults.ranks [PART ...]
 
 Each part is a run of the toy task with steps of 50 ms under the launcher or under torchrun; its end must have the bytes
 of the undisturbed run. Figures go to tests/bench/records/ranks.json. It takes about fifteen minutes.
@@ -107,9 +107,9 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def deaths(base: Path, fast: bool) -> dict:
+def deaths(base: Path) -> dict:
     """Kills one rank or the other at random moments; the time until a checkpoint of a later step is on the disk."""
-    count, draw = (2 if fast else 20), random.Random(0)
+    count, draw = 20, random.Random(0)
     run = Run(base / "deaths", steps=20 * count)
     run.next_save()
     seconds = []
@@ -131,7 +131,7 @@ def deaths(base: Path, fast: bool) -> dict:
     }  # fmt: skip
 
 
-def hang(base: Path, fast: bool) -> dict:
+def hang(base: Path) -> dict:
     """Stops a rank (SIGSTOP), as one that waits for ever looks to the other."""
     run = Run(base / "hang", steps=60)
     run.next_save()
@@ -147,11 +147,11 @@ def hang(base: Path, fast: bool) -> dict:
             "goal_seconds": HANG_GOAL_SECONDS}  # fmt: skip
 
 
-def stopped_start(base: Path, fast: bool) -> dict:
+def stopped_start(base: Path) -> dict:
     """Stops a rank while it starts: before its first line, in its imports, and once the data are being read."""
     moments = {"first line": "", "imports": "importing", "data": "reading the data"}
     seconds = {}
-    for name, stage in list(moments.items())[: 1 if fast else None]:
+    for name, stage in moments.items():
         run = Run(base / name.replace(" ", "_"), steps=20)
         wait(lambda: 1 in run.ranks(), 120, run)  # noqa: B023
         victim = run.ranks()[1]
@@ -169,7 +169,7 @@ def stopped_start(base: Path, fast: bool) -> dict:
             "goal_seconds": HANG_GOAL_SECONDS}  # fmt: skip
 
 
-def killed_worker(base: Path, fast: bool) -> dict:
+def killed_worker(base: Path) -> dict:
     """Kills a loader worker of a rank: the rank replaces it, or loads its data itself, and ends in the same bytes."""
     run = Run(base / "killed_worker", steps=60, **{"data.num_workers": 1})
     run.next_save()
@@ -182,11 +182,11 @@ def killed_worker(base: Path, fast: bool) -> dict:
     return {"seconds to the end": round(time.perf_counter() - begin, 1), "relaunched": False, "completed": True}
 
 
-def orphans(base: Path, fast: bool) -> dict:
+def orphans(base: Path) -> dict:
     """kill -9 of the launcher, then of torchrun; every process below must be gone, loaders included."""
     run = Run(base / "orphans", steps=60, **{"data.num_workers": 1})
     counts, seconds = [], []
-    for number in range(2 if fast else 5):
+    for number in range(5):
         run.process = run.process if not number else run.start()
         run.next_save()
         below = psutil.Process(run.process.pid).children(recursive=True)
@@ -206,7 +206,7 @@ def orphans(base: Path, fast: bool) -> dict:
             "seconds until all were gone": _spread(seconds), "torchrun killed, run completed": True}  # fmt: skip
 
 
-def interrupt(base: Path, fast: bool) -> dict:
+def interrupt(base: Path) -> dict:
     """SIGINT to the launcher, as Jupyter sends it: every rank saves and ends."""
     run = Run(base / "interrupt", steps=100)
     run.next_save()
@@ -229,7 +229,7 @@ print("reason:", summary.reason, "ranks:", summary.world_size)
 """
 
 
-def notebook(base: Path, fast: bool) -> dict:
+def notebook(base: Path) -> dict:
     """Trains from a cell of a real kernel: one line that updates; an interrupt saves; kill -9 leaves no process."""
     base.mkdir(exist_ok=True)
     (base / "toy.yaml").write_text(TOY)
@@ -266,18 +266,14 @@ def notebook(base: Path, fast: bool) -> dict:
             "processes below a killed kernel": len(below), "left over": 0}  # fmt: skip
 
 
-def shards(base: Path, fast: bool) -> dict:
+def shards(base: Path) -> dict:
     """Memory runs out on the second of two ranks with FSDP2: a fresh launch with half the micro-batch."""
-    return _smaller(base / "shards", "Tight", **{"training.fully_shard": True, "training.clip_norm": 0})
+    return update(base, "Tight", **{"training.fully_shard": True, "training.clip_norm": 0})
 
 
-def update(base: Path, fast: bool) -> dict:
+def update(base: Path, task: str = "TightUpdate", **overrides: object) -> dict:
     """Memory runs out on the second of two ranks after it changed its weights: a fresh launch with half the size."""
-    return _smaller(base / "update", "TightUpdate")
-
-
-def _smaller(folder: Path, task: str, **overrides: object) -> dict:
-    run = Run(folder, 12, **{"task": f"{several.__file__}:{task}", **overrides})
+    run = Run(base / "update", 12, **{"task": f"{several.__file__}:{task}", **overrides})
     run.end()
     place = run.folder / "runs" / "slow"
     assert "oom_sharded,4,2" in (place / "events.csv").read_text(), run.log()
@@ -308,9 +304,9 @@ class Agents:
         return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in connections)
 
 
-def two_machines(base: Path, fast: bool) -> dict:
+def two_machines(base: Path) -> dict:
     """Kills the second agent with its rank, brings it back, and again; the first one never ends in between."""
-    count = 1 if fast else 3
+    count = 3
     run = Run(base / "two_machines", 40 + 40 * count, begin=False)
     agents = Agents(run)
     first, second = agents.agents
@@ -351,22 +347,18 @@ PARTS = (deaths, two_machines, orphans, interrupt, notebook, shards, update, kil
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fast", action="store_true", help="fewer of each, no hang, no record")
     parser.add_argument("parts", nargs="*", help="some parts only; the others keep their figures in the record")
-    options = parser.parse_args()
-    parts = {part.__name__: part for part in PARTS}
-    chosen = options.parts or [name for name in parts if not (options.fast and name == "hang")]
+    chosen = parser.parse_args().parts
     record = {**head("torch"), "load_average_before": round(os.getloadavg()[0], 2)}
-    if options.parts and RECORD.exists():
+    if chosen and RECORD.exists():
         record = {**json.loads(RECORD.read_text("utf-8")), **record}
-    for name in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            begin = time.perf_counter()
-            figures = parts[name](Path(folder), options.fast)
-            record[name] = {**figures, "seconds": round(time.perf_counter() - begin, 1)}
-        print(json.dumps({name: record[name]}), flush=True)
-        if not options.fast:  # after each part, so that one that fails costs no other's figures
-            write(RECORD, record)
+    for part in PARTS:
+        if not chosen or part.__name__ in chosen:
+            with tempfile.TemporaryDirectory() as folder:
+                begin = time.perf_counter()
+                record[part.__name__] = {**part(Path(folder)), "seconds": round(time.perf_counter() - begin, 1)}
+            print(json.dumps({part.__name__: record[part.__name__]}), flush=True)
+            write(RECORD, record)  # after each part, so that one that fails costs no other's figures
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Training runs in child processes that are killed or whose disk fails; the next start must end in the same bytes."""
+"""Training runs in child processes that are killed; the next start must end in the same bytes."""
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -19,26 +18,20 @@ import torch._dynamo  # which an optimizer imports anyway: once, before runs are
 from lib import checkpoint, launch
 from lib.config import Config
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import disk as disks
-from lib.machine.disk import Disk
-from lib.report.metrics import read
 from lib.task import load_config
-from tests.conftest import TOY, VOLATILE_COLUMNS
-from tests.faults.disks import ERRORS, FAULTS, FULL, Faulty
+from tests.conftest import TOY
+from tests.faults import ends
 
 ATTEMPTS = 20  # starts of one run until it must have ended
 
 
-def fork(folder: Path, overrides: dict, disk: Disk | None = None) -> int:
+def fork(folder: Path, overrides: dict) -> int:
     """Starts a run in a process of its own group and returns its id."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
 
-    def run() -> int:
-        disks.calls = disk or disks.calls
-        return train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides}))
-
-    return forked(folder, run)
+    config = {"output_dir": str(folder / "runs"), **overrides}
+    return forked(folder, lambda: train(load_config(folder / "toy.yaml", config)))
 
 
 def forked(folder: Path, work: Callable[[], int]) -> int:
@@ -79,28 +72,6 @@ def wait(process: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def result(folder: Path, step: int) -> dict[str, object]:
-    """What must be equal: model, optimizer, state and best weights byte for byte, the table but for speeds."""
-    run = folder / "runs" / "toy"
-    newest = run / "checkpoints" / f"step-{step:08d}"
-    # The best weights that the state names: others may stay where deleting failed, which only warns.
-    best = [entry["step"] for entry in json.loads((newest / "state.json").read_text("utf-8"))["kept_best"]]
-    names = ("model.safetensors", "optimizer.safetensors", "state.json")
-    return {
-        **{name: (newest / name).read_bytes() for name in names},
-        "best": {step: _model(checkpoint.path_of(run / "best", step)) for step in best},
-        "rows": [
-            [value for name, value in row.items() if name not in VOLATILE_COLUMNS]
-            for row in read(run / "metrics.csv")
-        ],
-    }
-
-
-def _model(path: Path) -> bytes:
-    checkpoint.verify(path)
-    return (path / "model.safetensors").read_bytes()
-
-
 def finish(folder: Path, overrides: dict) -> None:
     """Starts the run again, undisturbed, until it is completed."""
     for _ in range(ATTEMPTS):
@@ -109,59 +80,18 @@ def finish(folder: Path, overrides: dict) -> None:
     raise AssertionError(f"The run in {folder} never ended:\n{(folder / 'log.txt').read_text()[-2000:]}")
 
 
-def every_operation(base: Path, faults=FAULTS, first: int = 1, stride: int = 1) -> dict:
-    """Runs with a fault at operation n = first, first + stride, ... until one ends without having met it."""
-    assert wait(fork(base / "whole", {})) == 0
-    expected = result(base / "whole", 12)
-    counts: Counter[str] = Counter()
-    for fault in faults:
-        number = first
-        while operation := one_fault(base / "run", fault, number, expected, counts):
-            counts[f"{fault} at {operation}"] += 1
-            number += stride
-        counts["operations of a run"] = max(counts["operations of a run"], number - 1)
-    return {"every operation": dict(sorted(counts.items()))}
-
-
-def one_fault(folder: Path, fault: str, number: int, expected: dict, counts: Counter) -> str:
-    """One disturbed run and what follows; returns the operation that met the fault, or nothing where none did."""
-    shutil.rmtree(folder, ignore_errors=True)
-    mark = folder / "fault"
-    code = wait(fork(folder, {}, Faulty(number, fault, mark)))
-    if not mark.exists():
-        assert code == 0
-        return ""
-    operation = mark.read_text()
-    counts["runs"] += 1
-    if fault in ERRORS or fault == FULL:
-        log = (folder / "log.txt").read_text()
-        refused = (code == 2 and "cannot be written to" in log) or (code == 1 and "Nothing was trained yet" in log)
-        last_save = code == 1 and "the last save of the session" in log
-        counts["survived the error"] += code == 0
-        counts["refused before training"] += refused
-        counts["ended with an error at the last save"] += last_save
-        expectable = refused or (last_save if fault == FULL else code == 0)
-        assert expectable, f"{fault} at {number} ({operation}) ended with {code}"
-    else:
-        assert code == -signal.SIGKILL, f"{fault} at {number} ({operation}) ended with {code}"
-    if code:
-        finish(folder, {})
-    assert result(folder, 12) == expected, f"{fault} at {number} ({operation}): another end"
-    counts["equal"] += 1
-    return operation
-
-
 def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100, workers: int = 2) -> dict:
     """Runs, with loader processes or without, killed at random moments until they end; three kills at most for each."""
     overrides = {"data.num_workers": workers, "training.max_steps": steps, "checkpoint.every_steps": 2}
-    assert wait(fork(base / "warm", overrides)) == 0
+    assert wait(fork(base / "run", overrides)) == 0  # which warms up caches
+    shutil.rmtree(base / "run")
     begin = time.perf_counter()
-    process = fork(base / "whole", overrides)
-    assert _saves(base / "whole", process, than=0)
+    process = fork(base / "run", overrides)
+    assert _saves(base / "run", process, than=0)
     to_first = time.perf_counter() - begin
     assert wait(process) == 0
     from_first = time.perf_counter() - begin - to_first
-    expected = result(base / "whole", steps)
+    expected = ends.end(base / "run" / "runs")
     draw, counts = random.Random(seed), Counter(runs=runs)
     for _ in range(runs):
         folder = base / "run"
@@ -178,7 +108,7 @@ def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100, workers
             counts["kills"] += wait(process) == -signal.SIGKILL
             counts["kills that left a half-written checkpoint"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
         finish(folder, overrides)
-        assert result(folder, steps) == expected, "another end"
+        assert not (changed := ends.difference(expected, ends.end(folder / "runs"))), f"another end: {changed}"
         counts["equal"] += 1
     return {"random kills": dict(counts)}
 

@@ -12,14 +12,12 @@ from tests.conftest import ROOT
 from tests.faults import disk_calls, ends
 
 
-def test_a_sample_of_kills_failures_flips_and_power_losses_loses_nothing():
+def test_a_sample_of_kills_flips_and_power_losses_loses_nothing():
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.faults.campaign", "--fast"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     figures = {name: counts for line in done.stdout.splitlines() for name, counts in json.loads(line).items()}
-    operations = figures["every operation"]
-    assert operations["equal"] == operations["runs"] > 20 and operations["survived the error"] > 5
     assert figures["random kills"]["equal"] == 3
     assert figures["bit flips"]["found"] == figures["bit flips"]["tried"] > 100
     losses = figures["power losses"]
@@ -27,7 +25,7 @@ def test_a_sample_of_kills_failures_flips_and_power_losses_loses_nothing():
     assert losses["control without file syncs"]["lost"] > 100
 
 
-def test_a_run_bears_faults_below_python_at_operations_that_the_seam_does_not_see(tmp_path):
+def test_a_run_bears_a_sample_of_faults_below_python(tmp_path):
     if missing := disk_calls.build(tmp_path / "disk_calls.so"):
         pytest.skip(missing)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -36,7 +34,6 @@ def test_a_run_bears_faults_below_python_at_operations_that_the_seam_does_not_se
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     figures = json.loads(done.stdout)
     assert figures["borne"] == figures["tried"] == disk_calls.SAMPLE and not figures["not borne"]
-    assert 0 < figures["runs"]["toy"]["operations"]["outside of lib.machine.disk.calls"] < 200
 
 
 def test_the_end_of_a_run_is_compared_without_what_no_run_repeats_and_with_all_else(tmp_path):

@@ -15,7 +15,7 @@ import rasterio
 from tests.workloads.glacier.files import scene, write_bands, write_patches, write_tiff
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import Cutter
-from workloads.glacier.data.scenes import Scene
+from workloads.glacier.data.readers import Scene
 from workloads.glacier.settings import Cut, Source
 
 TWO = Source(bands=("red", "nir"))

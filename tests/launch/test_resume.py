@@ -8,7 +8,7 @@ import pytest
 from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.launch.queue import find_completed
-from lib.launch.resume import announce, find_checkpoint
+from lib.launch.resume import announce
 from lib.machine import platform
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -29,9 +29,9 @@ def test_a_damaged_checkpoint_is_set_aside_in_the_runs_own_folder_and_not_in_a_m
     launch.train(toy())
     runs = tmp_path / "runs"
     (runs / "toy" / "checkpoints" / "step-00000012" / "state.json").write_bytes(b"{}")
-    find_checkpoint(launch.prepare(toy({"run.resume_from": str(runs), "output_dir": "elsewhere"})))
+    announce(launch.prepare(toy({"run.resume_from": str(runs), "output_dir": "elsewhere"})))
     assert checkpoint.steps(runs / "toy" / "checkpoints") == [9, 12]
-    assert find_checkpoint(launch.prepare(toy())).step == 9
+    assert announce(launch.prepare(toy())).step == 9
     assert "It is kept as step-00000012.damaged." in capsys.readouterr().out
     assert checkpoint.steps(runs / "toy" / "checkpoints") == [9]
 

@@ -24,41 +24,47 @@ def test_inputs_are_listed_in_both_layouts(monkeypatch, tmp_path, layout):
     assert inputs.mounted(here) == sorted(tmp_path / "input" / mount for mount in layout)
 
 
-@pytest.mark.parametrize(
-    ("layout", "name", "expected"),
-    [
-        (NEW, "tiles", NEW[2]), (NEW, "ada/tiles", NEW[2]), (NEW, "bob/code-graph", NEW[1]), (NEW, NEW[1], NEW[1]),
-        (NEW, "ada/earlier-run", NEW[3]), (NEW, "earlier-run", NEW[3]), (NEW, "titanic", NEW[4]),
-        (NEW, "google/vit", NEW[5]), (NEW, "vit", NEW[5]), (NEW, "google/vit/pytorch/base/1", NEW[5]),
-        (OLD, "tiles", "tiles"), (OLD, "ada/tiles", "tiles"), (OLD, "titanic", "titanic"),
-    ],
-)  # fmt: skip
-def test_an_input_is_found_by_slug_or_owner(monkeypatch, tmp_path, layout, name, expected):
-    assert inputs.find_input(name, kaggle(monkeypatch, tmp_path, layout)) == tmp_path / "input" / expected
+@pytest.mark.parametrize("layout, names", [
+    (NEW, {
+        "tiles": NEW[2], "ada/tiles": NEW[2], "bob/code-graph": NEW[1], NEW[1]: NEW[1], "ada/earlier-run": NEW[3],
+        "earlier-run": NEW[3], "titanic": NEW[4], "google/vit": NEW[5], "vit": NEW[5], NEW[5].partition("/")[2]: NEW[5],
+    }),
+    (OLD, {"tiles": "tiles", "ada/tiles": "tiles", "titanic": "titanic"}),
+])  # fmt: skip
+def test_an_input_is_found_by_slug_or_owner(monkeypatch, tmp_path, layout, names):
+    here = kaggle(monkeypatch, tmp_path, layout)
+    assert {name: inputs.find_input(name, here) for name in names} == {
+        name: tmp_path / "input" / place for name, place in names.items()
+    }
 
 
-@pytest.mark.parametrize("name", ["tile", "eve/tiles", "ada", "1", "/nowhere/at/all", "code-graph"])
-def test_an_input_that_is_not_there_or_ambiguous_is_answered_with_what_is(monkeypatch, tmp_path, name):
-    with pytest.raises(BadInput, match=re.escape(name)) as error:
-        inputs.find_input(name, kaggle(monkeypatch, tmp_path, NEW))
-    assert all(mount in str(error.value) for mount in (NEW[:2] if name == "code-graph" else NEW))
-
-
-def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_path):
-    here = kaggle(monkeypatch, tmp_path, ["datasets/ada/tiles", "old"])
-    deep = tmp_path / "input" / "datasets" / "ada" / "tiles" / "a" / "b"
-    deep.mkdir(parents=True)
-    (deep / "graph-1.jsonl").touch()
-    (tmp_path / "input" / "old" / "graph-2.jsonl").touch()
-    assert inputs.search(inputs.mounted(here), ["graph-*.jsonl"]) == [tmp_path / "input" / "old", deep]
-    assert inputs.search(inputs.mounted(here), ["*.tif", "data.jsonl"]) == inputs.mounted(here)
-    assert inputs.search(inputs.mounted(here), ["*.png"]) == []
+def test_an_input_that_is_not_there_or_ambiguous_is_answered_with_what_is(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, NEW)
+    for name in ("tile", "eve/tiles", "ada", "1", "/nowhere/at/all", "code-graph"):
+        with pytest.raises(BadInput, match=re.escape(name)) as error:
+            inputs.find_input(name, here)
+        assert all(mount in str(error.value) for mount in (NEW[:2] if name == "code-graph" else NEW))
+    for name in ("a\0b", "x" * 5000, "~nobody-like-this/x", "a\x1b[2J\nb"):  # that no file can have
+        with pytest.raises(BadInput, match="There is no input") as error:
+            inputs.find_input(name, here)
+        assert str(error.value).isprintable()
 
 
 def files(root, *names):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
+
+
+def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["datasets/ada/tiles", "old"])
+    tiles, old = tmp_path / "input" / "datasets" / "ada" / "tiles", tmp_path / "input" / "old"
+    files(tiles, "a/b/graph-1.jsonl")
+    files(old, "graph-2.jsonl")
+    (old / "loop").symlink_to(tmp_path / "input", target_is_directory=True)
+    assert inputs.search(inputs.mounted(here), ["graph-*.jsonl"]) == [old, tiles / "a" / "b"]
+    assert inputs.search(inputs.mounted(here), ["*.tif", "data.jsonl"]) == inputs.mounted(here)
+    assert inputs.search(inputs.mounted(here), ["*.png"]) == []
 
 
 def test_a_pattern_with_folders_finds_the_folder_above_them_once(monkeypatch, tmp_path):
@@ -73,8 +79,7 @@ def test_a_pattern_with_folders_finds_the_folder_above_them_once(monkeypatch, tm
 
 
 def test_what_a_run_has_written_is_no_data(monkeypatch, tmp_path):
-    here = kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"])
-    places = tmp_path / "input"
+    here, places = kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"]), tmp_path / "input"
     files(places / "notebooks" / "ada" / "earlier", "outputs.tar.gz", "masks/x.tif", "toy/config.yaml")
     files(places / "unpacked", "toy/config.yaml", "toy/summary.json", "toy/maps/x.tif")
     assert inputs.search(inputs.mounted(here), ["*.tif"]) == []
@@ -82,49 +87,27 @@ def test_what_a_run_has_written_is_no_data(monkeypatch, tmp_path):
     assert inputs.search(inputs.mounted(here), ["*.tif"]) == [places / "scenes"]
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-like-this/x", "a\x1b[2J\nb"])
-def test_a_name_that_no_file_can_have_is_a_sentence(monkeypatch, tmp_path, name):
-    with pytest.raises(BadInput, match="There is no input") as error:
-        inputs.find_input(name, kaggle(monkeypatch, tmp_path, NEW))
-    assert str(error.value).isprintable()
-
-
-def test_an_earlier_run_whose_summary_is_no_file_is_none(monkeypatch, tmp_path):
-    here = kaggle(monkeypatch, tmp_path, ["a"])
-    (tmp_path / "input" / "a" / "checkpoints").mkdir()
-    os.mkfifo(tmp_path / "input" / "a" / "summary.json")
-    assert tmp_path / "input" / "a" not in inputs.earlier_runs("toy", here)
-
-
 def test_the_search_is_bounded_and_says_so(monkeypatch, tmp_path, capsys):
     here = kaggle(monkeypatch, tmp_path, ["a", "b", "c"])
-    for index in range(30):
-        (tmp_path / "input" / "a" / f"{index:03}.txt").touch()
+    files(tmp_path / "input" / "a", *(f"{index:03}.txt" for index in range(30)))
     assert inputs.search(inputs.mounted(here), ["data.jsonl"], limit=31) == [tmp_path / "input" / "a"]
     assert "Only 31 entries of the mounted inputs were searched" in capsys.readouterr().out
-    assert len(inputs.search(inputs.mounted(here), ["data.jsonl"], limit=40)) == 3
-    assert capsys.readouterr().out == ""
+    assert len(inputs.search(inputs.mounted(here), ["data.jsonl"], limit=40)) == 3 and capsys.readouterr().out == ""
 
 
-def test_a_link_to_a_folder_above_does_not_make_the_search_endless(monkeypatch, tmp_path):
-    here = kaggle(monkeypatch, tmp_path, ["a"])
-    (tmp_path / "input" / "a" / "loop").symlink_to(tmp_path / "input", target_is_directory=True)
-    assert inputs.search(inputs.mounted(here), ["data.jsonl"]) == [tmp_path / "input" / "a"]
-
-
-@pytest.mark.parametrize(
-    "mount, inside, found",
-    [
-        ("notebooks/ada/earlier", "toy", "toy"), ("datasets/ada/earlier", "toy", "toy"),
-        ("datasets/ada/earlier", "", ""), ("earlier", "outputs/toy", "outputs/toy"),
-    ],
-)  # fmt: skip
-def test_an_earlier_run_is_found_wherever_a_mount_may_hold_it(monkeypatch, tmp_path, mount, inside, found):
-    here = kaggle(monkeypatch, tmp_path, [mount])
+@pytest.mark.parametrize("mount, inside", [
+    ("notebooks/ada/earlier", "toy"), ("datasets/ada/earlier", "toy"), ("datasets/ada/earlier", ""),
+    ("earlier", "outputs/toy"),
+])  # fmt: skip
+def test_an_earlier_run_is_found_wherever_a_mount_may_hold_it(monkeypatch, tmp_path, mount, inside):
+    here = kaggle(monkeypatch, tmp_path, [mount, "pipe"])
     run = tmp_path / "input" / mount / inside
     (run / "checkpoints").mkdir(parents=True)
     (run / "summary.json").write_text('{"run": "toy"}')
-    places = [place for place in inputs.earlier_runs("toy", here) if (place / "checkpoints").is_dir()]
-    assert places == [tmp_path / "input" / mount / found]
-    others = [place for place in inputs.earlier_runs("other", here) if (place / "checkpoints").is_dir()]
-    assert others == []
+    (tmp_path / "input" / "pipe" / "checkpoints").mkdir()
+    os.mkfifo(tmp_path / "input" / "pipe" / "summary.json")
+
+    def places(name):
+        return [place for place in inputs.earlier_runs(name, here) if (place / "checkpoints").is_dir()]
+
+    assert (places("toy"), places("other")) == ([run], [])

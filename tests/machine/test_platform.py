@@ -24,19 +24,17 @@ def test_kaggle_is_told_by_its_run_type_even_where_colab_seems_to_be(monkeypatch
 
 
 def test_colab_writes_to_drive_where_it_is_mounted(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
+    assert platform.detect().name == "local"
+    (tmp_path / "content").mkdir()
+    assert platform.detect().name == "colab", "a child process there, which has no shell"
+    monkeypatch.delenv("COLAB_RELEASE_TAG")
     in_shell(monkeypatch, "<google.colab._shell.Shell object>")
     content = tmp_path / "content"
     assert (platform.detect().name, platform.detect().output_dir) == ("colab", content)
     (content / "drive" / "MyDrive").mkdir(parents=True)
     assert platform.detect().output_dir == content / "drive" / "MyDrive" / "trainbook"
     assert platform.detect().session_minutes == 720
-
-
-def test_a_child_process_on_colab_is_on_colab_too(monkeypatch, tmp_path):
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
-    assert platform.detect().name == "local"
-    (tmp_path / "content").mkdir()
-    assert platform.detect().name == "colab"
 
 
 def test_local(monkeypatch):
@@ -47,11 +45,16 @@ def test_local(monkeypatch):
     assert inputs.mounted(here) == []
 
 
-@pytest.mark.parametrize("run_type", ["", "Batch"])
-def test_the_cache_can_be_put_elsewhere(monkeypatch, tmp_path, run_type):
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", run_type)
+def test_the_cache_can_be_put_elsewhere_and_needs_no_home(monkeypatch, tmp_path):
+    def lost():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", lost)
+    assert platform.detect().scratch_dir == Path("/tmp/trainbook-cache")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
-    assert platform.detect().scratch_dir == tmp_path / "cache"
+    for run_type in ("", "Batch"):
+        monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", run_type)
+        assert platform.detect().scratch_dir == tmp_path / "cache"
 
 
 def test_only_a_kernel_is_a_notebook(monkeypatch):
@@ -63,13 +66,3 @@ def test_only_a_kernel_is_a_notebook(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython")
     assert not platform.in_notebook()
     assert "IPython" not in sys.modules
-
-
-
-
-def test_a_user_without_a_home_has_a_cache(monkeypatch):
-    def lost():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", lost)
-    assert platform.detect().scratch_dir == Path("/tmp/trainbook-cache")

@@ -227,24 +227,12 @@ def test_more_ranks_than_gpus_under_torchrun_are_refused_before_they_join(two_gp
         ranks.start(Device())
 
 
-def test_a_port_in_use_is_a_sentence(monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
-        taken.listen()
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": taken.getsockname()[1]}
-        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, **meeting}.items():
-            monkeypatch.setenv(name, str(value))
-        with pytest.raises(BadInput, match="another program uses this port"):
-            ranks.start(Device())
-    assert ranks.world() == 1
-
-
 def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):
     def nobody(*_, **__):
         raise RuntimeError("the others did not come")
 
     monkeypatch.setattr(ranks.dist, "init_process_group", nobody)
-    with pytest.raises(BadInput, match="did not find the other ranks"):
+    with pytest.raises(BadInput, match="did not find the other ranks at.*torch's message: the others did not come"):
         ranks._join()
     monkeypatch.setenv("TRAINBOOK_RANK_FOLDER", str(tmp_path))
     with pytest.raises(RuntimeError, match="Timed out waiting for the other ranks to start"):

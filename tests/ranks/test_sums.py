@@ -11,23 +11,22 @@ from hypothesis import strategies as st
 from lib import ranks
 from lib.errors import BadInput
 from lib.ranks import sums
-from lib.ranks.sums import _buckets, add_counts, add_up, decays
+from lib.ranks.sums import add_counts, add_up, decays
 
 
-@pytest.mark.parametrize("sizes", [[1], [3, 3], [10, 1, 1], [1, 9, 2, 2, 2]])
-def test_buckets_hold_everything_once_and_none_too_much(monkeypatch, sizes):
-    monkeypatch.setattr(sums, "BUCKET_BYTES", 16)  # four numbers
-    tensors = [torch.full((size,), float(n)) for n, size in enumerate(sizes)]
-    found = list(_buckets(tensors))
-    assert [t for bucket in found for t in bucket] == tensors or all(
-        a is b for a, b in zip([t for bucket in found for t in bucket], tensors, strict=True)
-    )
-    assert all(sum(t.nbytes for t in bucket) <= 16 or len(bucket) == 1 for bucket in found)
-
-
-def test_buckets_do_not_mix_kinds_of_numbers():
-    kinds = [torch.zeros(2), torch.zeros(2, dtype=torch.float16), torch.zeros(2)]
-    assert [len(bucket) for bucket in _buckets(kinds)] == [1, 1, 1]
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([torch.float32, torch.float16]))))
+def test_each_tensor_is_added_once_in_buckets_of_one_kind_of_number_and_none_too_large(kinds):
+    tensors = [torch.full((size,), float(n), dtype=dtype) for n, (size, dtype) in enumerate(kinds)]
+    buckets = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "BUCKET_BYTES", 16)
+        patch.setattr(ranks, "_here", ranks._Place(0, 2))
+        patch.setattr(sums.dist, "all_reduce", lambda flat: buckets.append(flat.nbytes) or flat.mul_(2))
+        add_up(tensors)
+    assert all(bool((tensor == 2 * n).all()) for n, tensor in enumerate(tensors))
+    assert all(size <= 16 or size in {tensor.nbytes for tensor in tensors} for size in buckets)
+    assert [tensor.dtype for tensor in tensors] == [dtype for _, dtype in kinds]
 
 
 def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch):

@@ -13,10 +13,19 @@ from lib.checkpoint import contents
 from lib.machine import memory
 from lib.report.meter import Meter, add_figures
 
+CPU = torch.device("cpu")
+
+
+def saved(meter):
+    """What a checkpoint keeps of a meter, through JSON, whose keys are sorted."""
+    pending = json.loads(json.dumps(meter.pending(), sort_keys=True, allow_nan=False))
+    assert all(contents._is_sum(name, value) for name, value in pending.items())
+    return pending
+
 
 def test_only_the_first_row_after_a_save_has_its_peak(monkeypatch):
     peaks = iter([10, 50, 50, 50])  # before the save, in it, and at two rows: torch's maximum stands
-    meter = Meter({}, torch.device("cpu"))
+    meter = Meter({}, CPU)
     monkeypatch.setattr(memory, "peak_bytes", lambda: next(peaks))
     with meter.saving():
         pass
@@ -28,10 +37,10 @@ def test_only_the_first_row_after_a_save_has_its_peak(monkeypatch):
     assert first["peak_memory_bytes"] == second["peak_memory_bytes"] == 50
 
 
-def test_waiting_for_data_is_the_time_inside_next_and_nothing_else(monkeypatch):
+def test_waiting_is_the_time_inside_next_and_a_pause_is_no_training_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    meter = Meter({}, torch.device("cpu"))
+    meter = Meter({}, CPU)
 
     def batches():
         for _ in range(4):
@@ -41,46 +50,33 @@ def test_waiting_for_data_is_the_time_inside_next_and_nothing_else(monkeypatch):
     for _ in meter.waiting(batches()):
         now[0] += 1.0
         meter.add({})
-    assert meter.row(8)["data_wait_share"] == 0.75
+        with meter.paused():
+            now[0] += 100.0
+    assert meter.steps_per_second() == pytest.approx(1 / 4), "of a row that has not ended"
+    row = meter.row(8)
+    assert row["data_wait_share"] == 0.75 and row["samples_per_second"] == 2
+    assert meter.steps_per_second() == pytest.approx(1 / 4)
 
 
 def test_a_row_that_begins_before_a_resume_has_the_mean_of_all_its_steps():
-    whole, first = Meter({}, torch.device("cpu")), Meter({}, torch.device("cpu"))
+    whole, first = Meter({}, CPU), Meter({}, CPU)
     losses = [{"a": torch.tensor(1.5)}, {}, {"a": torch.tensor(0.25), "b": torch.tensor(4.0)}]  # one was skipped
     for loss in losses:
         whole.add(loss)
     for loss in losses[:2]:
         first.add(loss)
-    second = Meter(first.pending(), torch.device("cpu"))
+    second = Meter(saved(first), CPU)
     second.add(losses[2])
     row, resumed = whole.row(8), second.row(8)
     assert {name: row[name] for name in ("loss", "loss_a", "loss_b")} == {"loss": 2.875, "loss_a": 0.875, "loss_b": 2.0}
     assert all(resumed[name] == row[name] for name in ("loss", "loss_a", "loss_b"))
-    assert "loss" not in Meter({}, torch.device("cpu")).pending()
-
-
-def test_a_pause_is_no_training_time(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    meter = Meter({}, torch.device("cpu"))
-    with meter.paused():
-        now[0] += 100.0
-    for _ in range(4):
-        now[0] += 0.5
-        meter.add({"a": torch.tensor(1.0)})
-    assert meter.row(8)["samples_per_second"] == 16 and meter.steps_per_second() == pytest.approx(2)
-
-
-CPU = torch.device("cpu")
+    assert "loss" not in Meter({}, CPU).pending()
 
 
 def test_the_loss_of_many_terms_is_the_same_after_a_resume_in_mid_row():
-    terms = {"z": torch.tensor(1e8), "b": torch.tensor(-1e8), "a": torch.tensor(1e-9)}  # whose order decides the sum
     whole = Meter({}, CPU)
-    whole.add(terms)
-    saved = json.loads(json.dumps(whole.pending(), sort_keys=True))
-    assert all(contents._is_sum(name, value) for name, value in saved.items())
-    resumed = Meter(saved, CPU)
+    whole.add({"z": torch.tensor(1e8), "b": torch.tensor(-1e8), "a": torch.tensor(1e-9)})  # whose order decides the sum
+    resumed = Meter(saved(whole), CPU)
     resumed.add({})
     whole.add({})
     assert resumed.row(8)["loss"] == whole.row(8)["loss"] == pytest.approx(1e-9)
@@ -105,55 +101,35 @@ def returned(step, rank):
 FIGURES = [[(returned(step, rank), 1 + 2 * rank) for rank in range(2)] for step in range(6)]
 
 
-def meters(saved, world, monkeypatch):
-    """So many ranks' meters, and what does something on each of them, as if they ran at once."""
-    monkeypatch.setattr(ranks, "world", lambda: world)
-
-    def on(rank, call, gathered=None):
-        monkeypatch.setattr(ranks, "rank", lambda: rank)
-        monkeypatch.setattr(ranks, "is_first", lambda: rank == 0)
-        monkeypatch.setattr(ranks, "gathered", lambda value: [value] if gathered is None else gathered)
-        return call()
-
-    made = [on(rank, lambda: Meter(saved, CPU)) for rank in range(world)]
-
-    def together(call):
-        """What the first rank's call gives, with the values that all of them gather."""
-        values = []
-        for rank, meter in enumerate(made):
-            monkeypatch.setattr(ranks, "gathered", lambda value: values.append(value) or [value])
-            monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
-            call(meter)
-        return on(0, lambda: call(made[0]), values)
-
-    return made, together
-
-
-def figures_of(worlds, monkeypatch):
-    """The figures of a row of six steps, which is cut after each pair and goes on with another number of ranks."""
-    saved = {}
+@pytest.mark.parametrize("worlds", [(2, 2, 2), (1, 1, 1), (1, 2, 1), (2, 1, 2)])
+def test_figures_are_means_of_all_ranks_whatever_the_row_was_cut_into(worlds, monkeypatch):
+    """A row of six steps is cut after each pair, and resumed with another number of ranks."""
+    pending = {}
     for part, world in enumerate(worlds):
-        made, together = meters(saved, world, monkeypatch)
+        meters = []
+        for rank in range(world):
+            monkeypatch.setattr(ranks, "_here", ranks._Place(rank, world))
+            meters.append(Meter(pending, CPU))
         for step in FIGURES[2 * part : 2 * part + 2]:
             for rank, (figures, size) in enumerate(step):
                 logged = {}
                 add_figures(logged, figures, size, ["loss"])
-                made[rank % world].log(logged)
-        saved = json.loads(json.dumps(together(lambda meter: meter.pending()), sort_keys=True, allow_nan=False))
-        assert all(contents._is_sum(name, value) for name, value in saved.items())
-    made, together = meters(saved, 1, monkeypatch)
-    made[0].add({})
-    return {name: value for name, value in made[0].row(8).items() if name in ("t", "f", "b")}
-
-
-@pytest.mark.parametrize("worlds", [(2, 2, 2), (1, 1, 1), (1, 2, 1), (2, 1, 2)])
-def test_figures_are_means_of_all_ranks_whatever_the_row_was_cut_into(worlds, monkeypatch):
-    means = {}
+                meters[rank % world].log(logged)
+        values = []  # of all ranks, as if they ran at once
+        with monkeypatch.context() as patch:
+            patch.setattr(ranks, "gathered", lambda value, values=values: values.append(value) or values)
+            for meter in meters:
+                meter.pending()
+            patch.setattr(ranks, "gathered", lambda value, values=values: values)
+            pending = saved(meters[0])
+    monkeypatch.setattr(ranks, "_here", ranks._Place())
+    meter = Meter(pending, CPU)
+    meter.add({})
+    row = meter.row(8)
     for name in ("t", "f", "b"):
-        given = [(figures[name], size) for step in FIGURES for figures, size in step]
-        means[name] = math.fsum(float(np.float32(v)) * size for v, size in given) / sum(size for _, size in given)
-    found = figures_of(worlds, monkeypatch)
-    assert found == pytest.approx(means, rel=1e-14)
+        parts = [(figures[name], size) for step in FIGURES for figures, size in step]
+        mean = math.fsum(float(np.float32(v)) * size for v, size in parts) / sum(size for _, size in parts)
+        assert row[name] == pytest.approx(mean, rel=1e-14)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, torch.tensor(math.inf), torch.tensor(math.nan)])
@@ -162,9 +138,7 @@ def test_a_figure_that_is_not_finite_stays_what_it_is(value):
     add_figures(logged, {"f": value, "fine": 0.5}, 2, ["loss"])
     meter = Meter({}, CPU)
     meter.log(logged)
-    saved = json.loads(json.dumps(meter.pending(), allow_nan=False))
-    assert contents._is_sum("figures", saved["figures"])
-    resumed = Meter(saved, CPU)
+    resumed = Meter(saved(meter), CPU)
     resumed.add({})
     row = resumed.row(8)
     assert row["f"] == pytest.approx(float(value), nan_ok=True) and row["fine"] == 0.5

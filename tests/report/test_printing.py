@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lib.report.live import Batch, Live, Watched
+from lib.report.live import Live, Watched
 from lib.report.printing import Informing
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sampler
@@ -22,7 +22,13 @@ open(sys.argv[1], "w").write("reached")
 """
 
 
-@pytest.mark.parametrize("redirection", [">/dev/full", ">&-", ">&- 2>&-", ">/dev/full 2>/dev/full", "<&- >&-"])
+def run(folder, redirection, **environment):
+    command = f'"{sys.executable}" -S -c "$PROGRAM" "{folder}/reached" {redirection}'
+    variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "<&- >&-"])
 def test_an_output_that_takes_nothing_ends_no_program(tmp_path, redirection):
     done = run(tmp_path, redirection)
     assert (tmp_path / "reached").read_text() == "reached", done.stderr
@@ -32,12 +38,6 @@ def test_an_output_that_takes_nothing_ends_no_program(tmp_path, redirection):
 def test_letters_that_the_terminal_lacks_are_escaped(tmp_path):
     done = run(tmp_path, "", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and done.stdout.splitlines() == ["in the folder w\\xf6"] * 3
-
-
-def run(folder, redirection, **environment):
-    command = f'"{sys.executable}" -S -c "$PROGRAM" "{folder}/reached" {redirection}'
-    variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
 
 
 def fail(*arguments, **options):
@@ -56,11 +56,10 @@ def updated(shown):
     [
         lambda watched: updated(Plain()),
         lambda watched: updated(Live(watched)),
-        lambda watched: updated(Batch(watched)),
         lambda watched: [*map(Advice(1, fail).lines, [{"data_wait_share": 0.9}] * 9)],
         lambda watched: [sampler := Sampler(fail), sampler.row(), sampler.row()],
     ],
-    ids=["progress", "live figure", "figure of a batch run", "advice", "sampler"],
+    ids=["progress", "live figure", "advice", "sampler"],
 )
 def test_what_only_informs_ends_no_run_and_says_once_that_it_failed(tmp_path, monkeypatch, capsys, inform):
     monkeypatch.setattr(Plain, "_show", fail)

@@ -41,11 +41,8 @@ def test_metrics_of_several_groups_are_a_table_with_a_row_for_each():
     assert lines[0].split() == ["model", "(trivial)", "mrr", "hits10", "hits1"]
     assert lines[1].split() == ["full_text", "0.100", "(0.250)", "0.200", "(0.250)"]
     assert lines[2].startswith("masked") and lines[2].endswith("0.400 (0.250)")
-
-
-def test_metrics_without_groups_are_one_table():
-    metrics = {"rmse": 0.5, "mean_iou": 0.1, "mean_f1": 0.2, "top5_accuracy": 0.3}
-    assert len(comparison(metrics, metrics).splitlines()) == 5
+    ungrouped = {"rmse": 0.5, "mean_iou": 0.1, "mean_f1": 0.2, "top5_accuracy": 0.3}
+    assert len(comparison(ungrouped, ungrouped).splitlines()) == 5, "one table"
 
 
 def test_a_value_of_another_type_has_its_default(tmp_path):

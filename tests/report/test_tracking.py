@@ -30,7 +30,8 @@ def no_keys(monkeypatch):
 def wandb(monkeypatch):
     """An imitation of wandb; its `inits` and `runs` say what was asked of it."""
     fake = types.ModuleType("wandb")
-    fake.inits, fake.runs, fake.fails = [], [], []
+    fake.inits, fake.runs, fake.fails, fake.ends = [], [], [], threading.Event()
+    fake.ends.set()
 
     class Run:
         def __init__(self):
@@ -42,6 +43,7 @@ def wandb(monkeypatch):
             self.rows.append((step, values))
 
         def finish(self, exit_code):
+            fake.ends.wait(60)
             self.codes.append(exit_code)
 
     def init(**options):
@@ -60,17 +62,13 @@ def board(monkeypatch):
     """An imitation of TensorBoard's writer; gives (folder, name, value, step) of what is written."""
     written = []
 
-    class Writer:
-        def __init__(self, folder):
-            self.folder = folder
+    def writer(folder):
+        return SimpleNamespace(
+            add_scalar=lambda name, value, step: written.append((folder, name, value, step)),
+            close=lambda: written.append((folder, "closed")),
+        )
 
-        def add_scalar(self, name, value, step):
-            written.append((self.folder, name, value, step))
-
-        def close(self):
-            written.append((self.folder, "closed"))
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
     return written
 
 
@@ -88,13 +86,10 @@ def session(folder, rows, is_resumed=False, values=None, **options):
     assert not metrics.on_row, "the next run is not sent there"
 
 
-def test_a_run_is_switched_off_unless_a_key_says_so(tmp_path, wandb, board):
-    session(tmp_path / "run", [row(1, loss=1.0)])
-    assert not (wandb.inits or board) and not (tmp_path / "run" / "tracking").exists()
-
-
-def test_rows_reach_weights_and_biases_offline_with_the_test_and_no_key(tmp_path, wandb):
+def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tmp_path, wandb, board):
     rows = [row(1, loss=2.0, gpu_use=0.5, stage="one"), row(1, "validation", rmse=0.5), row(2, loss=1.0)]
+    session(tmp_path / "run", rows)
+    assert not (wandb.inits or board) and not (tmp_path / "run" / "tracking").exists(), "no key, no tracking"
     session(tmp_path / "run", rows, wandb=True, values={"rmse": 0.25})
     (init,), (run,) = wandb.inits, wandb.runs
     assert (init["mode"], init["project"], init["name"], init["resume"]) == ("offline", "trainbook", "toy", "allow")
@@ -103,6 +98,7 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_and_no_key(tmp_path
         (1, {"train/loss": 2.0, "machine/gpu_use": 0.5}), (1, {"validation/rmse": 0.5}), (2, {"train/loss": 1.0}),
     ]  # fmt: skip
     assert run.summary == {"test/rmse": 0.25} and run.codes == [0]
+    assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
 def test_a_later_session_goes_on_in_the_same_run_with_the_rows_that_it_lacks(tmp_path, wandb, board):
@@ -159,11 +155,10 @@ def test_online_takes_the_key_from_kaggles_secrets_and_without_one_says_where_to
 
 
 def test_an_end_that_hangs_is_left_behind(tmp_path, wandb, capsys, monkeypatch):
-    held = threading.Event()
     monkeypatch.setattr(tracking, "END_SECONDS", 0.01)
-    monkeypatch.setattr(tracking.WeightsAndBiases, "end", lambda *_: held.wait(60))
+    wandb.ends.clear()
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
-    held.set()
+    wandb.ends.set()
     assert "the trackers have not ended after 0 s and are left behind" in capsys.readouterr().out
 
 
@@ -179,35 +174,24 @@ def test_a_real_run_sends_its_rows_goes_on_after_a_resume_and_has_the_same_resul
     assert wandb.inits[0]["id"] == wandb.inits[1]["id"] and wandb.inits[0]["config"]["seed"] == 0
     steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
     assert steps == [5, 10, 12] and wandb.runs[1].summary["test/rmse"] > 0
-    assert launch.outputs.holds(tmp_path / "runs" / "outputs.tar.gz", other), "the archive has what it ended with"
+    assert launch.outputs.is_current(tmp_path / "runs"), "the archive has what it ended with"
+    runs = [launch.prepare(config) for config in (toy(), toy({"tracking.wandb": True, "tracking.project": "mine"}))]
+    assert identity.facts(runs[0].config, runs[0].task) == identity.facts(runs[1].config, runs[1].task)
 
 
-def test_tracking_is_no_part_of_what_a_run_is_recognised_by(toy):
-    run = launch.prepare(toy())
-    tracked = launch.prepare(toy({"tracking.wandb": True, "tracking.project": "mine"}))
-    assert identity.facts(run.config, run.task) == identity.facts(tracked.config, tracked.task)
-
-
-def test_the_ids_come_along_to_another_folder(toy, tmp_path, quick, cut, wandb):
-    cut(7)
-    launch.train(toy({"tracking.wandb": True}))
-    cut(None)
-    moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
-    launch.train(toy(moved))
-    assert len({init["id"] for init in wandb.inits}) == 1 and len(wandb.inits) == 2
-
-
-def test_ids_that_cannot_be_copied_begin_new_runs_and_stop_no_training(
-    toy, tmp_path, quick, cut, wandb, monkeypatch, capsys
+@pytest.mark.parametrize("error", [None, OSError("no room")])
+def test_the_ids_come_along_to_another_folder_or_new_ones_begin(
+    toy, tmp_path, quick, cut, wandb, monkeypatch, capsys, error
 ):
+    def fails(*_, **__):
+        raise error
+
     cut(7)
     launch.train(toy({"tracking.wandb": True}))
     cut(None)
-
-    def fails(*_, **__):
-        raise OSError("no room")
-
-    monkeypatch.setattr("shutil.copytree", fails)
+    if error:
+        monkeypatch.setattr("shutil.copytree", fails)
     moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
-    assert launch.train(toy(moved)).reason == "completed"
-    assert "could not be copied (no room)" in capsys.readouterr().out and len({i["id"] for i in wandb.inits}) == 2
+    assert launch.train(toy(moved)).reason == "completed" and len(wandb.inits) == 2
+    assert len({init["id"] for init in wandb.inits}) == (2 if error else 1)
+    assert ("could not be copied (no room)" in capsys.readouterr().out) == bool(error)

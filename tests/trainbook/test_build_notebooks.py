@@ -155,17 +155,15 @@ def test_built_notebook_is_valid_and_clean(root: Path) -> None:
 
 def test_the_carrier_cell_acts_first_and_ends_with_the_packed_block(root: Path) -> None:
     """Colab folds a cell that begins with `@title`; lines of text come before the block that nobody reads."""
-    lines = carrier_cell(build.notebook_text(source(root), root)).split("\n")
+    text = build.notebook_text(source(root), root)
+    lines = carrier_cell(text).split("\n")
     assert lines[0].startswith("# @title ") and "nothing in this cell has to be read" in lines[1]
     start = lines.index('HOME = library("""')
     assert start < 80 and max(map(len, lines[:start])) <= 120 and lines[-1] == '""")'
-    assert all(len(line) <= carrier.PACKED_COLUMNS for line in lines)
-
-
-def test_carries_what_it_imports_its_own_task_and_configs_only(root: Path) -> None:
-    files = carried(build.notebook_text(source(root), root))
-    assert list(files) == ["configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py",
-                           "workloads/demo/__init__.py", "workloads/demo/facts.yaml"]
+    assert list(files := carried(text)) == [
+        "configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py", "workloads/demo/__init__.py",
+        "workloads/demo/facts.yaml",
+    ]  # fmt: skip
     assert files["lib/hello.py"] == HELLO
 
 
@@ -179,12 +177,6 @@ def test_only_changed_files_are_written(root: Path, capsys) -> None:
     assert [path.name for path in notebook(root).parent.iterdir()] == ["01_demo.ipynb"]
     assert build.main(["02_demo"], root) == 2
     assert "there is no notebooks_src/02_demo.py. There are: 01_demo" in capsys.readouterr().err
-
-
-def test_large_notebook_is_refused(root: Path) -> None:
-    (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"largest carried files: lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
-        build.notebook_text(source(root), root)
 
 
 # Mistakes in a source
@@ -218,7 +210,10 @@ def test_mistakes_are_refused_with_their_place_and_nothing_is_written(root: Path
         assert not notebook(root).exists()
 
 
-def test_binary_data_is_refused(root: Path) -> None:
+def test_large_and_binary_content_is_refused(root: Path) -> None:
+    (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"largest carried files: lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
+        build.notebook_text(source(root), root)
     (root / "workloads" / "demo" / "weights.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match=r"weights\.bin is not UTF-8 text"):
         build.notebook_text(source(root), root)
@@ -237,50 +232,33 @@ def test_parameters(root: Path) -> None:
 
 
 def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
-    assert build.main(["--check"], root) == 1
-    assert "notebooks/01_demo.ipynb is missing" in capsys.readouterr().out
-    build.main([], root)
-    capsys.readouterr()
-    assert build.main(["--check"], root) == 0
-    assert capsys.readouterr().out == ""
+    def check(*names: str) -> tuple[int, str]:
+        capsys.readouterr()
+        return build.main(["--check", *names], root), capsys.readouterr().out
 
+    code, out = check()
+    assert code == 1 and "notebooks/01_demo.ipynb is missing" in out
+    build.main([], root)
+    assert check() == (0, "")
     source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     before = notebook(root).read_bytes()
-    assert build.main(["--check"], root) == 1
-    out = capsys.readouterr().out
-    assert "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
+    code, out = check()
+    assert code == 1 and "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
     assert notebook(root).read_bytes() == before
-
     build.main([], root)
     notebook(root).with_name("02_gone.ipynb").write_text("{}")
-    capsys.readouterr()
-    assert build.main(["--check"], root) == 1
-    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in capsys.readouterr().out
-    assert build.main(["--check", "01_demo"], root) == 0
-
-
-def test_a_damaged_notebook_and_one_of_other_metadata_are_stale(root: Path, capsys) -> None:
-    build.main([], root)
+    code, out = check()
+    assert code == 1 and "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
+    assert check("01_demo")[0] == 0
     other = notebook(root).read_text(encoding="utf-8").replace("nvidiaTeslaT4", "nvidiaTeslaP100")
-    for text in ("", "no JSON", "{}", other):
-        capsys.readouterr()
+    for text in ("", "{}", other):  # damaged, or of other metadata
         notebook(root).write_text(text, encoding="utf-8")
-        assert build.main(["--check"], root) == 1
-        out = capsys.readouterr().out
-        assert "make notebooks" in out and "@@" in out and len(out.splitlines()) < 70
+        code, out = check("01_demo")
+        assert code == 1 and "make notebooks" in out and "@@" in out and len(out.splitlines()) < 70
     assert "P100" in out
 
 
 # --import
-
-
-def test_import_of_an_untouched_notebook_changes_nothing(root: Path, capsys) -> None:
-    build.main([], root)
-    before = source(root).stat()
-    assert build.main(["--import", str(notebook(root))], root) == 0
-    assert "01_demo.py: unchanged" in capsys.readouterr().out
-    assert source(root).stat().st_mtime_ns == before.st_mtime_ns
-    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
 
 
 def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
@@ -300,8 +278,10 @@ def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
     (root / "lib" / "hello.py").write_text(HELLO + "# older\n", encoding="utf-8")
     path = edit(root, run)
     (root / "lib" / "hello.py").write_text(HELLO, encoding="utf-8")  # lib went on since: that is no edit
+    before = source(root).stat()
     assert build.main(["--import", str(path)], root) == 0
     assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
+    assert source(root).stat().st_mtime_ns == before.st_mtime_ns
 
 
 @pytest.mark.parametrize("keep_ids", [True, False])
@@ -331,13 +311,6 @@ def test_edits_come_back(root: Path, keep_ids: bool) -> None:
     build.notebook_text(source(root), root)
 
 
-def test_a_renamed_download_finds_its_source(root: Path) -> None:
-    path = edit(root, lambda saved: saved.cells[0].update(source="# Renamed"))
-    other = path.rename(path.with_name("my-demo (2).ipynb"))
-    assert build.main(["--import", str(other)], root) == 0
-    assert "# # Renamed" in source(root).read_text(encoding="utf-8")
-
-
 def repacked(cell: str, name: str, old: str, new: str) -> str:
     """The carrier cell as somebody leaves it who unpacks a file, edits it and packs it again."""
     files = carrier.unpack(cell)
@@ -345,12 +318,13 @@ def repacked(cell: str, name: str, old: str, new: str) -> str:
     return carrier.PACKED.sub(lambda _: f'HOME = library("""\n{carrier.pack(files)}\n""")', cell)
 
 
-def test_edited_lib_is_named_and_not_written(root: Path, capsys) -> None:
+def test_edited_lib_is_named_and_not_written_and_a_renamed_download_finds_its_source(root: Path, capsys) -> None:
     def change(saved) -> None:
         saved.cells[1].source = repacked(saved.cells[1].source, "lib/hello.py", 'f"hello', 'f"bye')
         saved.cells[0].source = "# New"
 
     path = edit(root, change)
+    path = path.rename(path.with_name("my-demo (2).ipynb"))
     assert build.main(["--import", str(path)], root) == 1
     out = capsys.readouterr().out
     assert "make the edit in lib/hello.py itself" in out and '+    return f"bye {name}"' in out
@@ -458,7 +432,7 @@ assert inspect.getsource(lib.hello.greet).startswith("def greet")
     assert run_carrier(root, tmp_path / "alone", code).count("lib: the one that this notebook carries") == 2
 
 
-def test_carrier_avoids_a_folder_that_others_can_write(root: Path, tmp_path: Path) -> None:
+def test_carrier_avoids_a_folder_that_others_can_write_and_a_damaged_block_stops_it(root: Path, tmp_path: Path) -> None:
     code = """
 import sys, tempfile
 cell = sys.argv[1]
@@ -469,15 +443,8 @@ exec(cell)
 assert HOME != first and HOME.stat().st_mode & 0o077 == 0
 from lib import hello
 assert str(HOME) in hello.__file__
-"""
-    run_carrier(root, tmp_path / "alone", code)
-
-
-def test_a_damaged_block_stops_with_a_sentence(root: Path, tmp_path: Path) -> None:
-    code = """
-import sys
 try:
-    exec(sys.argv[1].replace('library(\\"\\"\\"', 'library(\\"\\"\\"x', 1))
+    exec(cell.replace('library(\\"\\"\\"', 'library(\\"\\"\\"x', 1))
 except RuntimeError as error:
     print(error)
 """
@@ -519,9 +486,8 @@ def test_a_planning_notebook_carries_what_a_plan_of_each_workload_needs(tmp_path
     assert done.stdout.count("training.micro_batch") == len(names)
 
 
-@pytest.mark.parametrize("name", ["01_graphmer", "04_glacier_ensemble"])
-def test_every_import_of_a_training_notebook_s_files_is_carried(name: str) -> None:
-    files = carried(build.notebook_text(ROOT / "notebooks_src" / f"{name}.py"))
+def test_every_import_of_a_training_notebook_s_files_is_carried() -> None:
+    files = carried(build.notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"))
     assert {"lib/__main__.py", "lib/planner/__main__.py"} <= set(files), "child processes start there"
     assert not [path for path in files if path.startswith("trainbook/kaggle")]
     for path, text in files.items():

@@ -75,20 +75,17 @@ def test_it_goes_into_every_checkpoint_the_best_weights_and_the_archive(run, tmp
         assert "/best/" in best and json.load(archive.extractfile(best))["learned"] == KEPT
 
 
-def test_a_fresh_start_has_the_values_that_a_resumed_one_reads(run, capsys):
+def test_a_fresh_start_has_the_values_that_a_resumed_one_reads(run):
     task = run(2)
     assert task.taken == KEPT and task.calls[:2] == ["take", "datasets"]
     assert task.calls.index("take") < task.calls.index("model")
-    capsys.readouterr()
-    assert run().taken == KEPT and "What was learned" not in capsys.readouterr().out
+    assert run().taken == KEPT
 
 
-def test_a_resumed_run_takes_the_saved_values_and_is_told_what_its_data_gives_now(run, monkeypatch, capsys):
+def test_a_resumed_run_takes_the_saved_values_whatever_its_data_gives_now(run, monkeypatch):
     run(2)
-    capsys.readouterr()
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ("yes", "no"), "means": {3: 0.5}, "more": 1})
     assert run().taken == KEPT
-    assert "What was learned from data differs from what the run began with: labels, more." in capsys.readouterr().out
 
 
 def test_whole_numbers_as_keys_have_the_same_order_in_a_fresh_and_a_resumed_run(run, own, monkeypatch):
@@ -100,7 +97,7 @@ def test_whole_numbers_as_keys_have_the_same_order_in_a_fresh_and_a_resumed_run(
 def test_a_checkpoint_from_before_the_task_learned_anything_resumes_with_its_own(run, monkeypatch, tmp_path):
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {})
     run(2)
-    assert all("learned" not in state for state in states(tmp_path / "runs" / "own"))
+    assert not any(state["learned"] for state in states(tmp_path / "runs" / "own"))
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["a"]})
     assert run().taken == {"labels": ["a"]}
 
@@ -141,9 +138,9 @@ def test_a_task_that_could_not_take_it_back_is_refused(own, monkeypatch):
     task = find_task("own.py:Own")(own())
     monkeypatch.delattr(type(task), "take_learned")
     with pytest.raises(BadInput, match=r"Own has learned\(\) and no take_learned\(values\)"):
-        learned.take(task, None, print)
+        learned.take(task, None)
 
 
 def test_a_task_that_learns_nothing_saves_what_it_always_did(toy, tmp_path):
     launch.train(toy({"training.max_steps": 4}))
-    assert all("learned" not in state for state in states(tmp_path / "runs" / "toy"))
+    assert not any(state["learned"] for state in states(tmp_path / "runs" / "toy"))

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.config import with_changes
 from lib.config.batches import slots_of
 from lib.machine import disk
@@ -16,7 +16,7 @@ from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
-from lib.task import Task, find_task, load_task
+from lib.task import find_task, load_task
 from lib.training import data, loop
 from lib.training.optimization import learning_rate
 from lib.training.order import Order
@@ -60,7 +60,7 @@ def gradient(config, micro_batch):
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("micro_batch", [1, 3])
 def test_any_split_into_micro_batches_gives_the_same_gradient(toy, micro_batch):
     whole, _, _ = gradient(toy(), 8)
     split, _, _ = gradient(toy(), micro_batch)
@@ -76,13 +76,6 @@ def test_the_gradient_is_that_of_the_sum_over_the_count_of_the_whole_batch(toy):
     (sums["squared"] / task.count(batch)["squared"]).backward()
     want = torch.cat([p.grad.flatten() for p in state.model.parameters()])
     assert ((got - want).norm() / want.norm()).item() < 1e-6
-
-
-def test_a_micro_batch_without_targets_adds_nothing(toy):
-    config = toy({"training.micro_batch": 1})
-    got, (batch,), _ = gradient(config, 1)
-    assert (load_task(config).count({"y": batch["y"][batch["id"] % 4 == 0]}))["squared"] == 0
-    assert torch.isfinite(got).all()
 
 
 class StopAfter(Session):
@@ -112,7 +105,7 @@ def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
     config = toy(overrides)
     fit(config, tmp_path / "whole")
     whole = newest(tmp_path / "whole")
-    for cut in (1, 4, 6, 11):
+    for cut in (1, 6):
         folder = tmp_path / f"cut-{cut}"
         stopped = fit(config, folder, StopAfter(cut))
         assert (stopped.reason, stopped.state.step) == ("deadline", cut)
@@ -151,14 +144,6 @@ def test_running_out_of_memory_repeats_the_step_with_the_same_effective_batch(to
     assert same_tensors(newest(tmp_path / "planned").tensors["model"], newest(tmp_path / "surprised").tensors["model"])
     assert capsys.readouterr().out.count("Memory ran out at step 0") == 2  # 8 -> 4 -> 2
     assert newest(tmp_path / "surprised").state["micro_batch"] == 2  # the next session need not find out again
-
-
-def test_an_error_that_is_not_memory_is_raised_as_it_is(toy, tmp_path, monkeypatch):
-    task = load_task(toy())
-    monkeypatch.setattr(type(task), "loss", lambda *_: 1 / 0)
-    (tmp_path / "run").mkdir()
-    with pytest.raises(ZeroDivisionError):
-        loop.train(task, toy(), tmp_path / "run", endless(), Plain())
 
 
 def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path, monkeypatch):
@@ -214,24 +199,6 @@ def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
     run("parts", StopAfter(6))
     run("parts", resume=newest(tmp_path / "parts"))
     assert same_tensors(newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "parts").tensors["model"])
-
-
-def test_the_weight_of_a_term_multiplies_its_gradient(toy, monkeypatch):
-    config = toy()
-    once, _, _ = gradient(config, 8)
-    monkeypatch.setattr(Task, "term_weights", lambda self, step: {"squared": 0.25})
-    assert torch.allclose(gradient(config, 8)[0], 0.25 * once, rtol=1e-6)
-
-
-def test_compiling_and_benchmarking_are_switches(toy, tmp_path, quick, monkeypatch):
-    compiled = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(model))
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    launch.train(toy({"training.max_steps": 1}))
-    assert not compiled and not torch.backends.cudnn.benchmark
-    switches = {"training.compile": True, "training.cudnn_benchmark": True}
-    launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
-    assert len(compiled) == 1 and torch.backends.cudnn.benchmark
 
 
 class Shown(Plain):

@@ -1,16 +1,13 @@
 """The plateau by hand, from its facts, and in a run."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from lib import checkpoint, launch
 from lib.config import Config, Optimizer, Scheduler, Training
-from lib.errors import BadInput
 from lib.launch import smoke
 from lib.report.metrics import read, series
 from lib.task import load_task
@@ -59,13 +56,6 @@ def test_the_warm_up_comes_first_and_only_a_plateau_has_a_plateau(toy):
     assert new_state(load_task(toy()), toy()).plateau is None
 
 
-def test_a_plateau_without_evaluations_is_refused(toy):
-    with pytest.raises(BadInput, match="has only one, at the end"):
-        toy({"scheduler.name": "plateau", "training.evaluate_every_steps": 0})
-    overrides = {"training.evaluate_every_steps": 0, "training.evaluate_every_epochs": 1}
-    assert toy({"scheduler.name": "plateau", **overrides}).scheduler.factor == 0.5
-
-
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
     more = {"scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1}
     config = toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 0, "training.log_every_steps": 1, **more})
@@ -83,25 +73,6 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
     assert "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said
     saved = checkpoint.load_newest(run.folder / "checkpoints")[0].state["plateau"]
     assert saved == ours.facts()
-
-
-def test_a_ramp_in_epochs_reaches_the_task_in_steps(toy, tmp_path):
-    (tmp_path / "ramped.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from workloads.glacier.losses import weights\n"
-        "from workloads.glacier.settings import Loss\n"
-        "from tests.toy import Settings, Toy\n"
-        "@dataclass(frozen=True)\n"
-        "class WithLoss(Settings):\n"
-        "    loss: Loss = Loss(boundary=0.2)\n"
-        "class Ramped(Toy):\n"
-        "    Settings = WithLoss\n"
-        "    def term_weights(self, step):\n"
-        "        return weights(self.config.workload.loss, step)\n"
-    )
-    run = launch.prepare(toy({"task": f"{tmp_path / 'ramped.py'}:Ramped", "workload.loss.ramp_epochs": 2}))
-    assert run.config.workload.loss.ramp_steps == math.ceil(2 * 37 / 8)
-    assert [run.task.term_weights(step)["boundary"] for step in (0, 5, 10, 99)] == pytest.approx([0, 0.1, 0.2, 0.2])
 
 
 def test_the_average_equals_its_formula_and_is_applied_only_inside():
@@ -130,27 +101,6 @@ def test_applying_the_average_moves_no_number_and_keeps_every_tensor_that_others
         assert [p.data_ptr() for p in model.parameters()] == [value.data_ptr() for value in ema.average.values()]
     assert [parameter.data_ptr() for parameter in model.parameters()] == own
     assert all(ema.average[name] is value for name, value in held.items())
-
-
-@pytest.mark.parametrize("at", [1, 4, 5, 8])
-def test_an_interruption_at_any_parameter_leaves_weights_and_average_whole(monkeypatch, at):
-    model = net()
-    ema = Ema(model, 0.5)
-    assert len(own := [parameter.data_ptr() for parameter in model.parameters()]) == 4
-    average = {name: value.data_ptr() for name, value in ema.average.items()}
-    data, calls = torch.Tensor.data, []
-
-    def assign(parameter, value):
-        calls.append(value)
-        if len(calls) == at:  # at 5 and later: while the weights come back
-            raise KeyboardInterrupt
-        data.__set__(parameter, value)
-
-    monkeypatch.setattr(nn.Parameter, "data", property(data.__get__, assign), raising=False)
-    with pytest.raises(KeyboardInterrupt), ema.applied():
-        pass
-    assert [parameter.data_ptr() for parameter in model.parameters()] == own
-    assert {name: value.data_ptr() for name, value in ema.average.items()} == average
 
 
 def test_moments_made_beforehand_are_the_ones_that_adamw_makes(toy):

@@ -1,7 +1,5 @@
 """Optimizers and schedules beside AdamW and the cosine: torch's own numbers, the same after a kill, and planned."""
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -120,27 +118,6 @@ def test_what_does_not_go_together_is_refused(toy):
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("total, warmup", [(12, 0), (40, 10), (7, 6), (3, 0), (10, 10), (1, 0)])
-def test_one_cycle_has_the_rates_of_torch(toy, total, warmup):
-    lengths = {"training.max_steps": total, "scheduler.warmup_steps": warmup}
-    config = toy({"scheduler.name": "one_cycle", "optimizer.lr": 0.5, **lengths})
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.5)
-    share = warmup / total if warmup else 0.3
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=total, pct_start=share)
-    for step in range(total):
-        if step:
-            with warnings.catch_warnings():  # of an optimizer that made no step
-                warnings.simplefilter("ignore")
-                schedule.step()
-        assert optimization.learning_rate(config, step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
-
-
-def test_a_cycle_that_rises_in_one_step_begins_at_its_top(toy):
-    config = toy({"scheduler.name": "one_cycle", "scheduler.warmup_steps": 1})
-    rates = [optimization.learning_rate(config, step) for step in range(12)]
-    assert rates[0] == config.optimizer.lr and rates == sorted(rates, reverse=True)
 
 
 def test_linear_falls_in_equal_steps_to_its_floor(toy):

@@ -1,10 +1,11 @@
 """A task on published weights of transformers: taken once, resumed without them, exported, and trained by adapters."""
 
+import json
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.launch import ensemble
+from lib.machine import published
 from lib.planner import make
 from lib.planner.card import find_card
 from lib.planner.limits import NotTraceable
@@ -152,22 +154,25 @@ def test_what_loading_alone_knows_is_no_part_of_a_plan_and_nf4_is_counted_as_fit
     assert weights("bert.py:Bert") - weights("bert.py:Nf4") == pytest.approx(saved, rel=0.01)
 
 
-@pytest.mark.skipif("TRAINBOOK_PEFT" not in os.environ, reason="TRAINBOOK_PEFT names no folder with peft installed")
-def test_adapters_of_peft_are_saved_alone_resumed_and_exported(bert, tmp_path, cut, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, os.environ["TRAINBOOK_PEFT"]])
-    peft = pytest.importorskip("peft")
-    cut(None)
-    launch.train(bert({"run.name": "whole"}, "bert.py:Peft"))
-    cut(3)
-    launch.train(bert(None, "bert.py:Peft"))
-    cut(None)
-    launch.train(bert(None, "bert.py:Peft"))
-    found = newest(tmp_path)
-    assert same(found, newest(tmp_path, "whole"))
-    assert found.state["trained"].keys() == found.tensors["model"].keys()
-    assert all("lora_" in name or "classifier" in name for name in found.tensors["model"])
-    base = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)
-    again = peft.PeftModel.from_pretrained(base, tmp_path / "runs" / "toy" / "export").eval()
-    _, (model,) = ensemble.load(tmp_path / "runs" / "toy", bert(None, "bert.py:Peft").task)
-    ids = torch.arange(8).view(2, 4)
-    assert torch.equal(again(ids).logits, model(ids).logits)
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_index_that_stays_inside(tmp_path):
+    sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4))
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    task = SimpleNamespace(published={str(tmp_path): {"config": model.config.to_dict()}}, config=None)
+    read = published.pretrained(task, str(tmp_path), transformers.BertModel, {})
+    assert torch.equal(read.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight)
+    torch.save({"embeddings.word_embeddings.weight": Evil()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(Exception, match="[Ww]eights"):
+        published.pretrained(task, str(tmp_path), transformers.BertModel, {})
+    assert not Path("ran").exists()
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "secret.bin")
+    index = {"weight_map": {"embeddings.word_embeddings.weight": "../secret.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadInput, match="may name files beside it alone"):
+        published.pretrained(task, str(tmp_path), transformers.BertModel, {})

@@ -38,7 +38,7 @@ def carried_files(
     """
     names = [name for cell in cells for name in imported(cell, True)]
     for task in tasks:
-        if not module_file(root, f"workloads.{task}"):
+        if not (root / "workloads" / task).is_dir():
             raise BadInput(f"{source_path}:1: the header names the task '{task}', but workloads/ has no such folder.")
         names.append(f"workloads.{task}")
     paths = library(names, planning, root)
@@ -56,13 +56,13 @@ def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
     paths: set[Path] = set()
     while names:
         parts = names.pop().split(".")
-        for length in range(1, len(parts) + 1):
-            path = module_file(root, ".".join(parts[:length]))
+        for base in (root.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)):
+            path = next((file for file in (base / "__init__.py", base.with_suffix(".py")) if file.is_file()), None)
             if path and path not in paths:
                 paths.add(path)
                 names += imported(path.read_bytes(), not planning or workloads not in path.parents)
-    for path in [path for path in paths if path.name == "__init__.py"]:
-        paths |= {*data_files(path.parent)}
+    for package in [path.parent for path in paths if path.name == "__init__.py"]:
+        paths |= {*data_files(package)}
     return paths
 
 
@@ -88,11 +88,6 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
     return [name for name in names if name.split(".")[0] in ("lib", "workloads")]
 
 
-def module_file(root: Path, name: str) -> Path | None:
-    path = root.joinpath(*name.split("."))
-    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
-
-
 def data_files(package: Path) -> Iterator[Path]:
     """Yields the files of a package that are no Python, those in its plain folders too."""
     for path in package.iterdir():
@@ -105,6 +100,7 @@ def data_files(package: Path) -> Iterator[Path]:
 
 
 def read(path: Path, source_path: Path, root: Path) -> str:
+    """Returns the text of a file that a notebook carries. Raises BadInput."""
     name = path.relative_to(root).as_posix()
     try:
         return path.read_text(encoding="utf-8")

@@ -1,12 +1,13 @@
 """Reads source files in a process of its own, which a file may crash, stall or fill.
 
-It is run as a program and imports the standard library alone: starting it takes 20 ms, and no package is imported that
-stands around these modules. Jobs come as pickles on its input: the name of a function and its arguments. For each it
-writes one pickle.
+As a program it imports the standard library alone, and none of the packages around these modules: it starts in 20 ms.
+Its input is a pickle: the name of a function, the seconds of CPU time that a job may take, and the arguments of each
+job. It writes a pickle when it has started, and one for each job.
 """
 
 import gc
 import pickle
+import signal
 import sys
 import types
 from pathlib import Path
@@ -15,7 +16,7 @@ _MOST_BYTES = 2**31  # of memory; a file of 1 MiB takes 140 MB
 
 
 def main() -> None:
-    """Answers jobs until there are no more."""
+    """Answers the jobs."""
     home = Path(__file__).resolve().parent
     for depth, name in enumerate(["workloads.codegraph", "workloads"]):
         package = types.ModuleType(name)
@@ -23,33 +24,28 @@ def main() -> None:
         sys.modules[name] = package
     from workloads.codegraph import source, text
 
-    functions = {"parse": source.parse, "words": text.words_by_line}
-    _limit_memory()
-    gc.disable()  # a tree has no cycles, and collecting would double the time
-    jobs, answers = sys.stdin.buffer, sys.stdout.buffer
-    pickle.dump("ready", answers)
-    answers.flush()
-    while True:
-        try:
-            name, arguments = pickle.load(jobs)
-        except EOFError:
-            return
-        try:
-            answer = functions[name](*arguments)
-        except (MemoryError, RecursionError) as error:
-            answer = error
-        pickle.dump(answer, answers, 5)
-        answers.flush()
-
-
-def _limit_memory() -> None:
     try:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     except (ImportError, OSError, ValueError):  # Windows, macOS
-        return
+        pass
+    gc.disable()  # a tree has no cycles, and collecting would double the time
+    answers = sys.stdout.buffer
+    pickle.dump("ready", answers)
+    answers.flush()
+    name, seconds, jobs = pickle.load(sys.stdin.buffer)
+    function = {"parse": source.parse, "words": text.words_by_line}[name]
+    for arguments in jobs:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # ends the process by SIGVTALRM
+        try:
+            answer = function(*arguments)
+        except (MemoryError, RecursionError) as error:
+            answer = error
+        pickle.dump(answer, answers, 5)
+        answers.flush()
 
 
 if __name__ == "__main__":

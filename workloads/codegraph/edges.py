@@ -26,7 +26,6 @@ def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
         yield Edge(package, "contains", facts.module, "Module", 1)
     for definition in facts.definitions:
         yield from _of_definition(resolver, facts, definition)
-        yield from _returns(resolver, facts, definition)
     for owner, attributes in facts.attributes.items():
         for name, bindings in attributes.items():
             yield Edge(owner, "has_attribute", f"attr::{name}", "Attribute", bindings[0].line)
@@ -35,46 +34,52 @@ def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
 
 
 def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    """Yields where a definition stands, what it holds and hides, and its header, read in the scope around it."""
+    """Yields the place of a definition, what it contains and overrides, and its header, read in the scope around it."""
+    identity = definition.id
     relation = "defines" if definition.outer == 0 else "contains"
-    kind = resolver.definitions[definition.id][0].kind
-    yield Edge(definition.parent, relation, definition.id, kind, definition.first_line)
+    yield Edge(definition.parent, relation, identity, resolver.definitions[identity][0].kind, definition.first_line)
     for name, line in definition.parameters:
-        yield Edge(definition.id, "has_parameter", f"param::{name}", "Parameter", line)
+        yield Edge(identity, "has_parameter", f"param::{name}", "Parameter", line)
     if definition.kind == "Class":
         for name, bindings in facts.scopes[definition.inner].bindings.items():
-            values = [binding for binding in bindings if binding.kind == "value"]
-            if values:
-                yield Edge(definition.id, "has_attribute", f"attr::{name}", "Attribute", values[0].line)
-    if definition.kind == "Method":
-        hidden = resolver.overridden(definition.parent, definition.name)
-        if hidden is not None:
-            yield Edge(definition.id, "overrides", hidden, "Method", definition.first_line)
+            if values := [binding for binding in bindings if binding.kind == "value"]:
+                yield Edge(identity, "has_attribute", f"attr::{name}", "Attribute", values[0].line)
+    if definition.kind == "Method" and (hidden := resolver.overridden(definition.parent, definition.name)):
+        yield Edge(identity, "overrides", hidden, "Method", definition.first_line)
     for path, line in definition.decorators:
-        target = resolver.path(facts, definition.outer, path, excluded=definition.id)
-        yield from _edge(resolver, definition.id, "annotated_with", target, path, line)
+        target = resolver.path(facts, definition.outer, path, excluded=identity)
+        yield from _edge(resolver, identity, "annotated_with", target, path, line)
     for path, line in definition.bases:
-        target = resolver.path(facts, definition.outer, path, excluded=definition.id)
-        if target is not None and target.kind == "class" and definition.id in resolver.ancestors(target.id):
+        target = resolver.path(facts, definition.outer, path, excluded=identity)
+        if target is not None and target.kind == "class" and identity in resolver.ancestors(target.id):
             continue  # bound in a circle by two definitions of one name
         if target == Target("builtin", "object"):
             continue  # every class does; writing it is a matter of the file's age
-        is_class = target is not None and (target.kind in ("class", "external") or _builtin_type(target) is not None)
-        yield from _edge(resolver, definition.id, "inherits_from", target if is_class else None, path, line)
+        is_class = target is not None and (target.kind in ("class", "external") or _is_builtin_type(target))
+        yield from _edge(resolver, identity, "inherits_from", target if is_class else None, path, line)
+    yield from _returns(resolver, facts, definition)
+
+
+def _entity(resolver: Resolver, target: Target | None) -> tuple[str, str] | None:
+    """Returns id and type of the entity that a target is, or is an instance of."""
+    match target:
+        case Target("class" | "function" | "instance", identity):
+            return identity, resolver.definitions[identity][0].kind
+        case Target("builtin" | "literal", name):
+            return f"builtins.{name}", builtin_kind(name)
+        case Target("external" | "module" as kind, identity):
+            return identity, "API" if kind == "external" else "Module"
+    return None
 
 
 def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int) -> Iterator[Edge]:
-    """Yields one edge to the target, or to the last name of the path where nothing is resolved."""
-    if target is not None and target.kind in ("class", "function"):
-        yield Edge(head, relation, target.id, resolver.definitions[target.id][0].kind, line)
-    elif target is not None and target.kind == "external":
-        yield Edge(head, relation, target.id, "API", line)
-    elif target is not None and target.kind == "builtin":
-        yield Edge(head, relation, f"builtins.{target.id}", builtin_kind(target.id), line)
-    else:
-        names = [step for step in path if step.isidentifier()]
-        if names:
-            yield Edge(head, relation, f"name::{names[-1]}", "Name", line)
+    """Yields one edge to the target, or to the last name of the path if nothing is resolved."""
+    is_named = target is not None and target.kind in ("class", "function", "external", "builtin")
+    names = [step for step in path if step.isidentifier()]
+    if is_named and (entity := _entity(resolver, target)):
+        yield Edge(head, relation, *entity, line)
+    elif names:
+        yield Edge(head, relation, f"name::{names[-1]}", "Name", line)
 
 
 def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
@@ -88,18 +93,17 @@ def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterat
                 yield Edge(definition.id, "returns", target.id, "API", line)
     for scope, path, line in results:
         target = resolver.path(facts, scope, path)
-        if target is not None and target.kind == "instance":
-            yield Edge(definition.id, "returns", target.id, "Class", line)
-        elif target is not None and target.kind == "literal" and target.id != "ellipsis":
-            yield Edge(definition.id, "returns", f"builtins.{target.id}", builtin_kind(target.id), line)
+        is_type = target is not None and target.kind in ("instance", "literal") and target.id != "ellipsis"
+        if is_type and (entity := _entity(resolver, target)):
+            yield Edge(definition.id, "returns", *entity, line)
 
 
 def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
     target = resolver.path(facts, reference.scope, reference.path)
     if target is not None and target.kind == "instance":
-        called = resolver.member(target.id, "__call__")
-        target = called if called is not None and called.kind == "function" else None
-    makes = target is not None and (target.kind == "class" or _builtin_type(target) is not None)
+        method = resolver.member(target, "__call__")
+        target = method if method is not None and method.kind == "function" else None
+    makes = target is not None and (target.kind == "class" or _is_builtin_type(target))
     head = facts.scopes[reference.scope].owner
     yield from _edge(resolver, head, "instantiates" if makes else "calls", target, reference.path, reference.line)
 
@@ -110,28 +114,20 @@ def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Itera
     target = resolver.path(facts, reference.scope, path)
     if target is not None and target.kind == "function":  # a function that makes the exception
         target = resolver.path(facts, reference.scope, reference.path)
-    head = facts.scopes[reference.scope].owner
-    if target is not None and target.kind in ("class", "instance"):
-        yield Edge(head, reference.relation, target.id, "Class", reference.line)
-    elif target is not None and target.kind == "external":
-        yield Edge(head, reference.relation, target.id, "API", reference.line)
-    elif target is not None and builtin_kind(target.id) == "ExceptionType":
-        yield Edge(head, reference.relation, f"builtins.{target.id}", "ExceptionType", reference.line)
+    entity = _entity(resolver, target)
+    if entity and (entity[1] in ("Class", "ExceptionType") or target.kind == "external"):  # type: ignore[union-attr]
+        yield Edge(facts.scopes[reference.scope].owner, reference.relation, *entity, reference.line)
 
 
 def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
-    target = resolver.imported(facts, reference.path)
-    if target is not None and target.kind in ("module", "external", "class", "function"):
-        kind = {"module": "Module", "external": "API"}.get(target.kind, "")
-        tail, kind = target.id, kind or resolver.definitions[target.id][0].kind
-    elif target is not None and target.kind == "builtin":
-        tail, kind = f"builtins.{target.id}", builtin_kind(target.id)
-    elif len(reference.path) == 2:
+    target, (name, *names) = resolver.imported(facts, reference.path), reference.path
+    tail, kind = name, "API"
+    if target is not None and target.kind not in ("instance", "literal") and (entity := _entity(resolver, target)):
+        tail, kind = entity
+    elif names:
         base = resolver.imported(facts, reference.path[:1])
-        tail = f"{base.id if base is not None else reference.path[0]}.{reference.path[1]}".lstrip(".")
+        tail = f"{base.id if base is not None else name}.{names[0]}".lstrip(".")
         kind = resolver.definitions[tail][0].kind if tail in resolver.definitions else "Variable"
-    else:
-        tail, kind = reference.path[0], "API"
     if tail:
         yield Edge(facts.module, "imports", tail, kind, reference.line)
 
@@ -139,9 +135,8 @@ def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator
 _REFERENCES = {"calls": _calls, "raises": _exceptions, "catches": _exceptions, "imports": _imports}
 
 
-def _builtin_type(target: Target) -> type | None:
-    value = getattr(builtins, target.id, None) if target.kind == "builtin" else None
-    return value if isinstance(value, type) else None
+def _is_builtin_type(target: Target) -> bool:
+    return target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type)
 
 
 def builtin_kind(name: str) -> str:

@@ -1,21 +1,18 @@
 """What a graph may say: entity types, relations with their domains and ranges, and the check of a graph."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
-from workloads.codegraph.records import Graph, Triple
+from workloads.codegraph.records import Graph
 
 OURS = Path(__file__).with_name("ontology.yaml")
 # For ontologies that do not say which relations are structural
 _STRUCTURAL = {"contains", "defines", "defined_in", "declares", "overrides", "has_parameter", "has_attribute"}
-_FATAL = ("unknown relation", "unknown entity type", "unknown entity")
 _EXAMPLES = 5
 _MOST_BYTES = 2**20  # of an ontology's file
 
@@ -38,64 +35,29 @@ class Ontology:
     source: str
 
 
-@dataclass
-class Report:
-    """The violations by kind: their number, and sentences on the first few. `strict`: every kind is an error."""
-
-    strict: bool
-    counts: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-
-    def add(self, kind: str, sentence: str, count: int = 1) -> None:
-        self.counts[kind] += count
-        if len(self.examples[kind]) < _EXAMPLES:
-            self.examples[kind].append(printable(sentence, most=500))
-
-    @property
-    def warnings(self) -> list[str]:
-        """The lines to print: each kind that is no error, with its count and first example."""
-        kinds = [kind for kind in sorted(self.counts) if not self._is_error(kind)]
-        return [f"{kind}: {self.counts[kind]:,}, the first: {self.examples[kind][0]}" for kind in kinds]
-
-    def raise_if_bad(self) -> None:
-        """Raises BadInput with counts and examples of every kind of violation that is an error."""
-        kinds = [kind for kind in sorted(self.counts) if self._is_error(kind)]
-        if kinds:
-            parts = [f"{kind}: {self.counts[kind]:,}\n  " + "\n  ".join(self.examples[kind]) for kind in kinds]
-            raise BadInput(
-                "\n".join(["The graph does not keep to its ontology. Correct the graph or the ontology.", *parts])
-            )
-
-    def _is_error(self, kind: str) -> bool:
-        return self.strict or kind in _FATAL
-
-
 def load(path: Path = OURS) -> Ontology:
-    """Reads an ontology from a YAML file; keys beside those that are read may say more. Raises BadInput."""
+    """Reads an ontology from a YAML file, which may have more keys. Raises BadInput."""
     try:
         content = yaml.safe_load(read_bytes(path, _MOST_BYTES))
-        types, given = tuple(content["entities"]), content["relations"]
-        relations = {name: Relation(*(_types(relation, key, types) for key in ("domain", "range")))
-                     for name, relation in given.items()}  # fmt: skip
+        types, relations, structural = tuple(content["entities"]), {}, set()
+        for name, relation in content["relations"].items():
+            for key in ("domain", "range"):
+                names = relation[key]
+                if not isinstance(names, list) or not names or not set(names) <= set(types):
+                    raise ValueError(f"{key} is {names!r}, and entities are {', '.join(types)}")
+            relations[name] = Relation(tuple(relation["domain"]), tuple(relation["range"]))
+            if relation.get("structural", name in _STRUCTURAL):
+                structural.add(name)
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(
             f"{path} is no ontology ({printable(error, most=300)}). Give `entities:` by name, and `relations:` by name "
             "with a list of entity types as domain and as range."
         ) from None
-    flags = {name: relation.get("structural") for name, relation in given.items()}
-    structural = frozenset(n for n, flag in flags.items() if (n in _STRUCTURAL if flag is None else flag))
-    return Ontology(types, relations, structural, str(path))
-
-
-def _types(relation: Mapping[str, Any], key: str, types: Sequence[str]) -> tuple[str, ...]:
-    names = relation[key]
-    if not isinstance(names, list) or not names or not set(names) <= set(types):
-        raise ValueError(f"{key} is {names!r}, and entities are {', '.join(types)}")
-    return tuple(names)
+    return Ontology(types, relations, frozenset(structural), str(path))
 
 
 def find(folder: Path) -> Ontology:
-    """Reads the one `*.yaml` beside a graph, or ours where there is none. Raises BadInput where there are several."""
+    """Reads the one `*.yaml` beside a graph, or ours if there is none. Raises BadInput if there are several."""
     paths = sorted((folder if folder.is_dir() else folder.parent).glob("*.yaml"))
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
@@ -103,41 +65,31 @@ def find(folder: Path) -> Ontology:
     return load(paths[0] if paths else OURS)
 
 
-def validate(graph: Graph, ontology: Ontology, strict: bool = True) -> Report:
-    """Checks every entity and triple.
+def check(graph: Graph, ontology: Ontology) -> list[str]:
+    """Returns a line on heads of types outside of domains, and one on tails outside of ranges, with an example each.
 
-    Unknown relations, types and entities are always errors; domain and range only when `strict`, which is meant for
-    graphs built here.
+    Raises BadInput, with examples, for unknown relations, entity types and entities.
     """
-    report = Report(strict)
+    unknown: dict[str, list[str]] = defaultdict(list)
+    unusual: dict[str, list[str]] = defaultdict(list)
     for entity in graph.entities.values():
         if entity.type not in ontology.entities:
-            place = _place(graph, entity.id, entity.file, entity.first_line)
-            known = ", ".join(sorted(ontology.entities))
-            report.add("unknown entity type", f"{place}: {entity.id} is a {entity.type}; known are {known}.")
+            unknown[f"unknown entity types (known are {', '.join(sorted(ontology.entities))})"].append(
+                f"{entity.id} is a {entity.type}"
+            )
     for triple in graph.triples:
-        where = _place(graph, triple.key, triple.file, triple.line)
-        relation = ontology.relations.get(triple.relation)
-        if relation is None:
-            known = ", ".join(sorted(ontology.relations))
-            sentence = f"the relation {triple.relation!r} is not in {ontology.source}; known are {known}."
-            report.add("unknown relation", f"{where}: {sentence}")
-        else:
-            _check_types(graph, triple, relation, where, report)
-    return report
-
-
-def _check_types(graph: Graph, triple: Triple, relation: Relation, where: str, report: Report) -> None:
-    for kind, name, allowed in (("domain", triple.head, relation.domain), ("range", triple.tail, relation.range)):
-        entity = graph.entities.get(name)
-        if entity is None:
-            report.add("unknown entity", f"{where}: {name!r} is not among the entities.")
-        elif entity.type not in allowed:
-            types = ", ".join(sorted(allowed))
-            report.add(kind, f"{where}: {' '.join(triple.key)}: {name} is a {entity.type}, not {types}.")
-
-
-def _place(graph: Graph, key: object, file: str, line: int) -> str:
-    """Returns the JSON line that a triple or entity was read from, or else its line of source."""
-    name, number = graph.origins.get(key, (file or "no file", line))
-    return f"{name}:{number}"
+        edge = f"{triple.file}:{triple.line}: {' '.join(triple.key)}"
+        if (relation := ontology.relations.get(triple.relation)) is None:
+            unknown[f"unknown relations (known are {', '.join(sorted(ontology.relations))})"].append(edge)
+            continue
+        for kind, name, types in (("domain", triple.head, relation.domain), ("range", triple.tail, relation.range)):
+            if name not in graph.entities:
+                unknown["unknown entities"].append(f"{edge}: {name} is not among the entities")
+            elif graph.entities[name].type not in types:
+                is_a = f"{name} is a {graph.entities[name].type}, not {', '.join(sorted(types))}"
+                unusual[kind].append(f"{edge}: {is_a}.")
+    if unknown:
+        lines = [[f"{kind}: {len(of):,}", *(f"  {line}" for line in of[:_EXAMPLES])] for kind, of in unknown.items()]
+        text = "\n".join(printable(line, most=500) for part in lines for line in part)
+        raise BadInput(f"The graph does not keep to {ontology.source}. Correct the graph or the ontology.\n{text}")
+    return [printable(f"{kind}: {len(of):,}, the first: {of[0]}", most=500) for kind, of in sorted(unusual.items())]

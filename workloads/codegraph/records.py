@@ -2,11 +2,10 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lib.config.files import size_of
 from lib.errors import BadInput, check_limit, printable
@@ -14,9 +13,10 @@ from lib.machine import disk
 
 TRIPLES, ENTITIES = "triples.jsonl", "entities.jsonl"
 _MOST_BYTES = 2**20  # of a line; decoding takes six times as much memory
-_MOST_BAD = 100_000  # lines, unless more are allowed
+_MOST_BAD = 100_000  # lines, unless more are allowed: a file of another kind
 _MOST_LINES = 2**31  # of a source file
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +51,13 @@ class Entity:
 class Graph:
     """A graph: triples unique by (head, relation, tail) and sorted by it, and entities by id.
 
-    `skipped` has (file, reason) of what was left out. `origins` has (file, line) of the JSON line that a triple's key
-    or an entity's id was read from.
+    `skipped` has (file, reason) of what was left out.
     """
 
     triples: list[Triple]
     entities: dict[str, Entity]
     skipped: list[tuple[str, str]] = field(default_factory=list)
     duplicates: int = 0
-    origins: dict[Any, tuple[str, int]] = field(default_factory=dict, compare=False, repr=False)
-
-
-def triple_row(triple: Triple) -> dict[str, Any]:
-    """Returns a triple as its JSON line has it."""
-    return {
-        "head": triple.head,
-        "relation": triple.relation,
-        "tail": triple.tail,
-        "qualifiers": {name: getattr(triple, name) for name in ("language", "file", "module", "line")},
-    }
-
-
-def entity_row(entity: Entity) -> dict[str, Any]:
-    """Returns an entity as its JSON line has it, without what is unknown."""
-    return {name: value for name, value in asdict(entity).items() if value}
 
 
 def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str], float] | None = None) -> None:
@@ -82,14 +65,25 @@ def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str
 
     `probabilities` are those of predicted triples, by their keys.
     """
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     chances = {key: {"probability": value} for key, value in (probabilities or {}).items()}
-    triples = (triple_row(triple) | chances.get(triple.key, {}) for triple in graph.triples)
-    entities = (entity_row(entity) for _, entity in sorted(graph.entities.items()))
+
+    def row(triple: Triple) -> dict[str, Any]:
+        place = {name: getattr(triple, name) for name in ("language", "file", "module", "line")}
+        named = {"head": triple.head, "relation": triple.relation, "tail": triple.tail, "qualifiers": place}
+        return named | chances.get(triple.key, {})
+
+    entities = (asdict(entity) for _, entity in sorted(graph.entities.items()))
+    shown = ({name: value for name, value in entity.items() if value} for entity in entities)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in ((TRIPLES, triples), (ENTITIES, entities)):
-        with disk.whole(folder / name) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(encode(row) + "\n" for row in rows)
+    for name, rows in ((TRIPLES, map(row, graph.triples)), (ENTITIES, shown)):
+        write_lines(folder / name, rows)
+
+
+def write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Writes rows as JSON lines, whole or not at all."""
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    with disk.whole(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(encode(row) + "\n" for row in rows)
 
 
 def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
@@ -98,30 +92,33 @@ def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
     Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
     first of them. Duplicates are dropped and counted.
     """
-    scan = _Scan(max(bad_input_limit, _MOST_BAD))
-    paths = [path] if isinstance(path, Path) else path
-    pairs = [pair for one in paths for pair in _files(one)]
-    for _, entities in pairs:
-        scan.file(entities, scan.entity)
-    for triples, _ in pairs:
-        scan.file(triples, scan.triple)
-    check_limit("Bad lines", [f"{where}: {reason}" for where, reason in scan.bad], bad_input_limit)
-    skipped = [(where, f"left out: {reason}") for where, reason in scan.bad]
-    return Graph(
-        [scan.triples[key] for key in sorted(scan.triples)], scan.entities, skipped, scan.duplicates, scan.origins
-    )
+    bad: list[tuple[str, str]] = []
+    most_bad, duplicates = max(bad_input_limit, _MOST_BAD), 0
+    pairs = [pair for one in ([path] if isinstance(path, Path) else path) for pair in _files(one)]
+    entities: dict[str, Entity] = {}
+    for _, file in pairs:
+        for place, entity in _items(file, _entity, bad, most_bad):
+            before = entities.setdefault(entity.id, entity)
+            duplicates += before is not entity
+            if before.type != entity.type:
+                bad.append((place, printable(f"{entity.id!r} is a {entity.type} here and a {before.type} before")))
+                duplicates -= 1
+    triples: dict[tuple[str, str, str], Triple] = {}
+    for file, _ in pairs:
+        for _, triple in _items(file, _triple, bad, most_bad):
+            duplicates += triples.setdefault(triple.key, triple) is not triple
+    check_limit("Bad lines", [f"{where}: {reason}" for where, reason in bad], bad_input_limit)
+    skipped = [(where, f"left out: {reason}") for where, reason in bad]
+    return Graph([triples[key] for key in sorted(triples)], entities, skipped, duplicates)
 
 
 def _files(path: Path) -> list[tuple[Path, Path]]:
     """Returns the files (triples, entities) of a folder, or of one file of triples."""
+    files = [path] if path.is_file() else []
     if path.is_dir():
         files = [file for file in sorted(path.glob("*.jsonl")) if not file.name.endswith(ENTITIES)]
-        if not files:
-            raise BadInput(f"{path} holds no file of triples. Put NAME.jsonl and NAME.entities.jsonl into it.")
-    elif path.is_file():
-        files = [path]
-    else:
-        raise BadInput(f"There is no graph at {path}. Give a folder with NAME.jsonl and NAME.entities.jsonl.")
+    if not files:
+        raise BadInput(f"There is no graph at {path}. Put NAME.jsonl and NAME.entities.jsonl into that folder.")
     pairs = [(f, f.with_name(ENTITIES if f.name == TRIPLES else f"{f.stem}.entities.jsonl")) for f in files]
     for triples, entities in pairs:
         if not entities.is_file():
@@ -130,107 +127,60 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
     return pairs
 
 
-class _Scan:
-    """Collects triples and entities from JSON lines, and every bad line with its place."""
-
-    def __init__(self, most_bad: int) -> None:
-        self.most_bad = most_bad
-        self.triples: dict[tuple[str, str, str], Triple] = {}
-        self.entities: dict[str, Entity] = {}
-        self.origins: dict[Any, tuple[str, int]] = {}
-        self.bad: list[tuple[str, str]] = []
-        self.duplicates = 0
-
-    def file(self, path: Path, take: Callable[[dict, tuple[str, int]], None]) -> None:
-        decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-        is_empty = True
-        for number, line in enumerate(_lines(path), 1):
-            is_empty = is_empty and not line.strip()
-            try:
-                if len(line) > _MOST_BYTES:
-                    raise ValueError(f"this line has more than {_MOST_BYTES:,} bytes")
-                text = line.decode("utf-8")
-                if not text.strip():
-                    raise ValueError("this line is empty")
-                record = decoder.decode(text)
-                if type(record) is not dict:
-                    raise ValueError("this is no JSON object")
-                take(record, (path.name, number))
-            except json.JSONDecodeError as error:
-                self.bad.append((f"{path}:{number}", f"malformed JSON at column {error.colno}: {error.msg}"))
-            except UnicodeDecodeError as error:
-                self.bad.append((f"{path}:{number}", f"byte {error.start + 1} is not UTF-8"))
-            except (ValueError, RecursionError) as error:
-                self.bad.append((f"{path}:{number}", printable(error, most=500)))
-            if len(self.bad) > self.most_bad:
-                break  # a file of another kind, whose bad lines alone would fill the memory
-        if is_empty:
-            raise BadInput(f"{path} is empty. It must hold one JSON object a line.")
-
-    def triple(self, record: dict, origin: tuple[str, int]) -> None:
-        qualifiers = record.get("qualifiers")
-        if type(qualifiers) is not dict:
-            raise ValueError('"qualifiers" is missing or no object')
-        line = qualifiers.get("line", 0)
-        if type(line) is not int or not 0 <= line < _MOST_LINES:
-            raise ValueError(f'"line" is {line!r}, not a whole number from 0')
-        head, relation, tail = _named(record, "head"), _named(record, "relation"), _named(record, "tail")
-        place = [_named(qualifiers, name) for name in ("language", "file", "module")]
-        key = (head, relation, tail)
-        if key in self.triples:
-            self.duplicates += 1
-            return
-        self.triples[key] = Triple(head, relation, tail, *place, line)
-        self.origins[key] = origin
-
-    def entity(self, record: dict, origin: tuple[str, int]) -> None:
-        lines = [record.get(name, 0) for name in ("first_line", "last_line")]
-        if any(type(line) is not int or not 0 <= line < _MOST_LINES for line in lines):
-            raise ValueError(f'"first_line" and "last_line" are {lines}, not whole numbers from 0')
-        file = _named(record, "file") if "file" in record else ""
-        entity = Entity(_named(record, "id"), _named(record, "type"), file, *lines)
-        known = self.entities.setdefault(entity.id, entity)
-        if known.type != entity.type:
-            name, line = self.origins[entity.id]
-            raise ValueError(f"{entity.id!r} is a {entity.type} here and a {known.type} at {name}:{line}")
-        self.duplicates += known is not entity
-        self.origins.setdefault(entity.id, origin)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file without their ends, of one that is too long its beginning. Raises BadInput."""
+def _items(
+    path: Path, make: Callable[[dict], Item], bad: list[tuple[str, str]], most_bad: int
+) -> Iterator[tuple[str, Item]]:
+    """Yields what `make` makes of each line, with its place; notes bad lines, `most_bad` at most. Raises BadInput."""
+    number, is_empty = 0, True
     try:
         size_of(path)  # a pipe would be waited for
         with path.open("rb") as file:
-            line = file.readline(_MOST_BYTES + 1).removeprefix(b"\xef\xbb\xbf")
-            while line:
-                yield line.removesuffix(b"\n")
-                while not line.endswith(b"\n") and (line := file.readline(_MOST_BYTES)):
-                    pass  # the rest of a line that is too long
-                line = file.readline(_MOST_BYTES + 1)
+            while (line := file.readline(_MOST_BYTES + 1)) and len(bad) <= most_bad:
+                number, is_empty = number + 1, is_empty and not line.strip()
+                try:
+                    if len(line.removesuffix(b"\n")) > _MOST_BYTES:
+                        while not line.endswith(b"\n") and (line := file.readline(_MOST_BYTES)):
+                            pass
+                        raise ValueError(f"this line has more than {_MOST_BYTES:,} bytes")
+                    record = json.loads(line.decode("utf-8-sig"))
+                    if type(record) is not dict:
+                        raise ValueError("this is no JSON object")
+                    yield f"{path}:{number}", make(record)
+                except json.JSONDecodeError as error:
+                    bad.append((f"{path}:{number}", f"malformed JSON at column {error.colno}: {error.msg}"))
+                except (ValueError, RecursionError) as error:
+                    bad.append((f"{path}:{number}", printable(error, most=500)))
     except OSError as error:
         raise BadInput(f"{printable(path)} cannot be read ({error.strerror}). Give a file of JSON lines.") from None
+    if is_empty:
+        raise BadInput(f"{path} is empty. It must hold one JSON object a line.")
 
 
-def _named(record: dict, name: str) -> str:
-    """Returns a text that must be there. Raises ValueError."""
-    value = record.get(name)
-    if type(value) is not str or not value:
-        raise ValueError(f'"{name}" is {value!r}, not a text' if name in record else f'"{name}" is missing')
-    if not value.isascii():
-        value.encode("utf-8")  # half a surrogate pair would only fail when written or split into tokens
-    if _CONTROL.search(value):
-        raise ValueError(f'"{name}" is {value!r}, which has a control character')  # the corpus has a name a line
+def _triple(record: dict) -> Triple:
+    if type(place := record.get("qualifiers")) is not dict:
+        raise ValueError('"qualifiers" is missing or no object')
+    named = [_text(record, name) for name in ("head", "relation", "tail")]
+    return Triple(*named, *(_text(place, name) for name in ("language", "file", "module")), _line(place, "line"))
+
+
+def _entity(record: dict) -> Entity:
+    file = _text(record, "file") if "file" in record else ""
+    lines = [_line(record, name) for name in ("first_line", "last_line")]
+    return Entity(_text(record, "id"), _text(record, "type"), file, *lines)
+
+
+def _line(record: dict, name: str) -> int:
+    """Returns the number of a line, 0 if there is none. Raises ValueError."""
+    value = record.get(name, 0)
+    if type(value) is not int or not 0 <= value < _MOST_LINES:
+        raise ValueError(f'"{name}" is {value!r}, not a whole number from 0')
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f'the key "{name}" stands there more than once')
-    return record
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _text(record: dict, name: str) -> str:
+    """Returns a text that must be there. Raises ValueError."""
+    value = record.get(name)
+    if type(value) is not str or not value or _CONTROL.search(value):  # the corpus has a name a line
+        raise ValueError(f'"{name}" is {value!r}, not a text of one line' if name in record else f'"{name}" is missing')
+    value.encode("utf-8")  # half a surrogate pair would only fail when written or split into tokens
+    return value

@@ -79,24 +79,17 @@ class Resolver:
         self._paths[key] = target
         return target
 
-    def _root(self, facts: Facts, scope: int, root: str, receiver: str, excluded: str) -> Target | None:
-        if root == UNKNOWN[0]:
+    def _root(self, facts: Facts, index: int, name: str, receiver: str, excluded: str) -> Target | None:
+        if name == UNKNOWN[0]:
             return None
-        if root[0] == "<":
-            return Target("literal", root[1:-1])
-        if root.startswith("super:"):
-            return self._super(facts, scope, root[6:], receiver)
-        return self._name(facts, scope, root, receiver, excluded)
-
-    def _super(self, facts: Facts, index: int, named: str, receiver: str) -> Target | None:
-        while index > 0 and facts.scopes[index].kind != "Class":
-            index = facts.scopes[index].parent
-        owner = facts.scopes[index].owner
-        if index <= 0 or named not in ("", owner.rpartition(".")[2]):
-            return None
-        return Target("super", owner, receiver)
-
-    def _name(self, facts: Facts, index: int, name: str, receiver: str, excluded: str) -> Target | None:
+        if name[0] == "<":
+            return Target("literal", name[1:-1])
+        if name.startswith("super:"):
+            while index > 0 and facts.scopes[index].kind != "Class":
+                index = facts.scopes[index].parent
+            owner = facts.scopes[index].owner
+            is_its = index > 0 and name[6:] in ("", owner.rpartition(".")[2])
+            return Target("super", owner, receiver) if is_its else None
         own = True
         while True:
             scope = facts.scopes[index]
@@ -147,15 +140,13 @@ class Resolver:
 
     def _bound(self, facts: Facts, binding: Binding) -> Target | None:
         if binding.kind == "definition":
-            return self._definition(binding.path[0])
+            is_class = self.definitions[binding.path[0]][0].kind == "Class"
+            return Target("class" if is_class else "function", binding.path[0])
         if binding.kind == "import":
             return self.imported(facts, binding.path)
         if binding.kind == "value":
             return self.path(facts, binding.scope, binding.path)
         return Target("instance" if binding.kind == "self" else "class", binding.path[0])
-
-    def _definition(self, identity: str) -> Target:
-        return Target("class" if self.definitions[identity][0].kind == "Class" else "function", identity)
 
     # Modules
 
@@ -171,8 +162,14 @@ class Resolver:
 
     def _module(self, facts: Facts, dotted: str) -> Target | None:
         first, _, rest = dotted.partition(".")
-        prefix = self._prefix(facts, first)
-        if prefix is None:
+        roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
+        if first == "" or first in self.folders:
+            prefix = ""
+        elif facts.package and facts.package not in self.modules and f"{facts.package}.{first}" in self.folders:
+            prefix = f"{facts.package}."  # the folder of a lone script
+        elif len(roots) == 1:
+            prefix = f"{roots[0]}."
+        else:
             return Target("external", dotted)
         if dotted == "" or prefix + dotted in self.folders:
             return Target("module", prefix + dotted)
@@ -180,15 +177,6 @@ class Resolver:
         for step in rest.split(".") if rest else []:
             target = self._step(target, step) if target is not None else None
         return target
-
-    def _prefix(self, facts: Facts, first: str) -> str | None:
-        """Returns the prefix of an absolute import in the tree: "", a source root, or the folder of a lone script."""
-        if first == "" or first in self.folders:
-            return ""
-        if facts.package and facts.package not in self.modules and f"{facts.package}.{first}" in self.folders:
-            return f"{facts.package}."
-        roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
-        return f"{roots[0]}." if len(roots) == 1 else None
 
     def _in_module(self, module: str, name: str) -> Target | None:
         key = (module, name)
@@ -230,7 +218,7 @@ class Resolver:
         if step == INSTANCE:
             return self._instance(target)
         if step == ENTER:
-            entered = self._member(target, "__enter__") if target.kind == "instance" else None
+            entered = self.member(target, "__enter__") if target.kind == "instance" else None
             return self._called(entered) if entered is not None and entered.kind == "function" else None
         if target.kind == "module":
             return self._in_module(target.id, step)
@@ -243,7 +231,7 @@ class Resolver:
             return Target("builtin", f"{target.id}.{step}") if is_attribute else None
         if step == "__class__" and target.kind == "instance":
             return Target("class", target.id)
-        return self._member(target, step) if target.kind in ("class", "instance", "super") else None
+        return self.member(target, step) if target.kind in ("class", "instance", "super") else None
 
     def _instance(self, target: Target) -> Target | None:
         if target.kind == "class":
@@ -256,7 +244,7 @@ class Resolver:
         if target.kind == "function":
             return self.returned(target.id, target.receiver)
         if target.kind == "instance":
-            method = self._member(target, "__call__")
+            method = self.member(target, "__call__")
             return self._called(method) if method is not None and method.kind == "function" else None
         return self._instance(target)
 
@@ -278,14 +266,11 @@ class Resolver:
 
     # Classes
 
-    def _member(self, target: Target, name: str) -> Target | None:
-        order = self.order(target.id)
-        if target.kind == "super":
-            through = target.receiver or target.id
-            order = order[1:]
-        else:
-            through = target.id
-        for base in [*order, "builtins.object"]:
+    def member(self, target: Target, name: str) -> Target | None:
+        """Returns an attribute of a class or an instance of it, or of what is above it."""
+        is_super = target.kind == "super"
+        through = (target.receiver or target.id) if is_super else target.id
+        for base in [*self.order(target.id)[is_super:], "builtins.object"]:
             if base == _OPAQUE:
                 return None
             if base.startswith("builtins.") and base not in self.definitions:
@@ -314,22 +299,21 @@ class Resolver:
             if decorators & _PROPERTIES:
                 return None if target.kind == "class" else self.returned(member.id, through)
             return Target("function", member.id, through)
-        if member.kind == "literal" and not _ENUMS.isdisjoint(self.order(owner) + self._outside(owner)):
-            return Target("instance", owner)
+        if member.kind == "literal":
+            order = self.order(owner)
+            bases = [base for name in order if name in self.definitions for base in self.bases(name)]
+            outside = [base.id for base in bases if base is not None and base.kind == "external"]
+            if not _ENUMS.isdisjoint(order + outside):
+                return Target("instance", owner)
         return member
 
-    def _outside(self, owner: str) -> list[str]:
-        classes = [name for name in self.order(owner) if name in self.definitions]
-        targets = [target for name in classes for target, _, _ in self.bases(name)]
-        return [target.id for target in targets if target is not None and target.kind == "external"]
-
-    def bases(self, owner: str) -> list[tuple[Target | None, Path, int]]:
-        """Returns (meaning, path, line) of each base of a class."""
+    def bases(self, owner: str) -> list[Target | None]:
+        """Returns the meaning of each base of a class."""
         facts = self.home[owner]
         return [
-            (self.path(facts, definition.outer, path, excluded=owner), path, line)
+            self.path(facts, definition.outer, path, excluded=owner)
             for definition in self.definitions[owner][:_MOST]
-            for path, line in definition.bases
+            for path, _ in definition.bases
         ]
 
     def overridden(self, owner: str, name: str) -> str | None:
@@ -344,16 +328,12 @@ class Resolver:
                     return binding.path[0]
         return None
 
-    def member(self, owner: str, name: str) -> Target | None:
-        """Returns an attribute as an instance of the class `owner` has it."""
-        return self._member(Target("instance", owner), name)
-
     def ancestors(self, owner: str) -> set[str]:
         """Returns the classes of the tree that `owner` inherits from; `owner` itself only in a circle."""
         ancestors: set[str] = set()
         rest = [owner]
         while rest and len(ancestors) < _MOST:
-            for target, _, _ in self.bases(rest.pop()):
+            for target in self.bases(rest.pop()):
                 if target is not None and target.kind == "class" and target.id not in ancestors:
                     ancestors.add(target.id)
                     rest.append(target.id)
@@ -367,9 +347,9 @@ class Resolver:
         lines: list[list[str]] = []
         bases = self.bases(owner)
         if len(bases) > _MOST or self._depth >= _MOST // 4:  # four frames of Python each
-            bases = [(None, (), 0)]
+            bases = [None]
         self._depth += 1
-        for target, _, _ in bases:
+        for target in bases:
             if target is None or (target.kind == "external" and target.id not in _MARKERS | _ENUMS):
                 lines.append([_OPAQUE])
             elif target.kind == "class":

@@ -45,7 +45,7 @@ class Tree:
 
     @property
     def prefix(self) -> str:
-        """What stands before the names of all modules: the name of a root that is a package itself."""
+        """The prefix of the names of all modules: the name of a root that is a package itself."""
         return f"{self.root.resolve().name}." if self.is_own and (self.root / "__init__.py").is_file() else ""
 
     def read(self, file: str) -> bytes:
@@ -106,42 +106,29 @@ def name_of(text: str) -> str:
 
 
 def _installed(text: str) -> Tree:
-    parts = _PACKAGE.fullmatch(text)
-    if parts is None:
+    if (parts := _PACKAGE.fullmatch(text)) is None:
         raise BadInput(f"{text!r} is no package with a version. Write it as name==1.2.3, name==1.2.* or name.")
-    name, wanted = parts.groups()
+    name, wanted = parts[1], parts[2] or ""
     try:
-        found = importlib.metadata.distribution(name)
+        package = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        advice = f"Install it (pip install {text.strip()!r}), or take it out of workload.packages."
-        raise BadInput(f"{name} is not installed in this Python. {advice}") from None
-    if wanted and not _is_version(found.version, wanted):
+        raise BadInput(f"{name} is not installed in this Python. Run pip install {text.strip()!r}.") from None
+    version = package.version if "+" in wanted else package.version.partition("+")[0]  # +cu128 need not be named
+    if wanted and not (f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted):
         raise BadInput(
-            f"{name} has version {found.version} here, not {wanted}. Write {name}=={found.version} in "
-            f"workload.packages, or install that one (pip install '{name}=={wanted}')."
+            f"{name} has version {package.version} here, not {wanted}. Write {name}=={package.version} in "
+            f"workload.packages, or run pip install '{name}=={wanted}'."
         )
-    listed = [PurePosixPath(path.as_posix()) for path in found.files or ()]
-    root = Path(str(found.locate_file("")))
-    files = [
+    listed = [PurePosixPath(path.as_posix()) for path in package.files or ()]
+    files = {
         path.as_posix()
         for path in listed
         if path.suffix == ".py" and ".." not in path.parts and not any(map(_is_excluded, path.parts[:-1]))
-    ]
+    }
     if not files:
-        raise BadInput(
-            f"{name} {found.version} lists no Python files of its own: it is installed as a link to a folder, or has "
-            "none. Name its folder in data.dir, or take it out of workload.packages."
-        )
-    return Tree(name_of(text), root, tuple(sorted({*files})), found.version, is_own=False)
-
-
-def _is_version(found: str, wanted: str) -> bool:
-    """Says whether a version is the wanted one, which may end with `.*`; a local part (+cu128) need not be named."""
-    if "+" not in wanted:
-        found = found.partition("+")[0]
-    if wanted.endswith(".*"):
-        return f"{found}.".startswith(wanted[:-1])
-    return found == wanted
+        raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
+    root = Path(str(package.locate_file("")))
+    return Tree(name_of(text), root, tuple(sorted(files)), package.version, is_own=False)
 
 
 class Job(NamedTuple):
@@ -165,21 +152,23 @@ class Sources:
     """
 
     def __init__(self, trees: Sequence[Tree]):
-        self.trees = list(trees)
+        self.trees, self._contents = list(trees), [""]
         if len(trees) > 1:
-            contents = {id(tree): content_of(tree) for tree in trees}
-            ordered = sorted(trees, key=lambda tree: (tree.name, tree.is_own, contents[id(tree)]))
-            labels = _labels([tree.name for tree in ordered])
-            self.trees = [replace(tree, label=label) for tree, label in zip(ordered, labels, strict=True)]
-            self.contents = [contents[id(tree)] for tree in ordered]
-        self.by_label = {tree.label: tree for tree in self.trees}
+            pairs = sorted(((tree, content_of(tree)) for tree in trees), key=lambda p: (p[0].name, p[0].is_own, p[1]))
+            labels: list[str] = []
+            for tree, _ in pairs:
+                base = re.sub(r"\W+", "_", tree.name.removeprefix("the ")).strip("_") or "tree"
+                names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+                labels.append(next(name for name in names if name not in labels))
+            self.trees = [replace(tree, label=label) for (tree, _), label in zip(pairs, labels, strict=True)]
+            self._contents = [content for _, content in pairs]
 
     def located(self, file: str) -> tuple[Tree, str]:
         """Returns the tree of a file of the graph, and the file's path in it."""
         if len(self.trees) == 1:
             return self.trees[0], file
         label, _, inner = file.partition("/")
-        return self.by_label[label], inner
+        return next(tree for tree in self.trees if tree.label == label), inner
 
     def path(self, file: str) -> Path:
         """Returns where a file of the graph lies."""
@@ -192,14 +181,10 @@ class Sources:
         return tree.read(inner)
 
     @cached_property
-    def contents(self) -> list[str]:
-        """A hash of the names and bytes of the files of each tree."""
-        return [content_of(tree) for tree in self.trees]
-
-    @property
     def content(self) -> str:
         """A hash of the names and bytes of all files."""
-        lines = (f"{tree.label} {content}\n" for tree, content in zip(self.trees, self.contents, strict=True))
+        contents = self._contents if len(self.trees) > 1 else [content_of(self.trees[0])]
+        lines = (f"{tree.label} {content}\n" for tree, content in zip(self.trees, contents, strict=True))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:
@@ -226,16 +211,6 @@ class Sources:
                 parts.setdefault(".".join(steps[:depth]), set()).add(steps[depth])
         jobs = [Job(file, name, frozenset(parts.get(name, ())), *more) for name, (file, *more) in modules.items()]
         return sorted(jobs), skipped
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    """Returns a different word for each name, the name itself where it is one."""
-    labels: list[str] = []
-    for name in names:
-        base = re.sub(r"\W+", "_", name.removeprefix("the ")).strip("_") or "tree"
-        choices = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
-        labels.append(next(label for label in choices if label not in labels))
-    return labels
 
 
 def _name_modules(tree: Tree, modules: dict[str, str]) -> Iterator[tuple[str, str]]:

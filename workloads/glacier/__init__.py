@@ -4,7 +4,7 @@ Data: rasters or NumPy patches in a documented layout or by patterns (see `data.
 address. The embedded default is a generator of plausible scenes (see `data.terrain`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from lib.scores import Confusion, scores_of
 from lib.task import Batch, Task
-from lib.text import Criterion
+from lib.text import Criterion, aligned
 from workloads.glacier import losses
-from workloads.glacier.augment import augment, cut_out
+from workloads.glacier.augment import augment, corner
 from workloads.glacier.model import Net
 from workloads.glacier.settings import Settings
 
@@ -72,17 +72,21 @@ class Glacier(Task):
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
-        pairs = [(torch.from_numpy(sample.image), torch.from_numpy(sample.target)) for sample in samples]
-        for number, sample in enumerate(samples):
+        images, targets = [], []
+        for sample in samples:
+            image, target = torch.from_numpy(sample.image), torch.from_numpy(sample.target)
             if sample.training and (size := self.settings.sampling.crop):
-                pairs[number] = cut_out(*pairs[number], size, sample.around, generator)
+                top, left = corner(target, size, sample.around, generator)
+                image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
             if sample.training:
                 deviation = torch.from_numpy(self.data.statistics.deviation).float()
-                pairs[number] = augment(*pairs[number], deviation, self.settings.augmentation, generator)
-        batch = {"image": torch.stack([image for image, _ in pairs]), "target": torch.stack([t for _, t in pairs])}
+                image, target = augment(image, target, deviation, self.settings.augmentation, generator)
+            images.append(image)
+            targets.append(target)
+        batch = {"image": torch.stack(images), "target": torch.stack(targets)}
         if self.settings.loss.boundary:
             classes = len(self.settings.source.classes)
-            maps = [losses.distance_maps(target.numpy(), classes) for _, target in pairs]
+            maps = [losses.distance_maps(target.numpy(), classes) for target in targets]
             batch["distances"] = torch.from_numpy(np.stack(maps))
         return batch
 
@@ -102,12 +106,10 @@ class Glacier(Task):
     def model(self) -> nn.Module:
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
         settings, source = self.settings, self.settings.source
-        bands, classes = len(source.bands), len(source.classes)
-        net = Net(bands, classes, settings.model, settings.index_places, settings.prior)
-        if "data" in self.__dict__ and self.data.is_split:
-            statistics = self.data.input_statistics
-            net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
-            net.deviation.copy_(torch.from_numpy(statistics.deviation).view(-1, 1, 1))
+        net = Net(len(source.bands), len(source.classes), settings.model, settings.index_places, settings.prior)
+        if "data" in vars(self) and "parts" in vars(self.data):
+            for buffer, values in zip((net.mean, net.deviation), self.data.input_statistics, strict=True):
+                buffer.copy_(torch.from_numpy(values).view(-1, 1, 1))
             if net.prior is not None:
                 net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
         return net
@@ -116,12 +118,12 @@ class Glacier(Task):
         """Matches bands and classes by name; the normalisation stays this run's own."""
         from workloads.glacier import carry
 
-        source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
-        bands = initial.bands or self.settings.inputs, self.settings.inputs
-        classes = initial.classes or source.classes, source.classes
+        settings, initial, fresh = self.settings, self.settings.initial, model.state_dict()
+        bands = initial.bands or settings.inputs, settings.inputs
+        classes = initial.classes or settings.source.classes, settings.source.classes
         carried, message = carry.carry(given, fresh, bands, classes)
-        own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
-        return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
+        carried.pop("prior", None)
+        return {**carried, **{name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}}, message
 
     def count(self, batch: Batch) -> dict[str, float]:
         return losses.count(self.settings.loss, batch["target"])
@@ -137,26 +139,25 @@ class Glacier(Task):
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics over all valid pixels, and the loss with the boundary at its full weight."""
-        from workloads.glacier.tested import Tested
+        from workloads.glacier.judging import Tested
 
-        settings, part = self.settings, loader.dataset  # type: ignore[attr-defined]
-        confusion = Confusion(len(settings.source.classes), next(model.parameters()).device)
-        tested = Tested(part, len(settings.source.classes)) if part.part == "test" else None
-        total: dict[str, float] = dict.fromkeys(settings.loss.terms, 0.0)
-        numbers: dict[str, int] = dict.fromkeys(total, 0)
+        loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
+        confusion = Confusion(len(classes), next(model.parameters()).device)
+        tested = Tested(part, len(classes)) if part.part == "test" else None
+        total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
         for batch in loader:
             logits = model(batch["image"])
             predicted = logits.argmax(1)
             confusion.add(predicted, batch["target"])
-            for term, value in losses.sums(settings.loss, logits, batch["target"], batch.get("distances")).items():
+            for term, value in losses.sums(loss, logits, batch["target"], batch.get("distances")).items():
                 total[term] += float(value)
             for term, number in self.count(batch).items():
                 numbers[term] += number
             if tested:
                 tested.add(batch, predicted)
         self._test = tested or self._test
-        loss = sum(getattr(settings.loss, term) * total[term] / max(1, numbers[term]) for term in total)
-        return {"loss": loss, **confusion.scores(settings.source.classes)}
+        mean = sum(getattr(loss, term) * total[term] / max(1, numbers[term]) for term in total)
+        return {"loss": mean, **confusion.scores(classes)}
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
@@ -175,37 +176,35 @@ class Glacier(Task):
         return baselines.compared(whole, test, classes, self.config.seed, pairs, bounds.pixels, bounds.rounds)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes tables (evaluation, baselines, scenes) and figures of the test; returns them and a verdict as text.
-
-        Where the test was not evaluated, nothing is written.
-        """
+        """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
         names, criteria, text = self.settings.source.classes, self.settings.criteria, ""
         if self._test:
             self._test.confusion.write_csv(names, folder / "evaluation.csv")
-            judged = self._judged(self._test.counts, "network", self.__dict__.get("baselines", {}))
-            judged.write(folder)
-            text = judged.text()
-            self._draw(self._test, folder)
-        asked = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
+            text = self._judged(self._test, "network", vars(self).get("baselines", {}), folder)
+        wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
-            asked += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
+            wanted += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
         advice = (
             "What helps, in the order of cost: more epochs, more weight on the class in "
             "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
             "resumes from this one."
         )
-        return "\n\n".join(filter(None, [text, "\n".join(_verdict(asked, advice))]))
+        return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
 
-    def _judged(self, counts: np.ndarray, name: str, baselines: Mapping[str, np.ndarray]) -> Any:
-        """Returns what was reached on the tiles of the test, beside the baselines that are known."""
+    def _judged(self, tested: Any, name: str, baselines: Mapping[str, np.ndarray], folder: Path) -> str:
+        """Writes tables and figures of a test beside the baselines; returns the tables as text."""
         from workloads.glacier.baselines import scored
         from workloads.glacier.judging import Judged
 
         test, store = self.datasets()["test"], self.data.store
         scenes = [store.names[scene] for scene in store.table.scene[test.chosen]]
         units = self.data.parts.groups[test.chosen].tolist()
-        return Judged(self.settings.source.classes, counts, baselines, scored(test), scenes, units, name)
+        classes = self.settings.source.classes
+        judged = Judged(classes, tested.counts, baselines, scored(test), scenes, units, name)
+        judged.write(folder)
+        self._draw(tested, folder)
+        return judged.text()
 
     def _draw(self, tested: Any, folder: Path) -> None:
         """Draws the confusion matrix, examples of predictions, and the worst tiles."""
@@ -216,25 +215,34 @@ class Glacier(Task):
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from workloads.glacier.tested import Alone, Tested, flattered
+        from workloads.glacier.judging import MEASURES, Tested
+        from workloads.glacier.maps import probabilities
 
         settings, part = self.settings, self.datasets()["test"]
-        names, least = settings.source.classes, settings.criteria.ensemble_mcc
-        tested, alone = Tested(part, len(names)), Alone(len(models), len(names))
+        classes, least, views = settings.source.classes, settings.criteria.ensemble_mcc, settings.prediction.views
+        tested, *alone = (Tested(part, len(classes)) for _ in range(1 + len(models)))
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
             batch = self.collate(samples, torch.Generator())
-            each = alone.add(models, batch, settings.prediction.views)
+            each = [probabilities([model], batch["image"], views) for model in models]
+            for own, p in zip(alone, each, strict=True):
+                own.confusion.add(p.argmax(1), batch["target"])
             tested.add(batch, sum(p / len(models) for p in each).argmax(1))
-        self._draw(tested, folder)
-        judged = self._judged(tested.counts, "vote", self.baselines)
-        judged.write(folder)
-        scores = tested.confusion.scores(names)
-        asked = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
+        text = self._judged(tested, "vote", self.baselines, folder)
+        scores = tested.confusion.scores(classes)
+        wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        table = alone.table(self.members, scores, names, settings.prediction.views)
-        warning, verdict = flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
-        return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
+        keys = [*MEASURES, *(key for key in scores if key.startswith("iou_"))]
+        names = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
+        rows = [own.confusion.scores(classes) for own in (*alone, tested)]
+        table = [[n, *(f"{row[key]:.4f}" for key in keys)] for n, row in zip(names, rows, strict=True)]
+        warning = "" if settings.split.test or len(models) < 2 else (
+            "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "
+            "its first member, on which members of other folds trained, so its scores flatter. Take the folds' mean "
+            "instead."
+        )  # fmt: skip
+        members = aligned([[f"alone, {views} views", *keys], *table], left=[0])
+        return scores, "\n\n".join(filter(None, [warning, members, text, _verdict(wanted, advice)]))
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
@@ -246,6 +254,6 @@ class Glacier(Task):
         return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
 
 
-def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:
+def _verdict(criteria: list[Criterion], advice: str) -> str:
     """Returns a line for each criterion, and advice if one was missed."""
-    return [*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])]
+    return "\n".join([*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])])

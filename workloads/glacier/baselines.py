@@ -1,8 +1,7 @@
 """Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,20 +22,11 @@ _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too
 _MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so that the time has a bound
 
 
-@dataclass(frozen=True)
-class Method:
-    """One of the baselines; `sides` are those of the squares that it sees the means of."""
-
-    name: str
-    sides: tuple[int, ...] = ()
-    balanced: bool = False  # whether every class counts alike, however rare
-
-
-METHODS = (
-    Method("boosting of pixels"),
-    Method("boosting with surroundings", SIDES),
-    Method("balanced boosting with surroundings", SIDES, balanced=True),
-)
+METHODS = {  # sides of the squares that each sees the means of, and whether every class counts alike, however rare
+    "boosting of pixels": ((), False),
+    "boosting with surroundings": (SIDES, False),
+    "balanced boosting with surroundings": (SIDES, True),
+}
 
 
 def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), sides: Sequence[int] = ()) -> np.ndarray:
@@ -50,10 +40,7 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), sides: 
 def sample(
     tiles: Sequence[Tile], seed: int, pixels: int, features_of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many of each tile.
-
-    Raises BadInput without any.
-    """
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile. Raises BadInput."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))
@@ -121,31 +108,19 @@ def compared(
     widest = functools.partial(features, indices=indices, sides=SIDES)
     values, labels = sample(train, seed, pixels, widest)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
-    widths = [plain * (1 + len(method.sides)) for method in METHODS]
-    classifiers = []
-    for method, width in zip(METHODS, widths, strict=True):
-        some = slice(None, None, _EVERY if method.sides else 1)
-        classifiers.append(fitted(values[some, :width], labels[some], seed, rounds, method.balanced))
-    counts: dict[str, list[np.ndarray]] = {method.name: [] for method in METHODS}
-    for tile, truth in _scored_pixels(part, seed, widest):
-        for method, classify, width in zip(METHODS, classifiers, widths, strict=True):
-            guess = torch.from_numpy(classify(tile[:, :width]))
-            counts[method.name].append(tile_counts(guess[None], torch.from_numpy(truth)[None], classes).numpy())
-    return {name: np.concatenate(tiles) for name, tiles in counts.items()}
-
-
-def _scored_pixels(
-    part: Sequence[Tile], seed: int, features_of: Callable[[np.ndarray], np.ndarray]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (N, features) and (N) classes of the valid pixels of each scored tile; of very many an even share.
-
-    A share that is the same in every tile leaves scores over all of them what they are, but for chance.
-    """
+    classifiers: dict[str, tuple[int, Classify]] = {}
+    for name, (sides, balanced) in METHODS.items():
+        some, width = slice(None, None, _EVERY if sides else 1), plain * (1 + len(sides))
+        classifiers[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
+    counts: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
     numbers, rng = scored(part), np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
-        share = min(1.0, _MOST_PIXELS / (len(numbers) * mask.size))
-        keep = mask.reshape(-1) != IGNORE
-        if share < 1:
-            keep &= rng.random(keep.size) < share
-        yield features_of(bands)[keep], mask.reshape(-1)[keep]
+        valid, share = mask.reshape(-1) != IGNORE, _MOST_PIXELS / (len(numbers) * mask.size)
+        if share < 1:  # the same in every tile, so that scores over all of them stay what they are, but for chance
+            valid &= rng.random(valid.size) < share
+        pixels, truth = widest(bands)[valid], torch.from_numpy(mask.reshape(-1)[valid])[None]
+        for name, (width, classify) in classifiers.items():
+            guess = torch.from_numpy(classify(pixels[:, :width]))[None]
+            counts[name].append(tile_counts(guess, truth, classes).numpy())
+    return {name: np.concatenate(tiles) for name, tiles in counts.items()}

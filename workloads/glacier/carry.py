@@ -21,20 +21,23 @@ def carry(
     `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given
     weights, of the new network). Raises BadInput if names and shapes do not fit, or no band is matched.
     """
-    _check(given, FIRST, 1, bands[0], "bands")
-    _check(given, HEAD[0], 0, classes[0], "classes")
+    for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
+        if name not in given:
+            raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
+        if given[name].shape[axis] != len(names):
+            raise BadInput(
+                f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are named for them: "
+                f"{_listed(names)}. Name those that they were trained on, in their order."
+            )
     filters, message = carry_bands(given[FIRST], *bands)
     carried = {**given, FIRST: filters}
-    for name in HEAD:
-        rows = [
-            given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
-            for k, cls in enumerate(classes[1])
-        ]  # a class that the given weights lack stays as initialised
+    for name in HEAD:  # a class that the given weights lack stays as initialised
+        rows = [given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
+                for k, cls in enumerate(classes[1])]  # fmt: skip
         carried[name] = torch.stack([row.to(fresh[name]) for row in rows])
-    old = [name for name in classes[1] if name in classes[0]]
     new = [name for name in classes[1] if name not in classes[0]]
-    message += f" Head: {len(old)} of {len(classes[1])} classes by name, new: {_listed(new)}."
-    return carried, message
+    total = len(classes[1])
+    return carried, f"{message} Head: {total - len(new)} of {total} classes by name, new: {_listed(new)}."
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
@@ -46,34 +49,22 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
     the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
     filter that looked at missing bands alone would be blown up to noise by a factor of its own.
     """
-    matched = [name for name in target if name in source]
-    if not matched:
+    without = [name for name in target if name not in source]
+    matched = f"First convolution: {len(target) - len(without)} of {len(target)} bands by name"
+    if len(without) == len(target):
         raise BadInput(
             f"No band of the initial weights is among those of this run: they saw {_listed(source)}, and this run has "
             f"{_listed(target)}. Write the same names for the same parts of the spectrum."
         )
     if list(source) == list(target):
-        return weight, f"First convolution: {len(matched)} of {len(target)} bands by name."
+        return weight, f"{matched}."
     mean = weight.mean(1)
-    chosen = [weight[:, source.index(name)] if name in source else mean for name in target]
-    carried = torch.stack(chosen, 1)
+    carried = torch.stack([weight[:, source.index(name)] if name in source else mean for name in target], 1)
     factor = (weight.square().sum() / carried.square().sum()).sqrt()
-    without = [name for name in target if name not in source]
-    dropped = [name for name in source if name not in target]
     return carried * factor, (
-        f"First convolution: {len(matched)} of {len(target)} bands by name, the mean of all for: {_listed(without)}, "
-        f"left out: {_listed(dropped)}; filters multiplied by {float(factor):.3f}."
+        f"{matched}, the mean of all for: {_listed(without)}, left out: "
+        f"{_listed([name for name in source if name not in target])}; filters multiplied by {float(factor):.3f}."
     )
-
-
-def _check(given: Mapping[str, Tensor], name: str, axis: int, names: Sequence[str], what: str) -> None:
-    if name not in given:
-        raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
-    if given[name].shape[axis] != len(names):
-        raise BadInput(
-            f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are named for them: "
-            f"{_listed(names)}. Name those that they were trained on, in their order."
-        )
 
 
 def _listed(names: Sequence[str]) -> str:

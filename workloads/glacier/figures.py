@@ -1,9 +1,8 @@
 """Figures of tiles, masks, predictions and runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -11,13 +10,12 @@ from torch import Tensor
 from lib.report.figure import grid, save
 from lib.scores import IGNORE
 from lib.task import Batch
-from workloads.glacier.geotiff import COLOURS
 
+COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
 _NOTHING = "#ffffff"  # no data, or no label
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """A tile with its mask and prediction, as NumPy arrays."""
 
     image: np.ndarray  # (bands, S, S)
@@ -25,10 +23,10 @@ class Shown:
     predicted: np.ndarray  # (S, S)
 
 
-def shown(batch: Batch, predicted: Tensor, most: int) -> list[Shown]:
-    """Copies the first tiles of a batch to the host; `predicted` is (B, S, S)."""
-    arrays = (batch["image"][:most].cpu().numpy(), batch["target"][:most].cpu().numpy(), predicted[:most].cpu().numpy())
-    return [Shown(*tile) for tile in zip(*arrays, strict=True)] if most > 0 else []
+def shown(batch: Batch, predicted: Tensor, numbers: slice) -> list[Shown]:
+    """Copies some tiles of a batch to the host; `predicted` is (B, S, S)."""
+    arrays = (value[numbers].cpu().numpy() for value in (batch["image"], batch["target"], predicted))
+    return [Shown(*tile) for tile in zip(*arrays, strict=True)]
 
 
 def composite(image: np.ndarray) -> np.ndarray:

@@ -1,10 +1,5 @@
-"""Scores of tiles that are put together by scene, and how far the network is above its baselines, with intervals.
+"""Answers on a part of the data, tile by tile, beside the baselines: scores by scene, paired gains, figures."""
 
-An interval is over draws of what the split keeps together (scenes, or squares of the map), because pixels of one scene
-are alike. Two methods meet the same draws: they are paired.
-"""
-
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.scores import IGNORE, Interval, concluded, mcc, paired, per_class, present, scores_of
+from lib.report import figure
+from lib.report.result import write_table
+from lib.scores import IGNORE, Confusion, Interval, concluded, mcc, paired, per_class, present, scores_of
+from lib.task import Batch
 from lib.text import aligned
+from workloads.glacier import figures
+from workloads.glacier.figures import Shown
 
 MEASURES = ("mcc", "mean_iou")
-NETWORK = "network"
 _DRAWS = 2_000
 _WORST = 5  # scenes that the report names
+_SHOWN = 4  # tiles of each figure
 
 
 def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
@@ -66,6 +66,43 @@ def strongest(baselines: Mapping[str, np.ndarray]) -> str:
     return max(baselines, key=lambda name: mcc(baselines[name].sum(0)))
 
 
+class Tested:
+    """Counts of each tile, the first tiles as examples, and the tiles with most wrong pixels, one of a scene."""
+
+    def __init__(self, part: Any, classes: int):
+        """`part` are the `Tiles` that are met in their order."""
+        self.part, self.classes = part, classes
+        self.counts = np.zeros((0, classes, classes), np.int64)  # (tiles, classes, classes), rows are the truth
+        self.confusion, self.examples = Confusion(classes), list[Shown]()
+        self._worst: dict[int, tuple[int, Shown]] = {}  # by the number of the scene, the worst first
+
+    def add(self, batch: Batch, predicted: Tensor) -> None:
+        """Takes the next tiles with their answers, (B, S, S)."""
+        chosen = self.part.chosen[len(self.counts) : len(self.counts) + len(predicted)]
+        counts = tile_counts(predicted, batch["target"], self.classes).cpu().numpy()
+        self.counts = np.concatenate([self.counts, counts])
+        self.confusion.add(predicted.cpu(), batch["target"].cpu())
+        self.examples += figures.shown(batch, predicted, slice(_SHOWN - len(self.examples)))
+        wrong = counts.sum((1, 2)) - np.trace(counts, axis1=1, axis2=2)
+        scenes = self.part.store.table.scene[chosen]
+        for number, (scene, pixels) in enumerate(zip(scenes.tolist(), wrong.tolist(), strict=True)):
+            least = min(count for count, _ in self._worst.values()) if len(self._worst) == _SHOWN else -1
+            if pixels > self._worst.get(scene, (least,))[0]:
+                self._worst[scene] = pixels, figures.shown(batch, predicted, slice(number, number + 1))[0]
+                self._worst = dict(sorted(self._worst.items(), key=lambda item: -item[1][0])[:_SHOWN])
+
+    @property
+    def worst(self) -> list[Shown]:
+        """The tiles with most wrong pixels, each of another scene, the worst first."""
+        return [tile for _, tile in self._worst.values()]
+
+    def draw(self, classes: tuple[str, ...], folder: Path) -> None:
+        """Draws the confusion matrix, examples and the worst tiles into `plots`."""
+        figure.confusion(self.confusion.matrix, classes, folder / "plots" / "confusion.png", unit="pixels")
+        figures.predictions(self.examples, classes, folder / "plots" / "predictions.png")
+        figures.predictions(self.worst, classes, folder / "plots" / "worst.png")
+
+
 @dataclass(frozen=True)
 class Judged:
     """What a network and its baselines reached on the tiles of a part, all (tiles, classes, classes) counts.
@@ -79,60 +116,53 @@ class Judged:
     numbers: np.ndarray
     scenes: Sequence[str]
     units: Sequence[str]
-    name: str = NETWORK
+    name: str = "network"
 
     def text(self) -> str:
         """Returns tables for a person: every method, the gains over each baseline, and the worst scenes."""
-        return "\n\n".join([*self._beside(), self._worst()])
+        head, *rows = self._scenes()
+        more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
+        worst = f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
+        if not self.baselines:
+            return worst
+        units = [self.units[number] for number in self.numbers]
+        by_name = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
+        best, many = strongest(self.baselines), len(set(units))
+        some = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test"
+        where = some if len(self.numbers) < len(self.counts) else "The test"
+        gained = [
+            [f"{self.name} less {name}", *(one.signed for one in gain.values())] for name, gain in by_name.items()
+        ]
+        return (
+            f"{where}, {many:,} scenes or squares that the split keeps together:\n"
+            f"{aligned(self._methods(digits=4), left=[0])}\n\n{aligned([['gain', *MEASURES], *gained], left=[0])}\n"
+            f"{concluded(f'The {self.name}', best, 'MCC', by_name[best]['mcc'], many, 'scene')}\n\n{worst}"
+        )
 
     def write(self, folder: Path) -> None:
         """Writes baselines.csv, a row a method, and scenes.csv, a row a scene, the worst first."""
-        tables = {"scenes": self._scenes(), **({"baselines": self._methods(digits=6)} if self.baselines else {})}
-        for name, rows in tables.items():
-            with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
+        write_table(folder / "scenes.csv", self._scenes())
+        if self.baselines:
+            write_table(folder / "baselines.csv", self._methods(digits=6))
 
     def _methods(self, digits: int) -> list[list[str]]:
         """Returns the cells of a table: a row a method with its scores on the tiles that all were scored on."""
         every = {**self.baselines, self.name: self.counts[self.numbers]}
-        found = {name: scores_of(counts.sum(0), self.classes) for name, counts in every.items()}
-        columns = [*MEASURES, *(f"iou_{cls}" for cls in self.classes if f"iou_{cls}" in found[self.name])]
-        rows = [[name, *(f"{scores[key]:.{digits}f}" for key in columns)] for name, scores in found.items()]
+        by_name = {name: scores_of(counts.sum(0), self.classes) for name, counts in every.items()}
+        columns = [*MEASURES, *(f"iou_{cls}" for cls in self.classes if f"iou_{cls}" in by_name[self.name])]
+        rows = [[name, *(f"{scores[key]:.{digits}f}" for key in columns)] for name, scores in by_name.items()]
         return [["method", *columns], *rows]
-
-    def _beside(self) -> list[str]:
-        if not self.baselines:
-            return []
-        units = [self.units[number] for number in self.numbers]
-        found = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
-        best = strongest(self.baselines)
-        rows = [[f"{self.name} less {name}", *(one.signed for one in gain.values())] for name, gain in found.items()]
-        some = len(self.numbers) < len(self.counts)
-        where = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test" if some else "The test"
-        table = aligned([["gain", *MEASURES], *rows], left=[0])
-        return [
-            f"{where}, {len(set(units)):,} scenes or squares that the split keeps together:\n"
-            f"{aligned(self._methods(digits=4), left=[0])}",
-            f"{table}\n{concluded(f'The {self.name}', best, 'MCC', found[best]['mcc'], len(set(units)), 'scene')}",
-        ]
 
     def _scenes(self) -> list[list[str]]:
         """Returns the cells of a table: a row a scene, the lowest mean IoU first."""
-        names = sorted(set(self.scenes))
-        of = np.array([names.index(scene) for scene in self.scenes])
+        names, of = np.unique(np.asarray(self.scenes), return_inverse=True)
         by_scene = np.zeros((len(names), *self.counts.shape[1:]), np.int64)
         np.add.at(by_scene, of, self.counts)
         rows: list[tuple[float, list[str]]] = []
-        for name, counts in zip(names, by_scene, strict=True):
-            scores = scores_of(counts, self.classes)
-            if scores:
+        for name, counts in zip(names.tolist(), by_scene, strict=True):
+            if scores := scores_of(counts, self.classes):
                 iou = ["absent" if math.isnan(value) else f"{value:.4f}" for value in per_class(counts)["iou"]]
                 head = [f"{counts.sum()}", f"{1 - scores['accuracy']:.4f}", f"{scores['mcc']:.4f}"]
                 rows.append((scores["mean_iou"], [name, *head, f"{scores['mean_iou']:.4f}", *iou]))
         columns = ["scene", "pixels", "wrong", *MEASURES, *(f"iou_{cls}" for cls in self.classes)]
         return [columns, *(cells for _, cells in sorted(rows, key=lambda row: (row[0], row[1][0])))]
-
-    def _worst(self) -> str:
-        head, *rows = self._scenes()
-        more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
-        return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"

@@ -1,9 +1,8 @@
 """Losses of a segmentation with ignored pixels: focal, Dice, soft MCC and distance to boundaries.
 
 All are computed tile by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count`
-says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles
-with at least two classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever
-autocast says.
+says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles with at least two
+classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says.
 """
 
 from collections.abc import Sequence
@@ -17,11 +16,7 @@ from workloads.glacier.settings import Loss
 
 
 def weights(loss: Loss, step: int) -> dict[str, float]:
-    """Returns the weight of each term in a step.
-
-    The boundary's rises linearly: the regions must be found before their rims can be moved (Kervadec et al. 2021,
-    section 3.3, there as an increasing alpha).
-    """
+    """Returns the weight of each term in a step; the boundary's rises linearly (Kervadec et al. 2021, section 3.3)."""
     ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
     return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms}
 
@@ -53,7 +48,7 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
         p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:
-            total["focal"] = _weighted(_focal(log_p, truth, loss.gamma), truth, loss.class_weights).sum()
+            total["focal"] = _focal(log_p, truth, loss.gamma, loss.class_weights).sum()
         if loss.dice or loss.mcc:
             overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
             predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
@@ -68,21 +63,15 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
         return total
 
 
-def _focal(log_p: Tensor, truth: Tensor, gamma: float) -> Tensor:
-    """FL = -(1 - p_t)^gamma log p_t of each pixel (Lin et al., ICCV 2017, equation 4); 0 where it is ignored."""
-    log_pt = log_p.masked_fill(~truth, 0.0).sum(1)  # (B, H, W)
-    if gamma == 0:
-        return -log_pt
+def _focal(log_p: Tensor, truth: Tensor, gamma: float, class_weights: Sequence[float]) -> Tensor:
+    """FL = -(1 - p_t)^gamma log p_t of each pixel (Lin et al., ICCV 2017, equation 4), times its class's weight.
+
+    0 where a pixel is ignored. (B, K, H, W) -> (B, H, W).
+    """
+    log_pt = log_p.masked_fill(~truth, 0.0).sum(1)
     # A saturated pixel has 1 - p_t = 0, whose power below 1 has no finite slope
-    return -((-torch.expm1(log_pt)).clamp_min(1e-6) ** gamma) * log_pt
-
-
-def _weighted(focal: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tensor:
-    """(B, H, W) losses -> the same, each times the weight of its true class; as they are without weights."""
-    if not class_weights:
-        return focal
-    weight = focal.new_tensor(class_weights).view(-1, 1, 1)
-    return focal * (truth * weight).sum(1)
+    focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** gamma) * log_pt if gamma else -log_pt
+    return focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1) if class_weights else focal
 
 
 def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
@@ -118,8 +107,7 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
 
 
 def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
-    """The mean over a tile's valid pixels and its classes of phi_k p_k (Kervadec et al. 2019, equation 5): probability
-    inside a region lowers it, probability outside raises it, both by the distance to the rim. (B, K, H, W) -> (B)."""
+    """(B): the mean over valid pixels and present classes of phi_k p_k (Kervadec et al. 2019, equation 5)."""
     present = truth.flatten(2).any(2)  # (B, K)
     pixels = truth.flatten(1).sum(1).clamp_min(1)
     total = (p * distances.to(p.dtype)).sum((2, 3))
@@ -130,12 +118,10 @@ def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
 def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
     """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class.
 
-    Negative inside; in units of the longer side of the tile, so that the loss is of the order of 1 whatever its size.
-    The pixels on the inner side of a rim are at 0 and those on the outer side at 1 pixel, as in the code of Kervadec et
-    al. An absent class has no rim, and a tile of one class has none at all: zeros. Ignored pixels make no rim: the
-    distance goes to the next valid pixel of another class.
-
-    Made while collating: 512 x 512 takes about 30 ms for four classes on one core.
+    Negative inside; in units of the longer side of the tile. The pixels on the inner side of a rim are at 0 and those
+    on the outer side at 1 pixel, as in the code of Kervadec et al. An absent class has no rim, and a tile of one class
+    has none at all: zeros. Ignored pixels make no rim: the distance goes to the next valid pixel of another class.
+    512 x 512 takes about 30 ms for four classes on one core.
     """
     from scipy.ndimage import distance_transform_edt
 
@@ -152,6 +138,5 @@ def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
     for k in present:
         # the next pixel of another class is the next one of any of them, so one transform a class is enough
         outside = np.minimum.reduce([away[other] for other in present if other != k])
-        signed = np.where(mask == k, 1 - outside, away[k])
-        maps[k] = signed / max(mask.shape)
+        maps[k] = np.where(mask == k, 1 - outside, away[k]) / max(mask.shape)
     return maps

@@ -1,4 +1,7 @@
-"""Maps of whole scenes by one model or several: in overlapping windows, over all flips and turns."""
+"""Maps of whole scenes by one model or several: in overlapping windows, over all flips and turns.
+
+They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the names of the classes.
+"""
 
 import hashlib
 import itertools
@@ -6,7 +9,7 @@ import json
 import math
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +18,27 @@ import torch
 from torch import Tensor, nn
 
 from lib.errors import BadInput
+from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier import geotiff
 from workloads.glacier.augment import undo, view
-from workloads.glacier.data import layout, rasters, readers
+from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import padded, stamp_of
-from workloads.glacier.data.readers import Opened
-from workloads.glacier.data.scenes import Scene
+from workloads.glacier.data.readers import Opened, Unusable, Window
+from workloads.glacier.figures import COLOURS
 from workloads.glacier.settings import Prediction, Source
 
 _VIEWS = 8  # the flips and quarter turns of a square
 _USUAL = Prediction()
-_PERCENT_NODATA = 255  # in maps of percent
+_NODATA = 255  # in maps of percent, and in those of classes wherever no class has this code
+_TYPES = ("uint8", "uint16", "int16", "int32")  # of a map of classes: the smallest that holds all codes
 _MADE_BY = "MADE_BY"  # the tag of a map by which it is known as done
-
-
-@dataclass
-class Answer:
-    """What was predicted of a scene: (h, w) codes, and where they are wanted (classes, h, w) and (h, w) percent."""
-
-    codes: np.ndarray
-    probabilities: np.ndarray | None
-    uncertainty: np.ndarray | None
 
 
 class Written(UserDict[str, Any]):
     """The maps in a folder, by the names of their scenes; each is read when it is asked for."""
 
     def __getitem__(self, name: str) -> np.ndarray:
-        with rasters.raster(self.data[name]) as file:
+        with readers.raster(self.data[name]) as file:
             return file.read(1)
 
 
@@ -57,25 +52,38 @@ def masks(
 ) -> Mapping[str, np.ndarray]:
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
-    Pixels without data hold a number that is no code (see `geotiff.coding`). In `out` each map is written as NAME.tif
-    with its scene's georeference, with the rasters of `options` beside it, one scene after another in memory; a map
-    that these models and options have made of the same files is kept. A scene that cannot be read is named and left
-    out; raises BadInput if that leaves none.
+    Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
+    scene's georeference, with the rasters of `options` beside it, one scene after another in memory; a map that these
+    models and options have made of the same files is kept. A scene that cannot be read is named and left out; raises
+    BadInput if that leaves none.
     """
-    scenes, problems = _scenes(where, source)
-    made = _digest([asdict(source), asdict(options), size], models) if out else ""
+    if isinstance(where, Mapping):
+        folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
+        if len(folders) < len(source.bands):
+            raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
+        scenes, problems = layout.of_folders(folders, source)
+    else:
+        scenes, problems = layout.find(where, source, labelled=False)
+    digest = hashlib.blake2b(json.dumps([asdict(source), asdict(options), size]).encode(), digest_size=16)
+    for model in models if out else ():
+        for name, value in model.state_dict().items():
+            digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     predicted: dict[str, Any] = {}
     done = 0
     for scene in counted(scenes, "scenes predicted"):
         try:
-            stamp = _digest([made, stamp_of(scene.images)])
-            if out and _is_done(scene, out, options, stamp):
+            stamp = hashlib.blake2b(
+                f"{digest.hexdigest()}{stamp_of(scene.images)}".encode(), digest_size=16
+            ).hexdigest()
+            if out and _is_done(_paths(scene.name, out, options), stamp):
                 done += 1
             else:
                 with readers.opened(scene, source) as opened:
-                    codes = _predict(models, opened, size, out, options, stamp)
-            predicted[scene.name] = out / f"{scene.name}.tif" if out else codes
-        except rasters.Unusable as problem:
+                    planes = _predicted(models, opened, size, options)
+                    if out:
+                        _write(planes, opened, out, options, stamp)
+            predicted[scene.name] = out / f"{scene.name}.tif" if out else planes["map"][0]
+        except Unusable as problem:
             problems.append(str(problem))
     for problem in problems:
         print(f"Left out: {problem}")
@@ -86,32 +94,16 @@ def masks(
     return Written(predicted) if out else predicted
 
 
-def _predict(
-    models: Sequence[nn.Module], opened: Opened, size: int, out: Path | None, options: Prediction, stamp: str
-) -> np.ndarray:
-    """Predicts one scene; returns its codes, and writes its maps into `out`."""
-    answer = _answer(models, opened, size, options)
-    if out:
-        _write(answer, opened, out, options, stamp)
-    return answer.codes
+def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
+    """Returns the type of a map of these codes, and the number in it that stands for no data."""
+    name = next(n for n in _TYPES if np.iinfo(n).min <= min(codes) and max(codes) <= np.iinfo(n).max)
+    numbers = itertools.chain([_NODATA], range(np.iinfo(name).max, np.iinfo(name).min - 1, -1))
+    return np.dtype(name), next(number for number in numbers if number not in codes)
 
 
-def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scene], list[str]]:
-    if not isinstance(where, Mapping):
-        return layout.find(where, source, labelled=False)
-    folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
-    if len(folders) < len(source.bands):
-        raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
-    return layout.of_folders(folders, source)
-
-
-def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
-    """Hashes facts, and the weights of models."""
-    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
-    for model in models:
-        for name, value in model.state_dict().items():
-            digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+def filled(mask: np.ndarray, source: Source) -> np.ndarray:
+    """Returns a mask in which no data is the first class, for who takes no other codes than those of the classes."""
+    return np.where(mask == coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
 
 
 def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
@@ -120,67 +112,85 @@ def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
     return {**{kind: out / f"{name}_{kind}.tif" for kind in beside}, "map": out / f"{name}.tif"}
 
 
-def _is_done(scene: Scene, out: Path, options: Prediction, stamp: str) -> bool:
-    paths = _paths(scene.name, out, options)
-    return all(path.is_file() for path in paths.values()) and geotiff.tags_of(paths["map"]).get(_MADE_BY) == stamp
+def _is_done(paths: Mapping[str, Path], stamp: str) -> bool:
+    if not all(path.is_file() for path in paths.values()):
+        return False
+    try:
+        with readers.raster(paths["map"]) as file:
+            return file.tags().get(_MADE_BY) == stamp
+    except Unusable:
+        return False
 
 
-def _write(answer: Answer, opened: Opened, out: Path, options: Prediction, stamp: str) -> None:
-    """Writes a scene's files, the map last."""
-    source, place = opened.source, (opened.crs, opened.transform)
-    paths = _paths(opened.scene.name, out, options)
-    names = dict(zip(source.codes, source.classes, strict=True))
-    shades = itertools.cycle(geotiff.COLOURS)
-    colours = {code: next(shades) for code in source.codes}
-    for kind, planes in (("probabilities", answer.probabilities), ("uncertainty", answer.uncertainty)):
-        if planes is not None:
-            bands = source.classes if kind == "probabilities" else ["uncertainty"]
-            planes = planes.reshape(len(bands), opened.height, opened.width)
-            geotiff.write(paths[kind], planes, place, _PERCENT_NODATA, bands, {"UNIT": "percent"})
-    tags = {f"CLASS_{code}": name for code, name in names.items()} | {_MADE_BY: stamp}
-    _, nodata = geotiff.coding(source.codes)
-    geotiff.write(paths["map"], answer.codes[None], place, nodata, ["class"], tags, colours)
-
-
-def filled(mask: np.ndarray, source: Source) -> np.ndarray:
-    """Returns a mask in which no data is the first class, for who takes no other codes than those of the classes."""
-    return np.where(mask == geotiff.coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
-
-
-def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> Answer:
-    """Predicts a scene. Of each window the middle half is taken: a pixel is judged with its surroundings."""
-    dtype, nodata = geotiff.coding(opened.source.codes)
+def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> dict[str, np.ndarray]:
+    """Returns (1, h, w) codes as "map", and percent as `options` ask; of each window the middle half is taken."""
+    dtype, nodata = coding(opened.source.codes)
     codes, shape = np.asarray(opened.source.codes, dtype), (opened.height, opened.width)
-    result = Answer(
-        np.full(shape, nodata, dtype),
-        np.full((len(codes), *shape), _PERCENT_NODATA, np.uint8) if options.probabilities else None,
-        np.full(shape, _PERCENT_NODATA, np.uint8) if options.uncertainty else None,
-    )
+    planes = {"map": np.full((1, *shape), nodata, dtype)}
+    if options.probabilities:
+        planes["probabilities"] = np.full((len(codes), *shape), _NODATA, np.uint8)
+    if options.uncertainty:
+        planes["uncertainty"] = np.full((1, *shape), _NODATA, np.uint8)
     places = windows(*shape, size)
     while batch := list(itertools.islice(places, options.batch)):
         images = [padded(opened.bands(window), size) for window, _ in batch]
-        predicted = probabilities(models, torch.from_numpy(np.stack(images)), options.views)
-        for image, p, (window, part) in zip(images, predicted, batch, strict=True):
-            inner = tuple(
-                slice(cut.start - start, cut.stop - start) for cut, start in zip(part, window[:2], strict=True)
-            )
-            known = ~np.isnan(image[0][inner])
-            result.codes[part] = np.where(known, codes[p.argmax(0).numpy()[inner]], np.asarray(nodata, dtype))
-            if result.probabilities is not None:
-                percent = (100 * p[(slice(None), *inner)]).round().byte().numpy()
-                result.probabilities[(slice(None), *part)] = np.where(known, percent, _PERCENT_NODATA)
-            if result.uncertainty is not None:
-                result.uncertainty[part] = np.where(known, _entropy(p)[inner], _PERCENT_NODATA)
-    return result
+        each = probabilities(models, torch.from_numpy(np.stack(images)), options.views)
+        for image, p, ((top, left, _, _), part) in zip(images, each, batch, strict=True):
+            rows, columns = (slice(cut.start - n, cut.stop - n) for cut, n in zip(part, (top, left), strict=True))
+            p, is_seen, part = p[:, rows, columns], ~np.isnan(image[0, rows, columns]), (slice(None), *part)
+            planes["map"][part] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
+            if options.probabilities:
+                planes["probabilities"][part] = np.where(is_seen, (100 * p).round().byte().numpy(), _NODATA)
+            if options.uncertainty:  # entropy, in percent of that of equal chances
+                entropy = (-torch.xlogy(p, p).sum(0) / math.log(len(p))).clamp(0, 1)
+                planes["uncertainty"][part] = np.where(is_seen, (100 * entropy).round().byte().numpy(), _NODATA)
+    return planes
 
 
-def _entropy(p: Tensor) -> np.ndarray:
-    """(classes, S, S) -> (S, S) uint8: the entropy in percent of that of equal chances."""
-    entropy = -torch.xlogy(p, p).sum(0) / math.log(len(p))
-    return (100 * entropy.clamp(0, 1)).round().byte().numpy()
+def _write(planes: Mapping[str, np.ndarray], opened: Opened, out: Path, options: Prediction, stamp: str) -> None:
+    """Writes a scene's files, the map last."""
+    source = opened.source
+    tags = {f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)} | {_MADE_BY: stamp}
+    names = {"probabilities": source.classes, "uncertainty": ("uncertainty",), "map": ("class",)}
+    for kind, path in _paths(opened.scene.name, out, options).items():
+        is_map = kind == "map"
+        colours = dict(zip(source.codes, itertools.cycle(COLOURS), strict=False)) if is_map else {}
+        nodata = coding(source.codes)[1] if is_map else _NODATA
+        write(path, planes[kind], opened, nodata, names[kind], tags if is_map else {"UNIT": "percent"}, colours)
 
 
-def windows(height: int, width: int, size: int) -> Iterator[tuple[tuple[int, int, int, int], tuple[slice, slice]]]:
+def write(
+    path: Path,
+    planes: np.ndarray,
+    place: Opened,
+    nodata: int,
+    names: Sequence[str],
+    tags: Mapping[str, str],
+    colours: Mapping[int, str],
+) -> None:
+    """Writes (bands, h, w) with `names` and a scene's place, whole or not at all; `colours` are those of values."""
+    rasterio = readers.import_rasterio()
+    from rasterio.shutil import copy  # once it is known to be there
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    where = {"crs": place.crs, "transform": place.transform} if place.crs else {}
+    count, height, width = planes.shape
+    shape = {"height": height, "width": width, "count": count, "dtype": planes.dtype.name, "nodata": nodata}
+    options = {"compress": "DEFLATE", "blocksize": 512, "overview_resampling": "NEAREST" if colours else "AVERAGE"}
+    with rasterio.MemoryFile() as plain, rasterio.MemoryFile() as optimised:
+        with plain.open(driver="GTiff", tiled=True, blockxsize=512, blockysize=512, **shape, **where) as file:
+            file.write(planes)
+            file.descriptions = tuple(names)
+            file.update_tags(**tags)
+            if colours and planes.dtype in (np.uint8, np.uint16):
+                file.write_colormap(1, {value: (*bytes.fromhex(text[1:]), 255) for value, text in colours.items()})
+        with plain.open() as file:
+            copy(file, optimised.name, driver="COG", **options)
+        with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
+            aside.write_bytes(optimised.getbuffer())
+
+
+def windows(height: int, width: int, size: int) -> Iterator[tuple[Window, tuple[slice, slice]]]:
     """Yields (row, column, h, w) windows of at most `size`, each with the part of the scene that is taken from it."""
     for top, rows in _cores(height, size):
         for left, columns in _cores(width, size):

@@ -17,28 +17,18 @@ STRIDE = 32  # height and width are halved five times
 class UNet(nn.Module):
     """Maps tiles of `bands` channels to the logits of `classes`, in the tile's own size, a multiple of 32.
 
-    `widths` are the channels of the stem and of the four encoder stages, `depths` the residual blocks of each stage,
-    `decoder` the channels of the decoder's stages, the coarsest first. The defaults are ResNet-34 and the decoder of
-    segmentation_models_pytorch; narrower ones make the small preset. `blocks` holds the ten stages in the order of the
-    forward pass: stem, four encoder stages, five decoder stages.
+    `sizes` has the widths of the stem and of the four encoder stages, the residual blocks of each stage, and the
+    channels of the decoder's stages, the coarsest first. `blocks` holds the ten stages in the order of the forward
+    pass: stem, four encoder stages, five decoder stages.
     """
 
-    def __init__(
-        self,
-        bands: int,
-        classes: int,
-        widths: Sequence[int] = (64, 64, 128, 256, 512),
-        depths: Sequence[int] = (3, 4, 6, 3),
-        decoder: Sequence[int] = (256, 128, 64, 32, 16),
-    ):
+    def __init__(self, bands: int, classes: int, sizes: Model):
         super().__init__()
+        widths, depths, decoder = sizes.widths, sizes.depths, sizes.decoder
         if (len(widths), len(depths), len(decoder)) != (5, 4, 5):
             raise ValueError("A U-Net has five encoder widths, four depths and five decoder widths.")
-        stem = nn.Sequential(
-            nn.Conv2d(bands, widths[0], 7, stride=2, padding=3, bias=False),
-            nn.BatchNorm2d(widths[0]),
-            nn.ReLU(inplace=True),
-        )
+        first = nn.Conv2d(bands, widths[0], 7, stride=2, padding=3, bias=False)
+        stem = nn.Sequential(first, nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True))
         # The first stage follows a pooling that halves already
         encoder = [
             nn.Sequential(
@@ -53,11 +43,7 @@ class UNet(nn.Module):
         self.blocks = nn.ModuleList([stem, *encoder, *up])
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.head = nn.Conv2d(decoder[4], classes, 3, padding=1)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        """Draws weights as He et al. (ICCV 2015), so that variances stay the same through the ReLUs."""
-        for module in self.modules():
+        for module in self.modules():  # as He et al. (ICCV 2015), so that variances stay the same through the ReLUs
             if isinstance(module, nn.Conv2d) and module is not self.head:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
@@ -89,7 +75,7 @@ class Net(UNet):
     def __init__(
         self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
     ):
-        super().__init__(bands + len(indices), classes, sizes.widths, sizes.depths, sizes.decoder)
+        super().__init__(bands + len(indices), classes, sizes)
         self.indices = tuple(map(tuple, indices))
         self.register_buffer("mean", torch.zeros(bands + len(indices), 1, 1))
         self.register_buffer("deviation", torch.ones(bands + len(indices), 1, 1))
@@ -97,16 +83,11 @@ class Net(UNet):
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, bands, S, S) -> (B, classes, S, S). No data becomes the mean of its band."""
-        logits = super().forward(normalised(self, image))
+        if self.indices:
+            image = torch.cat([image, *(difference(image, *pair) for pair in self.indices)], 1)
+        normal = (image - self.mean) / self.deviation
+        logits = super().forward(torch.where(normal.isnan(), 0.0, normal))
         return logits if self.training or self.prior is None else logits + self.prior
-
-
-def normalised(net: nn.Module, image: Tensor) -> Tensor:
-    """(B, bands, S, S) -> (B, inputs, S, S): bands and the net's indices by its mean and deviation; no data is 0."""
-    if net.indices:
-        image = torch.cat([image, *(difference(image, *pair) for pair in net.indices)], 1)
-    normal = (image - net.mean) / net.deviation
-    return torch.where(normal.isnan(), 0.0, normal)
 
 
 def difference(image: Tensor, one: int, other: int) -> Tensor:
@@ -167,10 +148,7 @@ class Up(nn.Module):
 
 
 class ScSE(nn.Module):
-    """Concurrent spatial and channel squeeze and excitation: U_scSE = U_cSE + U_sSE (Roy et al. 2018, section 2).
-
-    The gate of a channel comes from the means of all channels through C/2 units, the gate of a pixel from its channels.
-    """
+    """Concurrent spatial and channel squeeze and excitation: U_scSE = U_cSE + U_sSE (Roy et al. 2018, section 2)."""
 
     def __init__(self, channels: int):
         super().__init__()

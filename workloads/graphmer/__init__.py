@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.task import Batch, Task
 from workloads.graphmer import tokens
-from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
+from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
 from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Settings
 from workloads.graphmer.tokens import IGNORE
 
@@ -47,6 +47,7 @@ class Graphmer(Task):
     _answers: "dict[str, Answers] | None" = None  # of the newest evaluation on the test set, for `report`
     _measured: Sequence[Mapping[str, Any]] = ()  # of its predictions, for `report`
     _weights: dict[str, Any] | None = None  # of the counts, as JSON has them
+    _taken: Mapping[str, Any] = {}  # what the run learned when it began
 
     @property
     def settings(self) -> Settings:
@@ -64,19 +65,13 @@ class Graphmer(Task):
     def data(self) -> "Data":
         from workloads.graphmer.data import Data
 
-        return Data(self.sources, self.sentinels, self.settings)
+        return Data(self.sources, self.sentinels, self.settings, self._taken)
 
     def describe_data(self) -> str:
         return self.data.describe()
 
     def fingerprint(self) -> str:
         return self.data.corpus.fingerprint()
-
-    def keep(self, folder: Path) -> None:
-        self.data.keep(folder)
-
-    def take_kept(self, folder: Path) -> str:
-        return self.data.take(folder)
 
     def datasets(self) -> dict[str, Any]:
         return self.data.datasets()
@@ -120,26 +115,7 @@ class Graphmer(Task):
     # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
-        chain, model = self.settings.chain, self.settings.model
-        return Ranker(
-            Shape(
-                chain.roots,
-                chain.vocabulary,
-                model.layers,
-                model.hidden,
-                model.heads,
-                model.feed_forward,
-                model.relations,
-                model.types,
-                model.relation_rank,
-                model.own_vectors,
-                model.dropout,
-                model.token_dropout,
-                model.pointer,
-                model.meanings,
-                model.decay,
-            )
-        )
+        return Ranker(self.settings.chain, self.settings.model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Lets the few weights that say how much the encoder counts move faster, and does not decay them.
@@ -194,13 +170,15 @@ class Graphmer(Task):
     # --- what is learned from data ----------------------------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:
-        """Returns the weights of the counts, fitted on training files."""
+        """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
+        if self._taken and "data" not in vars(self):  # in a prediction
+            return dict(self._taken)
         if self._weights is None:
             self._weights = self.data.fitted().as_json(self.data.corpus)
-        return {"counts": self._weights}
+        return {"counts": self._weights, **self.data.stored}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        self._weights = dict(values["counts"])
+        self._taken, self._weights = values, dict(values["counts"])
         if "data" in vars(self):
             self.data.use(self._weights)
 
@@ -267,7 +245,7 @@ class Graphmer(Task):
         """
         from workloads.graphmer.predicting.answers import predict
 
-        if self.kept_from is None and "data" not in vars(self):
+        if "corpus" not in self._taken and "data" not in vars(self):
             raise BadInput(
                 "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
                 "archive has up to 268 MB. Give the folder of the run, with data in it."

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,26 +20,16 @@ from workloads.graphmer.settings import NEAR
 Meant = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-class Read:
-    """What the encoder makes of questions: `queries` (Q, d), `meanings` and `meant` (Q, L, ...), and what it adds."""
-
-    def __init__(self, model: nn.Module, batch: Batch):
-        added = {name: value[:, 0].float() for name, value in model(batch).items()}
-        self.queries = added.pop("queries")
-        names = ("meanings", "meant", "places", "features", "types")
-        self.meanings, self.meant, self.places, self.features, self.types = (added[n].cpu().numpy() for n in names)
-
-    def __getitem__(self, chosen: np.ndarray) -> "Read":
-        part = Read.__new__(Read)
-        for name, value in vars(self).items():
-            setattr(part, name, value[torch.from_numpy(chosen)] if isinstance(value, torch.Tensor) else value[chosen])
-        return part
+def read(model: nn.Module, batch: Batch) -> dict[str, Any]:
+    """Returns what the encoder makes of Q questions: `queries` (Q, d) as a tensor, all else as arrays (Q, ...)."""
+    added = {name: value[:, 0].float() for name, value in model(batch).items()}
+    return {name: value if name == "queries" else value.cpu().numpy() for name, value in added.items()}
 
 
 class Scores:
     """Scores of questions of one relation and condition: by the counts, and with the encoder as far as its gates open.
 
-    `leave_out` leaves each question's own file out of the counts, where it is one of training.
+    `leave_out` leaves each question's own file, if it is one of training, out of the counts.
     """
 
     def __init__(
@@ -47,8 +38,8 @@ class Scores:
         self.data, self.asked, self.among = data, asked, among
         self.rows = rows or data.collator.of_questions(asked)[1]
         self.own_rows = np.arange(len(asked))
-        self.found = data.scorer.counts.found(asked, among, leave_out)
-        self.prior = data.scorer.prior(asked, among, leave_out, self.found)
+        self.features = data.scorer.counts.found(asked, among, leave_out)
+        self.prior = data.scorer.prior(asked, among, leave_out, self.features)
         self.places = data.scorer.places(asked, self.rows, self.own_rows)
 
     def counted(self, added: np.ndarray | float = 0.0, meant: Meant | None = None) -> np.ndarray:
@@ -56,33 +47,31 @@ class Scores:
         places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
         return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, self.own_rows, places, meant)
 
-    def encoded(self, read: Read, vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
+    def encoded(self, added: dict[str, Any], vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
         """Returns a function of two gates, of trust and of likeness, that returns (Q, C).
 
-        `vectors` (C, 2, d) are those of the candidates, and their origins.
+        `added` is what `read` returns, `vectors` (C, 2, d) are those of the candidates, and their origins.
         """
-        vectors, origins = vectors[:, 0], vectors[:, 1].cpu().numpy()
-        weighted = self.data.scorer.weighted(self.found, self.among, read.features, read.types)
-        product = (read.queries @ vectors.T).float().cpu().numpy()
-        places = read.places[:, : self.places.shape[1]]
-
+        origins, places = vectors[:, 1].cpu().numpy(), added["places"][:, : self.places.shape[1]]
+        weighted = self.data.scorer.weighted(self.features, self.among, added["features"], added["types"])
+        alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
         kind = self.data.corpus.entity_type[self.among.entities]
         elsewhere = self.data.scorer.counts.elsewhere(self.asked, self.among)
 
         def meant(question: np.ndarray, root: np.ndarray, column: np.ndarray) -> np.ndarray:
-            product = np.einsum("nd,nd->n", read.meanings[question, root], origins[column])
-            weights, is_elsewhere = read.meant[question, root], elsewhere[question, column]
+            product = np.einsum("nd,nd->n", added["meanings"][question, root], origins[column])
+            weights, is_elsewhere = added["meant"][question, root], elsewhere[question, column]
             product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
             of_near = weights[:, -len(NEAR) - 1 :]
             for at, name in enumerate(NEAR):
-                product += of_near[:, at] * self.found.dense[name][question, column]
+                product += of_near[:, at] * self.features.dense[name][question, column]
             return np.clip(product + of_near[:, -1] * is_elsewhere, -MOST_MEANT, MOST_MEANT)
 
         @cache
         def trusting(trust: float) -> np.ndarray:
             return self.counted(trust * places, lambda *at: trust * meant(*at)) + trust * weighted
 
-        return lambda trust, likeness: trusting(trust) + likeness * product if trust or likeness else self.counted()
+        return lambda trust, likeness: trusting(trust) + likeness * alike if trust or likeness else self.counted()
 
 
 class Answering:
@@ -94,41 +83,33 @@ class Answering:
 
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model
+        self.gate = model.get_buffer("gate")  # (conditions, 2) how far trust and likeness are opened
         self._latest: tuple[CandidateSet, torch.Tensor] | None = None  # that most questions in a row have
 
     @cached_property
     def vectors(self) -> torch.Tensor:
         """(E, 2, d) the vectors and origins of all entities."""
-        parts = []
-        for chosen in np.array_split(np.arange(len(self.data.corpus.entity_type)), 16):
-            of = {name: value.to(self.device) for name, value in self.data.table.of(chosen).items()}
-            parts.append(self.model(of).float())
-        return torch.cat(parts)
-
-    @property
-    def gate(self) -> torch.Tensor:
-        """(conditions, 2) how far trust and likeness are opened."""
-        return self.model.get_buffer("gate")
-
-    @property
-    def device(self) -> torch.device:
-        return self.gate.device
+        parts = np.array_split(np.arange(len(self.data.corpus.entity_type)), 16)
+        batches = ({n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()} for part in parts)
+        return torch.cat([self.model(batch).float() for batch in batches])
 
     def of(self, among: CandidateSet) -> torch.Tensor:
         """(C, 2, d) the vectors and origins of candidates."""
         if self._latest is None or self._latest[0] is not among:
-            self._latest = among, self.vectors[torch.from_numpy(among.entities).to(self.device)]
+            self._latest = among, self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
         return self._latest[1]
 
-    def gates(self, condition: int) -> tuple[float, float]:
-        """Returns how far trust and likeness are opened."""
-        trust, likeness = self.gate[condition].tolist()
-        return trust, likeness
+    def encoded(
+        self, asked: Questions, among: CandidateSet, leave_out: bool = False
+    ) -> tuple[np.ndarray, Callable[[float, float], np.ndarray]]:
+        """Returns the scores (Q, C) by the counts, and a function of two gates that returns those with the encoder."""
+        batch, rows = self.data.collator.of_questions(asked)
+        scores = Scores(self.data, asked, among, rows, leave_out)
+        added = read(self.model, {name: value.to(self.gate.device) for name, value in batch.items()})
+        return scores.counted(), scores.encoded(added, self.of(among))
 
     @torch.no_grad()
     def scores(self, asked: Questions, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
         """Returns the scores (Q, C) by the counts, and with the encoder; all questions are of one condition."""
-        arrays, rows = self.data.collator.of_questions(asked)
-        read = Read(self.model, {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()})
-        scores = Scores(self.data, asked, among, rows)
-        return scores.counted(), scores.encoded(read, self.of(among))(*self.gates(int(asked.condition[0])))
+        counted, encoded = self.encoded(asked, among)
+        return counted, encoded(*self.gate[int(asked.condition[0])].tolist())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,13 +12,15 @@ from lib.training.order import mix, permutation
 from workloads.graphmer import tokens
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Questions
-from workloads.graphmer.entities import EntityTable
 from workloads.graphmer.model import IMPOSSIBLE
 from workloads.graphmer.ragged import Groups, expand
-from workloads.graphmer.rows import Layout, Rows
-from workloads.graphmer.scoring import NOWHERE, Sampler, Scorer
-from workloads.graphmer.settings import CONDITIONS, Objective
+from workloads.graphmer.rows import Rows
+from workloads.graphmer.scoring import NOWHERE, Sampler
+from workloads.graphmer.settings import CONDITIONS
 from workloads.graphmer.tokens import IGNORE
+
+if TYPE_CHECKING:
+    from workloads.graphmer.data import Data
 
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
 
@@ -48,17 +51,11 @@ class Samples:
         of_windows, places = Groups(corpus.window_of[triples]).places(self.windows)
         of_heads, others = Groups(head).places(heads)
         self.facts = np.concatenate([triples[places], triples[others]])
-        sizes = np.concatenate(
-            [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
-        )
-        self.begin = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        text = (
-            np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))])
-            if len(corpus.text)
-            else np.zeros(1, int)
-        )
+        sizes = [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
+        self.begin = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+        text = np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))]) if len(corpus.text) else np.zeros(1)
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
-        self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
+        self.lengths = np.concatenate([size.astype(np.int64), np.zeros(len(heads), np.int64)])
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -131,135 +128,102 @@ class Collator:
     word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
     """
 
-    def __init__(
-        self, corpus: Corpus, scorer: Scorer, sampler: Sampler, table: EntityTable, samples: Samples,
-        objective: Objective, layout: Layout, facts: int, vocabulary: int,
-    ):  # fmt: skip
-        self.corpus, self.scorer, self.sampler, self.table, self.samples = corpus, scorer, sampler, table, samples
-        self.objective, self.layout, self.facts, self.vocabulary = objective, layout, facts, vocabulary
+    def __init__(self, data: "Data"):
+        self.corpus, self.scorer, self.table, self.samples = data.corpus, data.scorer, data.table, data.samples
+        self.layout, self.chain, self.objective = data.layout, data.settings.chain, data.settings.objective
+        self.sampler = Sampler(data.scorer, np.flatnonzero(~data.structural), self.objective.candidates)
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
-        corpus, index = self.corpus, np.asarray(items)
-        row, triple, slot = self._facts_of(index, generator)
-        first = np.searchsorted(row, np.arange(len(index)))
-        with_text = index < len(self.samples.windows)
-        asked = self._questions(row, triple, slot, with_text, generator)
-        of_rows = asked.window[first]
-        is_hidden = asked.hidden >= 0
-        drop = self._dropped(of_rows, generator)
-        rows = self.layout.rows(of_rows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
-        tail = corpus.tail[triple]
-        uniform = torch.rand(len(corpus.entity_type), generator=generator).numpy()
-        among, chance = self.sampler.draw(tail, rows.word[rows.word >= 0], corpus.window_file[of_rows], uniform)
-        question, other = self.scorer.true_tails(asked)
-        column = among.place[other]
-        false = (column >= 0) & (other != tail[question])
-        excluded = question[false], column[false]
-        return Drawn(asked, tail, row, slot, rows, among, among.place[tail].astype(np.int64), chance, excluded)
+        corpus, samples, index = self.corpus, self.samples, np.asarray(items)
 
-    def _facts_of(self, index: np.ndarray, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(B) samples -> (Q) the row of each fact that is drawn, its triple, its place in the row."""
-        begin, end = self.samples.begin[index], self.samples.begin[index + 1]
+        def uniform(*shape: int) -> np.ndarray:
+            return torch.rand(shape, generator=generator).numpy()
+
+        # A few facts of each sample
+        begin, end = samples.begin[index], samples.begin[index + 1]
         row, at = expand(begin, end - begin)
-        order = np.lexsort((torch.rand(len(row), generator=generator).numpy(), row))
+        order = np.lexsort((uniform(len(row)), row))
         slot = np.arange(len(row)) - np.searchsorted(row, row)
-        few = slot < self.facts
-        return row[few], self.samples.facts[at[order[few]]], slot[few]
-
-    def _questions(
-        self, row: np.ndarray, triple: np.ndarray, slot: np.ndarray, with_text: np.ndarray, generator: torch.Generator
-    ) -> Questions:
-        """Draws whose name is hidden: in a share of the texts some, and with each all facts of that name."""
-        name = self.corpus.name[self.corpus.tail[triple]]
-        hides = with_text & (torch.rand(len(with_text), generator=generator).numpy() < self.objective.masked_ratio)
-        picked = hides[row] & ((torch.rand(len(row), generator=generator).numpy() < _HIDDEN) | (slot == 0))
-        code = row * len(self.corpus.word_list) + name
+        few = slot < self.chain.facts
+        row, triple, slot = row[few], samples.facts[at[order[few]]], slot[few]
+        # In a share of the texts some names are hidden, and with each all facts of that name
+        with_text, tail = index < len(samples.windows), corpus.tail[triple]
+        hides = with_text & (uniform(len(index)) < self.objective.masked_ratio)
+        picked = hides[row] & ((uniform(len(row)) < _HIDDEN) | (slot == 0))
+        code = row * len(corpus.word_list) + corpus.name[tail]
         condition = np.where(np.isin(code, code[picked]), MASKED, FULL_TEXT)
-        return Questions.of_facts(self.corpus, triple, np.where(with_text[row], condition, NAME_ONLY))
-
-    def _dropped(self, window: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        """(B) windows -> (B) how many parts of the head's path are left out, so that files are not known by theirs."""
-        draws = torch.rand(2, len(window), generator=generator).numpy()
-        parts = np.diff(self.corpus.part_offsets)[self.corpus.head[window]]
-        return np.where(draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0)
+        asked = Questions.of_facts(corpus, triple, np.where(with_text[row], condition, NAME_ONLY))
+        # Parts of the heads' paths are left out, so that files are not known by theirs
+        windows = asked.window[np.searchsorted(row, np.arange(len(index)))]
+        draws, parts = uniform(2, len(index)), np.diff(corpus.part_offsets)[corpus.head[windows]]
+        drop = np.where(draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0)
+        is_hidden = asked.hidden >= 0
+        rows = self.layout.rows(windows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
+        shown, files = rows.word[rows.word >= 0], corpus.window_file[windows]
+        among, chance = self.sampler.draw(tail, shown, files, uniform(len(corpus.entity_type)))
+        excluded = self.scorer.other_tails(asked, tail, among)
+        return Drawn(asked, tail, row, slot, rows, among, among.place[tail].astype(np.int64), chance, excluded)
 
     def training(self, items: Sequence[int], generator: torch.Generator) -> Batch:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
         drawn, size = self.draw(items, generator), len(items)
-        arrays = {**self._of_rows(drawn.rows), **self._of_facts(drawn, size)}
-        if self.objective.mlm_steps:
-            arrays |= self._masked_spans(arrays["roots"], generator)
-        chance = torch.from_numpy(drawn.chance.astype(np.float32))
-        shared = {**self.table.of(drawn.among.entities), "chance": chance}
-        of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
-        return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
-
-    def _of_facts(self, drawn: Drawn, size: int) -> dict[str, np.ndarray]:
-        """Returns the arrays (B, G, ...) of a training batch."""
-        asked, among, corpus = drawn.asked, drawn.among, self.corpus
-        found = self.scorer.counts.found(asked, among, leave_out=True)
-        prior = self.scorer.prior(asked, among, True, found)
+        asked, among, corpus, counts = drawn.asked, drawn.among, self.corpus, self.scorer.counts
+        features = counts.found(asked, among, leave_out=True)
+        prior = self.scorer.prior(asked, among, True, features)
         prior[drawn.excluded] = IMPOSSIBLE
-        own = self.scorer.counts.own_count(asked, among) * np.float32(self.objective.own_file)
         sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
         boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)
-        heads = drawn.asked[np.searchsorted(drawn.row, np.arange(size))]
 
         def laid(values: np.ndarray, otherwise: float = 0) -> np.ndarray:
             array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
             array[drawn.row, drawn.slot] = values
             return array
 
-        return {
+        arrays = {
+            **_of_rows(drawn.rows),
             "relation": laid(asked.relation),
             "condition": laid(asked.condition.astype(np.int64)),
             "gold": laid(drawn.gold, IGNORE),
             "distance": laid(drawn.rows.distance(drawn.row, asked.hidden), 1),
             "prior": laid(prior),
-            "own": laid(own),
-            "features": laid(found.stacked()),
+            "own": laid(counts.own_count(asked, among) * np.float32(self.objective.own_file)),
+            "features": laid(features.stacked()),
             "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), NOWHERE),
-            "near": self.scorer.near(heads, among),
+            "near": self.scorer.near(asked[np.searchsorted(drawn.row, np.arange(size))], among),
             "boost": laid(boost[:, 0]),
             "sibling": laid(sibling * boost[:, 1:]),
         }
+        if self.objective.mlm_steps:
+            arrays |= self._masked_spans(arrays["roots"], generator)
+        shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
+        of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
+        return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
 
     def queries(self, queries: Sequence[Query]) -> Batch:
         """Returns an evaluation batch of B queries: roots, within, relation, condition, distance, triple, as above."""
         triple = np.array([q.triple for q in queries])
         asked = Questions.of_facts(self.corpus, triple, np.array([CONDITIONS.index(q.condition) for q in queries]))
-        arrays = {**self.of_questions(asked)[0], "triple": triple}
-        return {name: torch.from_numpy(value) for name, value in arrays.items()}
+        return {**self.of_questions(asked)[0], "triple": torch.from_numpy(triple)}
 
-    def of_questions(self, asked: Questions) -> tuple[dict[str, np.ndarray], Rows]:
+    def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
         own = np.arange(len(asked))
         is_hidden = asked.hidden >= 0
         with_text = asked.condition != NAME_ONLY
         rows = self.layout.rows(asked.window, with_text, own[is_hidden], asked.hidden[is_hidden])
         arrays = {
-            **self._of_rows(rows),
+            **_of_rows(rows),
             "relation": asked.relation[:, None],
             "condition": asked.condition.astype(np.int64)[:, None],
             "distance": rows.distance(own, asked.hidden)[:, None],
         }
-        return arrays, rows
-
-    @staticmethod
-    def _of_rows(rows: Rows) -> dict[str, np.ndarray]:
-        return {
-            "roots": rows.ids,
-            "within": np.minimum(rows.within, tokens.LONGEST_WORD - 1),
-            "word": rows.word,
-            "owner": rows.owner,
-            "is_self": rows.is_self,
-        }
+        return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
 
     def _masked_spans(self, roots: np.ndarray, generator: torch.Generator) -> dict[str, np.ndarray]:
         """Masks spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % as is."""
-        masked, targets = roots.copy(), np.full_like(roots, IGNORE)
+        masked, targets, first = roots.copy(), np.full_like(roots, IGNORE), len(tokens.SPECIALS)
         for ids, target in zip(masked, targets, strict=True):
             length = int((ids != tokens.PAD).sum())
             budget = round(self.objective.mlm_ratio * length)
@@ -268,13 +232,18 @@ class Collator:
                 longest = min(self.objective.mlm_longest_span, budget)
                 span = min(longest, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
                 start = int(float(draws[1]) * max(1, length - span + 1))
-                chosen = np.arange(start, min(start + span, length))
+                places = np.arange(start, min(start + span, length))
                 budget -= span
-                chosen = chosen[(ids[chosen] >= len(tokens.SPECIALS)) & (target[chosen] == IGNORE)]
-                target[chosen] = ids[chosen]
+                places = places[(ids[places] >= first) & (target[places] == IGNORE)]
+                target[places] = ids[places]
                 if draws[2] < 0.8:
-                    ids[chosen] = tokens.MASK
+                    ids[places] = tokens.MASK
                 elif draws[2] < 0.9:
-                    random = torch.randint(len(tokens.SPECIALS), self.vocabulary, (len(chosen),), generator=generator)
-                    ids[chosen] = random.numpy()
+                    pieces = torch.randint(first, self.chain.vocabulary, (len(places),), generator=generator)
+                    ids[places] = pieces.numpy()
         return {"masked_roots": masked, "root_targets": targets}
+
+
+def _of_rows(rows: Rows) -> dict[str, np.ndarray]:
+    within = np.minimum(rows.within, tokens.LONGEST_WORD - 1)
+    return {"roots": rows.ids, "within": within, "word": rows.word, "owner": rows.owner, "is_self": rows.is_self}

@@ -294,12 +294,19 @@ def _read_text(
     graph: Graph, sources: Sources | None, words: dict[str, int], processes: int
 ) -> tuple[np.ndarray, Lines]:
     """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
+
+    def contents(file: str) -> tuple[bytes]:
+        assert sources
+        try:
+            return (sources.read(file),)
+        except OSError as error:
+            raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
+
     files = sorted({e.file for e in graph.entities.values() if e.file}) if sources else []
-    jobs = ((_content(sources, file),) for file in files)  # type: ignore[arg-type]
     parts: list[np.ndarray] = []
     lines: Lines = {}
     length = 0
-    for file, read in zip(files, readers.run("words", jobs, len(files), processes), strict=True):
+    for file, read in zip(files, readers.run("words", files, contents, processes), strict=True):
         if isinstance(read, readers.Lost):
             raise BadInput(f"{file}: {read.reason}, though it was read before. Run again, or leave the file out.")
         own, numbers, starts = read
@@ -308,13 +315,6 @@ def _read_text(
         lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
         length += len(numbers)
     return np.concatenate(parts) if parts else np.zeros(0, np.int64), lines
-
-
-def _content(sources: Sources, file: str) -> bytes:
-    try:
-        return sources.read(file)
-    except OSError as error:
-        raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
 
 
 def _learn_pieces(

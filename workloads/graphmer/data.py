@@ -1,11 +1,11 @@
 """The data of a run: the graph, the arrays made from it, and the samples that training and evaluation draw."""
 
 import hashlib
-import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from lib.machine import platform
 from lib.task import Batch
 from lib.training import splits
 from workloads.codegraph import ontology, records, trees
-from workloads.codegraph.graph import build_cached, content_key
+from workloads.codegraph.graph import build as build_graph
+from workloads.codegraph.graph import content_key
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.chains import Collator, Queries, Samples
@@ -25,12 +26,11 @@ from workloads.graphmer.counts import Counts
 from workloads.graphmer.entities import EntityTable
 from workloads.graphmer.fitting import fit
 from workloads.graphmer.rows import Layout
-from workloads.graphmer.scoring import Sampler, Scorer, Weights
+from workloads.graphmer.scoring import Scorer, Weights
 from workloads.graphmer.settings import Settings
 
 # The code that makes the cached arrays
 _MAKERS = [*(Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")), Path(splits.__file__)]
-CORPUS, ONTOLOGY, _ABOUT = "corpus.npz", "ontology.yaml", "about.json"  # what a run keeps
 _SHOWN = 20  # of the files and lines that are left out
 
 
@@ -38,10 +38,16 @@ class Data:
     """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
 
     `given` are its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the
-    patterns of file names by which a graph is recognised. `kept` is the folder with what an earlier session made of it.
+    patterns of file names by which a graph is recognised. `begun` has what `stored` was when the run began.
     """
 
-    def __init__(self, given: Sequence[Path], sentinels: tuple[str, ...], settings: Settings):
+    def __init__(
+        self,
+        given: Sequence[Path],
+        sentinels: tuple[str, ...],
+        settings: Settings,
+        begun: Mapping[str, Any] = MappingProxyType({}),
+    ):
         self.given, self.settings = tuple(given), settings
         if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
             raise BadInput(
@@ -58,7 +64,7 @@ class Data:
         self.is_graph = bool(graphs)
         self._used: Mapping[str, Any] | None = None
         self.cache = platform.detect().scratch_dir / "graphmer"
-        self.kept: Path | None = None
+        self.changed = self._resume(begun) if "corpus" in begun else ""  # a sentence, if the data is another now
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
@@ -87,18 +93,17 @@ class Data:
     @cached_property
     def graph(self) -> Graph:
         """The validated graph. Prints what was left out. Raises BadInput."""
-        limit = self.settings.bad_input_limit
+        limit, warnings = self.settings.bad_input_limit, []
         if self.is_graph:
             graph = records.read(self.given, limit)
+            warnings = ontology.check(graph, self.rules)
         else:
-            graph = build_cached(self.sources, self.cache)
+            graph = build_graph(self.sources)
             own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
             check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
-        report = ontology.validate(graph, self.rules, strict=not self.is_graph)
-        report.raise_if_bad()
         left_out = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
         more = [f"Left out {len(left_out) - _SHOWN:,} more"] if len(left_out) > _SHOWN else []
-        for line in [*left_out[:_SHOWN], *more, *report.warnings]:
+        for line in [*left_out[:_SHOWN], *more, *warnings]:
             print(printable(line))
         return graph
 
@@ -116,7 +121,7 @@ class Data:
 
     def _read_or_built(self) -> Corpus:
         """Returns the arrays, from the cache where the same data and settings made them before. Raises BadInput."""
-        path = self.cache / f"corpus-{self._corpus_key()}.npz"
+        path = self._cached
         try:
             if path.is_file():
                 return Corpus.load(path)
@@ -142,48 +147,54 @@ class Data:
         files = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in {".jsonl", ".yaml"}]
         return hashlib.sha256("".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files).encode()).hexdigest()
 
-    def _corpus_key(self) -> str:
-        """Hashes the data, the code that makes the arrays, and the settings that they depend on."""
+    @cached_property
+    def _cached(self) -> Path:
+        """The file of the arrays, named by a hash of the data, of the code that makes them, and of their settings."""
         digest = hashlib.sha256((self.content if self.is_graph else content_key(self.sources)).encode())
         for file in _MAKERS:
             digest.update(file.read_bytes())
         digest.update(repr((self.settings.chain, self.settings.split, self.settings.bad_input_limit)).encode())
-        return digest.hexdigest()[:16]
+        return self.cache / f"corpus-{digest.hexdigest()[:16]}.npz"
 
-    # --- what is kept with a run ----------------------------------------------------------------------------------
+    # --- what is stored with a run --------------------------------------------------------------------------------
 
-    def keep(self, folder: Path) -> None:
-        """Writes the arrays, the ontology, and what `take` tells by whether they are this data's."""
-        self.corpus.save(folder / CORPUS)
-        (folder / ONTOLOGY).write_bytes(Path(self.rules.source).read_bytes())
-        about = json.loads((self.kept / _ABOUT).read_text("utf-8")) if self.kept else self._about()
-        (folder / _ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+    @cached_property
+    def stored(self) -> dict[str, Any]:
+        """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
+        versions = {} if self.given else {tree.name: tree.version for tree in self.sources.trees}
+        about = {"names": self._names(), "versions": versions, "content": self.content, "settings": self._made_with()}
+        files = (
+            {"corpus": self._cached, "ontology": Path(self.rules.source)}
+            if self.corpus and self._cached.is_file()
+            else {}
+        )
+        return {**files, "about": about}
 
-    def take(self, folder: Path) -> str:
-        """Goes on with what `keep` wrote, unless it is of another source or of other settings.
+    def _resume(self, begun: Mapping[str, Any]) -> str:
+        """Takes what `stored` was when the run began, unless it is of another source or of other settings.
 
-        Returns a sentence where the source has other content by now, or the arrays are of another version.
+        Returns a sentence if the source has changed since, or this version cannot read the arrays.
         """
         try:
-            about = json.loads((folder / _ABOUT).read_text("utf-8"))
-            names, made_with, content, was = (about[name] for name in ("names", "settings", "content", "versions"))
+            about = begun["about"]
+            names, made_with, content, versions = (about[name] for name in ("names", "settings", "content", "versions"))
             if (names, made_with) != (self._names(), self._made_with()):
                 return ""
-            corpus, rules = Corpus.load(folder / CORPUS), ontology.load(folder / ONTOLOGY)
+            corpus, rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-            return f"The corpus that is kept in {folder} cannot be read by this version ({error}); it is built again."
-        self.kept, self.corpus, self.rules = folder, corpus, rules
+            return f"The corpus in {begun['corpus']} cannot be read by this version ({error}); it is built again."
+        self.corpus, self.rules = corpus, rules
+        self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
         try:
             changed = "has changed" if self.content != content else ""
         except BadInput as error:
             changed = f"cannot be read as then ({error})"
         if not changed:
             return ""
-        then = ", ".join(f"{name} {version}" for name, version in was.items())
+        then = ", ".join(f"{name} {version}" for name, version in versions.items()) or ", ".join(map(str, self.given))
         return (
-            f"The data of this run, {then or ', '.join(map(str, self.given))}, {changed} since the run began. It goes "
-            f"on with the corpus that it began with, which is kept in {folder}. For the data of now start a run under "
-            "another run.name."
+            f"The data of this run, {then}, {changed} since the run began. Resuming with the original corpus, "
+            f"{begun['corpus']}; to use the new data, choose another run.name."
         )
 
     def _names(self) -> list[str]:
@@ -193,15 +204,6 @@ class Data:
 
     def _made_with(self) -> str:
         return repr((self.settings.chain, self.settings.split))
-
-    def _about(self) -> dict[str, Any]:
-        versions = {} if self.given else {tree.name: tree.version for tree in self.sources.trees}
-        return {
-            "names": self._names(),
-            "versions": versions,
-            "content": self.content,
-            "settings": self._made_with(),
-        }
 
     # --- what is read of it ---------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class Data:
             where += f", and {len(packages)} packages ({', '.join(packages)})" if packages else ""
         elif packages:
             where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
-        return f"{where}.\n{self.corpus.summary()}."
+        return "\n".join(filter(None, [f"{where}.\n{self.corpus.summary()}.", self.changed]))
 
     @cached_property
     def allowed(self) -> np.ndarray:
@@ -271,18 +273,7 @@ class Data:
 
     @cached_property
     def collator(self) -> Collator:
-        chain, objective = self.settings.chain, self.settings.objective
-        return Collator(
-            self.corpus,
-            self.scorer,
-            Sampler(self.scorer, np.flatnonzero(~self.structural), objective.candidates),
-            self.table,
-            self.samples,
-            objective,
-            self.layout,
-            chain.facts,
-            chain.vocabulary,
-        )
+        return Collator(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""

@@ -5,7 +5,6 @@ embeddings, attention that decays with distance on the graph. Its leaves are one
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from workloads.graphmer import tokens
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_REFERENCES
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_REFERENCES, Chain, Model
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -26,27 +25,6 @@ _UNSEEN = -1e4  # what attention adds where it does not go
 def room(candidates: int, facts: int) -> int:
     """Returns how many candidates a batch has at most: those asked for, or twice its facts where these are more."""
     return max(candidates, 2 * facts)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of the ranker and of the chain that it reads."""
-
-    roots: int
-    vocabulary: int
-    layers: int
-    hidden: int
-    heads: int
-    feed_forward: int
-    relations: int
-    types: int
-    relation_rank: int
-    own_vectors: int
-    dropout: float
-    token_dropout: float
-    pointer: bool
-    meanings: bool
-    decay: float
 
 
 def sinusoids(positions: int, hidden: int, longest: float = 200.0) -> Tensor:
@@ -79,8 +57,13 @@ class HGat(nn.Module):
         """leaves (B, G, d), relation (B, G), roots (B, L, d), span (B, G, L) bool -> (B, G, d)."""
         # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
         # F.embedding and not [relation]: its backward pass is deterministic, on a GPU too
-        to_leaf = F.embedding(relation, self._transposed(self.attend_leaf))  # (B, G, d)
-        to_head = F.embedding(relation, self._transposed(self.attend_head))
+        up, down = self.up.view(self.relations, self.rank, -1), self.down.view(-1, self.relations, self.rank)
+
+        def transposed(vectors: Tensor) -> Tensor:  # W_r^T a_r of each relation, (relations, d)
+            return vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
+
+        to_leaf = F.embedding(relation, transposed(self.attend_leaf))  # (B, G, d)
+        to_head = F.embedding(relation, transposed(self.attend_head))
         scores = (leaves * to_leaf).sum(-1, keepdim=True) + to_head @ roots.mT  # (B, G, L)
         scores = F.leaky_relu(scores, 0.2).masked_fill(~span, _UNSEEN)
         mixed = scores.softmax(-1).to(roots.dtype) @ roots  # (B, G, d)
@@ -88,17 +71,11 @@ class HGat(nn.Module):
         chosen = F.one_hot(relation, self.relations)[..., None].to(inner.dtype)
         return leaves + mixed + ((inner * chosen).flatten(-2) @ self.up)
 
-    def _transposed(self, vectors: Tensor) -> Tensor:
-        """(relations, d) -> W_r^T a_r of each relation, (relations, d)."""
-        up = self.up.view(self.relations, self.rank, -1)
-        down = self.down.view(-1, self.relations, self.rank)
-        return vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
-
 
 class Block(nn.Module):
     """A pre-norm transformer layer with an additive attention bias."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Model):
         super().__init__()
         self.heads, self.dropout = shape.heads, shape.dropout
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
@@ -131,12 +108,12 @@ class Ranker(nn.Module):
     on validation, and training does not read it.
     """
 
-    def __init__(self, shape: Shape):
+    def __init__(self, chain: Chain, shape: Model):
         super().__init__()
         self.shape = shape
         d, conditions = shape.hidden, len(CONDITIONS)
-        self.token = nn.Embedding(shape.vocabulary, d)
-        self.root_position = nn.Embedding(shape.roots, d)
+        self.token = nn.Embedding(chain.vocabulary, d)
+        self.root_position = nn.Embedding(chain.roots, d)
         self.piece = nn.Embedding(tokens.LONGEST_WORD, d)
         self.relation = nn.Embedding(shape.relations, d)
         self.condition = nn.Embedding(conditions, d)
@@ -174,7 +151,7 @@ class Ranker(nn.Module):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
         for linear in (self.trust, self.trust_beside_file, self.meant):
             nn.init.zeros_(linear.weight)
-        self.root_position.weight.data.copy_(0.7 * sinusoids(self.shape.roots, self.shape.hidden))
+        self.root_position.weight.data.copy_(0.7 * sinusoids(*self.root_position.weight.shape))
         with torch.no_grad():
             identity = torch.eye(self.shape.hidden)
             for block in self.blocks:
@@ -205,12 +182,6 @@ class Ranker(nn.Module):
             return roots
         chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
         return roots.masked_fill(chosen & (roots >= len(tokens.SPECIALS)), tokens.MASK)
-
-    def text_logits(self, roots: Tensor, within: Tensor, chosen: Tensor) -> Tensor:
-        """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, by the text alone."""
-        nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
-        hidden = self._encoded(self._embedded(roots, within), roots, nothing)
-        return F.linear(hidden[chosen], self.token.weight)
 
     def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
         return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
@@ -256,19 +227,11 @@ class Ranker(nn.Module):
         What they say of entities are `meanings` (d), and `meant` (types + NEAR + 1). The weights are of features
         (B, G, FEATURES) and of types (B, G, types).
         """
-        features, types = self.trusted(leaves)
-        return {
-            "queries": self.queries(leaves, batch),
-            "meanings": self.meanings(roots)[:, None],
-            "meant": self.meant(roots)[:, None] * self.shape.meanings,
-            "places": self.places(leaves, roots, batch),
-            "features": features,
-            "types": types,
-        }
-
-    def trusted(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
-        """leaves (B, G, d) -> (B, G, FEATURES) and (B, G, types), what is added to the weights of the counts."""
-        return _parted(self.trust(leaves))
+        features, types = _parted(self.trust(leaves))
+        meanings, meant = self.meanings(roots)[:, None], self.meant(roots)[:, None] * self.shape.meanings
+        places = self.places(leaves, roots, batch)
+        of_tail = {"queries": self.queries(leaves, batch), "places": places, "features": features, "types": types}
+        return {**of_tail, "meanings": meanings, "meant": meant}
 
     def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
         """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
@@ -284,10 +247,9 @@ class Ranker(nn.Module):
         return self.meaning(roots) * (self.strength_of_meaning * self.shape.meanings / math.sqrt(self.shape.hidden))
 
     def named(self, roots: Tensor, origins: Tensor, kind: Tensor, near: Tensor) -> Tensor:
-        """roots (B, L, d), origins (C, d), kind (C), near (B, C, NEAR + 1) -> (B, L, C).
+        """roots (B, L, d), origins (C, d), kind (C), near (B, C, NEAR + 1) -> (B, L, C), said of an entity at its name.
 
-        It is what a root says of an entity, if the entity's name stands there. The last of `near` is whether other
-        files have it.
+        The last of `near` is whether other files have the entity.
         """
         is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
         meant = self.meant(roots) @ torch.cat([is_kind, near], 2).mT * self.shape.meanings
@@ -307,12 +269,15 @@ class Ranker(nn.Module):
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])
         if masked is not None:
-            return self.text_logits(batch["masked_roots"], batch["within"], masked)
+            roots = batch["masked_roots"]
+            nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
+            hidden = self._encoded(self._embedded(roots, batch["within"]), roots, nothing)
+            return F.linear(hidden[masked], self.token.weight)
         roots, leaves = self.read(batch)
         if "prior" not in batch:
             return self.added(roots, leaves, batch)
         first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
-        trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *self.trusted(leaves))
+        trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *_parted(self.trust(leaves)))
         vectors, origins = self.entities(first["pieces"], first["kind"], first["vector"]).unbind(1)
         places = batch["places"] + self.places(leaves, roots, batch)
         meant = self.named(roots, origins, first["kind"], batch["near"])

@@ -60,11 +60,8 @@ class Candidates:
     def hide_others(self, asked: Questions, tail: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
         among, _ = self.of(int(asked.relation[0]))
-        question, other = self.scorer.true_tails(asked)
-        column = among.place[other]
-        false = (column >= 0) & (other != tail[question])
         scores = scores.copy()
-        scores[question[false], column[false]] = -np.inf
+        scores[self.scorer.other_tails(asked, tail, among)] = -np.inf
         return scores
 
     def rank(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> Answers:
@@ -74,16 +71,27 @@ class Candidates:
         """
         tail = self.corpus.tail[triple]
         among, trained = self.of(int(asked.relation[0]))
-        scores = self.hide_others(asked, tail, scores)
-        column = among.place[tail]
-        own = scores[np.arange(len(triple)), np.maximum(column, 0)][:, None]
+        scores, column = self.hide_others(asked, tail, scores), among.place[tail]
+        own = scores[np.arange(len(triple)), np.maximum(column, 0)]
         seen = (column >= 0) & trained[np.maximum(column, 0)]
+
+        def rank(of: np.ndarray) -> np.ndarray:
+            return (of > own[:, None]).sum(1) + ((of == own[:, None]).sum(1) + 1) / 2
+
+        # The first of its name
+        question, other = among.by_name.places(self.corpus.name[tail])
+        score = scores[question, other]
+        possible = np.isfinite(score) & (column >= 0)[question]
+        question, score = question[possible], score[possible]
+        better = np.bincount(question, score > own[question], len(tail))
+        equal = np.bincount(question, score == own[question], len(tail))
+        first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
         return Answers(
             triple,
             asked.condition,
-            np.where(column >= 0, _rank(scores, own), len(among) + 1.0),
-            np.where(seen, _rank(scores[:, trained], own), trained.sum() + 1.0),
-            self._first_of_its_name(among, tail, column, scores, own[:, 0]),
+            np.where(column >= 0, rank(scores), len(among) + 1.0),
+            np.where(seen, rank(scores[:, trained]), trained.sum() + 1.0),
+            np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan),
             seen,
         )
 
@@ -95,24 +103,6 @@ class Candidates:
         most = scores.max(1)
         total = most + np.log(np.exp(scores - most[:, None]).sum(1))
         return np.where(column >= 0, scores[np.arange(len(tail)), np.maximum(column, 0)] - total, 0.0)
-
-    def _first_of_its_name(
-        self, among: CandidateSet, tail: np.ndarray, column: np.ndarray, scores: np.ndarray, own: np.ndarray
-    ) -> np.ndarray:
-        question, other = among.by_name.places(self.corpus.name[tail])
-        score = scores[question, other]
-        possible = np.isfinite(score) & (column >= 0)[question]
-        question, score = question[possible], score[possible]
-        namesakes = np.bincount(question, minlength=len(tail))
-        better = np.bincount(question, score > own[question], len(tail))
-        equal = np.bincount(question, score == own[question], len(tail))
-        first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
-        return np.where(namesakes > 1, first, np.nan)
-
-
-def _rank(scores: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """(Q, C) scores and (Q, 1) those of the right ones -> (Q) ranks from 1."""
-    return (scores > own).sum(1) + ((scores == own).sum(1) + 1) / 2
 
 
 def figures(ranks: np.ndarray) -> dict[str, float]:

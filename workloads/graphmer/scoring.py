@@ -85,6 +85,13 @@ class Scorer:
         row, fact = self._facts.places(key)
         return row, self.corpus.tail[fact]
 
+    def other_tails(self, asked: Questions, tail: np.ndarray, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
+        """(Q) questions and the tails that are asked for -> (N) questions and candidates that are true as well."""
+        question, other = self.true_tails(asked)
+        column = among.place[other]
+        false = (column >= 0) & (other != tail[question])
+        return question[false], column[false]
+
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def prior(self, asked: Questions, among: CandidateSet, leave_out: bool, found: Found | None = None) -> np.ndarray:

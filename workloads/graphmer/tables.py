@@ -16,7 +16,7 @@ from workloads.graphmer.settings import CONDITIONS
 FREQUENCY, CUE, RULE, COMBINED, ENCODER = "frequency", "single cue", "rule", "counts combined", "counts + encoder"
 RANGE, TRAINED, NAMESAKES = "by range", "of training", "of its name"
 _CUES = {"full_text": "text match", "masked": "context words", "name_only": "head name"}
-_GAINS = (COMBINED, CUE)  # over which the encoder's gain is given
+_OTHERS = (COMBINED, CUE)  # over which the encoder's gain is given
 
 
 def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray) -> list[dict[str, Any]]:
@@ -33,13 +33,13 @@ def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray)
         for candidates, name in itertools.product((RANGE, TRAINED), (FREQUENCY, CUE, COMBINED, ENCODER)):
             if name not in ordered:
                 continue
-            ranks = {n: _ranks(a, candidates)[chosen] for n, a in ordered.items()}
-            found.append({**place, "method": name, "candidates": candidates, **_figures(name, ranks, files[chosen])})
+            ranks = {n: (a.by_range if candidates == RANGE else a.by_training)[chosen] for n, a in ordered.items()}
+            values = {n: 1 / of for n, of in ranks.items()}
+            low, high = interval(values[name], files[chosen])
+            numbers = {"triples": int(chosen.sum()), **figures(ranks[name]), "low": low, "high": high}
+            row = {**place, "method": name, "candidates": candidates, **numbers}
+            found.append(row | _gains(name, values, files[chosen]))
     return found + _resolved(ordered, first, files, structural[corpus.relation[first.triple]])
-
-
-def _ranks(answers: Answers, candidates: str) -> np.ndarray:
-    return answers.by_range if candidates == RANGE else answers.by_training
 
 
 def _groups(first: Answers, corpus: Corpus, structural: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
@@ -54,17 +54,14 @@ def _groups(first: Answers, corpus: Corpus, structural: np.ndarray) -> Iterator[
                 yield {"condition": condition, "relations": kind, "tails": which}, chosen
 
 
-def _figures(name: str, ranks: Mapping[str, np.ndarray], files: np.ndarray) -> dict[str, Any]:
-    """Returns the figures of one method, and where it is the encoder's what it gains over others."""
-    reciprocal = 1 / ranks[name]
-    low, high = interval(reciprocal, files)
-    row: dict[str, Any] = {"triples": len(files), **figures(ranks[name]), "low": low, "high": high}
-    for other in _GAINS:
-        key = f"gain over {other}"
-        gain = reciprocal - 1 / ranks[other]
-        of_encoder = name == ENCODER
-        bounds = interval(gain, files) if of_encoder else ("", "")
-        row |= {key: float(gain.mean()) if of_encoder else "", f"{key}, low": bounds[0], f"{key}, high": bounds[1]}
+def _gains(name: str, values: Mapping[str, np.ndarray], files: np.ndarray) -> dict[str, Any]:
+    """Returns what the encoder gains over other methods, by (N) values of each; empty cells for another method."""
+    row: dict[str, Any] = {}
+    for other in _OTHERS:
+        gain = values[name] - values[other]
+        low, high = interval(gain, files) if name == ENCODER else ("", "")
+        mean = float(gain.mean()) if name == ENCODER else ""
+        row |= {f"gain over {other}": mean, f"gain over {other}, low": low, f"gain over {other}, high": high}
     return row
 
 
@@ -73,21 +70,14 @@ def _resolved(
 ) -> list[dict[str, Any]]:
     """Returns how often each method tells the right entity from others of its name, as hits1 with the full text."""
     chosen = ~np.isnan(first.namesake) & (first.condition == 0) & ~structural
+    values = {name: answers.namesake[chosen] for name, answers in ordered.items()}
     found = []
-    for name, answers in ordered.items():
-        if not chosen.any():
-            continue
-        low, high = interval(answers.namesake[chosen], files[chosen])
-        gains = {f"gain over {other}": "" for other in _GAINS}
+    for name, answers in ordered.items() if chosen.any() else ():
+        low, high = interval(values[name], files[chosen])
         row = {"condition": CONDITIONS[0], "relations": "non-structural", "tails": "all", "method": name}
         row |= {"candidates": NAMESAKES, "triples": int(chosen.sum()), "mrr": "", "hits1": resolved(answers[chosen])}
         row |= {"hits3": "", "hits10": "", "low": low, "high": high}
-        for other in _GAINS:
-            gain = answers.namesake[chosen] - ordered[other].namesake[chosen]
-            bounds = interval(gain, files[chosen]) if name == ENCODER else ("", "")
-            gains[f"gain over {other}"] = float(gain.mean()) if name == ENCODER else ""
-            gains |= {f"gain over {other}, low": bounds[0], f"gain over {other}, high": bounds[1]}
-        found.append({**row, **gains})
+        found.append(row | _gains(name, values, files[chosen]))
     return found
 
 
@@ -121,9 +111,3 @@ def headline_text(found: Sequence[Mapping[str, Any]]) -> str:
         "weights are selected, is the mean of the six MRRs of the table: three conditions by range and of training. "
         f"evaluation.csv has every table.\n{aligned(lines)}"
     )
-
-
-def as_text(found: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the rows as lines, each value under its name."""
-    blocks = ["\n".join(f"  {name}: {value}" for name, value in row.items()) for row in found]
-    return "Examples, right ones and wrong ones:\n" + "\n\n".join(blocks)

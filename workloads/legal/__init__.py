@@ -4,7 +4,6 @@ Data: text files with a sentence and its role a line, or any table with its colu
 embedded default are generated judgments (see `generated`).
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.config.batches import slot_of
-from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from workloads.legal import encoders, samples
@@ -27,9 +25,6 @@ from workloads.legal.settings import POSITIONS, Settings
 if TYPE_CHECKING:
     from workloads.legal.data import Data
     from workloads.legal.evaluation import Evaluator
-
-_KEPT = "learned.json"
-_MOST_KEPT = 2**26  # bytes
 
 
 class Legal(Task):
@@ -48,13 +43,6 @@ class Legal(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the folders with judgments: not those of a mounted encoder, which has such files too."""
-        from workloads.legal import documents
-
-        return [folder for folder in folders if documents.is_laid_out(folder)]
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation stays in the training process."""
         return {name: value for name, value in vars(self).items() if name != "evaluator"}
@@ -67,8 +55,9 @@ class Legal(Task):
         return Data(self.source, self.settings, share(self.config.data.subset_ratio), self.config.seed)
 
     def describe_data(self) -> str:
-        self.learned()
-        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
+        named = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
+        text = f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
+        return text + f"\nThe encoder is trained from scratch, although {printable(named)} is named." * bool(named)
 
     def draw_data(self, folder: Path) -> list[Path]:
         """Draws how often each role comes, and how long the inputs are; returns the pictures."""
@@ -138,20 +127,6 @@ class Legal(Task):
                 vars(self).pop(name, None)
             self._learned = self.data.learned = values
 
-    def keep(self, folder: Path) -> None:
-        """Writes all that was learned, so that a later session neither fits the counts again nor chooses again."""
-        (folder / _KEPT).write_text(json.dumps(self.learned()), "utf-8")
-
-    def take_kept(self, folder: Path) -> str:
-        try:
-            self.take_learned(json.loads(read_bytes(folder / _KEPT, _MOST_KEPT)))
-        except (OSError, ValueError, RecursionError) as error:
-            return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
-        begun, asked = self.learned()["encoder"]["weights"], self.settings.encoder.weights
-        if begun or not asked:
-            return ""
-        return f"The run began with an encoder from scratch and goes on with it, although {printable(asked)} is named."
-
     # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
@@ -207,8 +182,8 @@ class Legal(Task):
             count += self.count(batch)["loss"]
             parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
             numbers.append(batch["number"].cpu())
-        found = samples.in_order(torch.cat(parts), torch.cat(numbers))
-        return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
+        logs = samples.in_order(torch.cat(parts), torch.cat(numbers))
+        return {"loss": total / count, **self.evaluator.judge(model, logs, loader.dataset.part)}  # type: ignore
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
@@ -221,10 +196,7 @@ class Legal(Task):
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns the sentences with roles and probabilities of each judgment in a text file or a folder of these.
-
-        Writes a file of JSON lines and a page of HTML for each into `out`.
-        """
+        """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
 
         if not isinstance(source, Path):

@@ -4,7 +4,6 @@ Data: JSON lines of question, answer and image, or any table with its columns na
 default are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lib.config.files import read_bytes
-from lib.errors import BadInput, printable
+from lib.errors import BadInput
 from lib.task import Batch, Task
 from lib.task.blocks import find_blocks
 from workloads.vqa import objectives, stages
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from workloads.vqa.showing import Tested
 
 _MULTIPLE = 8  # of tokens, which tensor cores like
-_KEPT = "learned.json"
-_MOST_KEPT = 2**26  # bytes
 
 
 class Vqa(Task):
@@ -51,13 +47,6 @@ class Vqa(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the folders with questions and answers."""
-        from workloads.vqa import records
-
-        return [folder for folder in folders if records.is_laid_out(folder)]
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: it gets its samples from the data set."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "rules", "tested")}
@@ -76,7 +65,10 @@ class Vqa(Task):
 
     def describe_data(self) -> str:
         self.datasets()
-        return self.data.describe(self.learned())
+        text, chosen = self.data.describe(self.learned()), self.learned()["encoders"].items()
+        without = [name for name, part in chosen if getattr(self.settings, name).weights and not part["weights"]]
+        note = f"\nTrained from scratch, although published weights are named: {', '.join(without)}."
+        return text + note * bool(without)
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -120,21 +112,8 @@ class Vqa(Task):
             for name in ("reader", "writer"):
                 vars(self).pop(name, None)
             if "data" in vars(self):
-                self.data.forget_samples()
+                self.data.samples.clear()
             self._learned = dict(values)
-
-    def keep(self, folder: Path) -> None:
-        """Writes all that was learned, so that a later session does not choose again."""
-        (folder / _KEPT).write_text(json.dumps(self.learned()), "utf-8")
-
-    def take_kept(self, folder: Path) -> str:
-        try:
-            self.take_learned(json.loads(read_bytes(folder / _KEPT, _MOST_KEPT)))
-        except (OSError, ValueError, RecursionError) as error:
-            return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
-        chosen = self.learned()["encoders"]
-        without = [part for part, one in chosen.items() if getattr(self.settings, part).weights and not one["weights"]]
-        return f"The run began without published weights for {', '.join(without)}, and goes on so." if without else ""
 
     @cached_property
     def writer(self) -> Tokens:

@@ -51,10 +51,7 @@ def load(path: str | Path, side: int, limit_pixels: int) -> np.ndarray:
 
 
 def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]:
-    """Returns, of each picture, a hash of what is in the file, and a sentence where it cannot be used.
-
-    Each is decoded once, before anything is trained: nothing that is broken ends a run in its middle.
-    """
+    """Returns a hash of each picture's file, and a sentence where it cannot be used, before anything is trained."""
 
     def judge(path: str) -> tuple[str, str]:
         try:
@@ -78,8 +75,6 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
         content = read_bytes(Path(path), _MOST_BYTES)
     except OSError as error:
         raise BadInput(f"The picture {shown} cannot be read ({error.strerror or error}).") from None
-    if what := _no_picture(content):
-        raise BadInput(f"{shown} is no picture: {what}. Download it again.")
     try:
         Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
         image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
@@ -98,25 +93,11 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
     except BadInput:
         raise
     except _BROKEN as error:
-        is_other = isinstance(error, UnidentifiedImageError)
-        why = f"it is none of {', '.join(_FORMATS)}" if is_other else printable(error or type(error).__name__, most=120)
+        is_other, begin = isinstance(error, UnidentifiedImageError), printable(ascii(content[:20]))
+        why = (
+            f"it is none of {', '.join(_FORMATS)}, and begins with {begin}" if is_other else printable(error, most=120)
+        )
         raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
-
-
-def _no_picture(content: bytes) -> str:
-    """Says what a file is that only has the name of a picture; "" where it may be one."""
-    begin = content[:512].lstrip().lower()
-    if not begin:
-        return "the file is empty"
-    if b"<svg" in begin:
-        return "it is a drawing in SVG, which must be converted to PNG"
-    if begin.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body")):
-        return "it is a page of HTML, as a server sends in place of a file that it does not have"
-    if content[128:132] == b"DICM":
-        return "it is DICOM, which must be converted to PNG"
-    if begin.startswith((b"{", b"version https://git-lfs")):
-        return "it is text, perhaps a pointer of Git LFS"
-    return ""
 
 
 def _rgb(image: Any) -> Any:

@@ -1,7 +1,12 @@
-"""One file read into facts."""
+"""One file read into facts: its text, the paths of its expressions, what it defines and uses."""
 
-from workloads.codegraph.facts import Facts, Unreadable
+import ast
+
+import pytest
+
+from workloads.codegraph.facts import CALL, INSTANCE, UNKNOWN, Facts, Unreadable, annotation_path, path_of
 from workloads.codegraph.source import parse
+from workloads.codegraph.text import decode, words_by_line
 
 SOURCE = b"""from . import near
 __all__ = ["run"]
@@ -24,10 +29,41 @@ def test_a_file_says_what_it_defines_binds_and_uses():
     assert [(r.relation, r.path) for r in facts.references] == [("imports", ("a", "near")), ("calls", ("car", "go"))]
 
 
-def test_a_definition_with_the_name_of_a_submodule_gets_another_id():
-    facts = parse(b"def part(): pass", "a/__init__.py", "a", frozenset({"part"}))
-    assert [definition.id for definition in facts.definitions] == ["a.__init__.part"] and facts.package == "a"
-
-
-def test_a_file_that_cannot_be_parsed_says_why():
+def test_only_so_many_star_imports_count_each_where_it_comes_last():
+    facts = parse(b"".join(b"from m%d import *\n" % n for n in range(201)), "a.py", "a")
+    assert facts.stars == [] and len(facts.references) == 201
+    assert parse(b"from a import *\nfrom b import *\nfrom a import *\n", "c.py", "c").stars == ["b", "a"]
     assert parse(b"x = 1\ndef f(:\n", "a.py", "a") == Unreadable("a.py", "line 2: invalid syntax")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("a.b().c", ("a", "b", CALL, "c")),
+        ("super().run", ("super:", "run")),
+        ("super(D, self).run", ("super:D", "run")),
+        ("object.__new__(cls)", ("cls", INSTANCE)),
+        ("'a' % b", ("<str>",)),
+        ("[1]", ("<list>",)),
+        ("x is None", ("<bool>",)),
+        ("x == y", UNKNOWN),
+        ("hidden.a", ("?", "a")),
+    ],
+)
+def test_the_path_of_an_expression(text, path):
+    assert path_of(ast.parse(text, mode="eval").body, frozenset({"hidden"})) == path
+
+
+def test_annotations_are_instances_of_what_is_certain():
+    same = ["Foo", "'Foo'", "Foo | None", "Optional[Foo]", "Union[None, Foo]", "Final[Foo]"]
+    others = {"type[Foo]": ("Foo",), "list[Foo]": ("list", INSTANCE), "A | B": UNKNOWN, "'('": UNKNOWN}
+    for text, path in {**dict.fromkeys(same, ("Foo", INSTANCE)), **others}.items():
+        assert annotation_path(ast.parse(text, mode="eval").body) == path, text
+
+
+def test_a_declared_encoding_counts_lines_end_as_for_python_and_words_are_numbered():
+    assert decode("# coding: latin-1\ncafé = 1\n".encode("latin-1")) == "# coding: latin-1\ncafé = 1\n"
+    assert decode(b"a\r\nb\rc\n") == "a\nb\nc\n" and decode(b"\xef\xbb\xbfa") == "a"
+    assert decode(b"caf\xe9 = 1") == "caf\N{REPLACEMENT CHARACTER} = 1"
+    words, numbers, starts = words_by_line(b"a.b(a)\n\nc\n")
+    assert (words, list(numbers), list(starts)) == (["a", ".", "b", "(", "c"], [0, 1, 2, 3, 0, 4], [0, 5, 5, 6, 6])

@@ -6,7 +6,7 @@ import pytest
 
 from lib.errors import BadInput
 from tests.workloads.codegraph.files import tree
-from workloads.codegraph import graph, records, trees
+from workloads.codegraph import graph, trees
 from workloads.codegraph.trees import Sources
 
 
@@ -26,6 +26,7 @@ def test_an_import_from_another_tree_is_resolved_and_files_keep_their_trees(tmp_
     assert ("main.run", "calls", "tools.mend") in keys(built)
     assert built.entities["tools.mend"].file == "a/tools.py" and both.path("a/tools.py") == a / "tools.py"
     assert both.read("b/main.py").startswith(b"import tools")
+    assert graph.build(sources(a)).entities["tools.mend"].file == "tools.py", "of one tree the name is left out"
 
 
 def test_modules_of_one_name_stay_apart_and_each_tree_imports_its_own(tmp_path):
@@ -48,11 +49,6 @@ def test_the_order_of_trees_and_where_they_lie_change_nothing(tmp_path):
     assert {tree.label for tree in first.trees} == {"src", "src_2"}
     (moved[0] / "m.py").write_text("def f(): return 1")
     assert sources(*moved).content != first.content
-
-
-def test_a_graph_of_one_tree_names_its_files_without_the_tree(tmp_path):
-    built = graph.build(sources(tree(tmp_path / "a", m="def f(): pass")))
-    assert built.entities["m.f"].file == "m.py" == graph.build(tmp_path / "a").entities["m"].file
 
 
 @pytest.fixture
@@ -88,11 +84,3 @@ def test_every_package_that_is_missing_or_has_another_version_is_named_with_what
     assert lines[0].startswith("some-thing has version 1.2.3+cu1 here, not 1.3.*. Write some-thing==1.2.3+cu1 in")
     assert "no-such-package is not installed" in lines[1] and "pip install" in lines[1]
     assert "lists no Python files" in lines[2] and "is no package with a version" in lines[3]
-
-
-def test_several_graphs_in_json_lines_are_read_as_one(tmp_path):
-    for name in ("a", "b"):
-        built = graph.build(tree(tmp_path / f"tree_{name}", **{name: "def f(): pass"}))
-        records.write(built, tmp_path / name)
-    both = records.read([tmp_path / "a", tmp_path / "b"])
-    assert {"a.f", "b.f"} <= both.entities.keys()

@@ -1,6 +1,5 @@
 """The configuration of a tiny network on small scenes."""
 
-
 import pytest
 
 from lib.task import find_task, load_config

@@ -10,29 +10,21 @@ from lib.task import load_task
 from lib.training.state import new_state, start_from
 from workloads.glacier.carry import FIRST, HEAD, carry, carry_bands
 from workloads.glacier.model import UNet
+from workloads.glacier.settings import Model
 
 LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 HACK = ("blue", "green", "red", "swir1", "thermal")
 PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacier", "debris", "lake")
-NARROW = {"widths": (8, 4, 6, 8, 10), "depths": (1, 1, 1, 1), "decoder": (8, 6, 6, 4, 4)}
+NARROW = Model(widths=(8, 4, 6, 8, 10), depths=(1, 1, 1, 1), decoder=(8, 6, 6, 4, 4))
 
 
 def network(bands, classes, seed=0):
     torch.manual_seed(seed)
-    return UNet(len(bands), len(classes), **NARROW)
+    return UNet(len(bands), len(classes), NARROW)
 
 
 def response(weight, x):
     return torch.nn.functional.conv2d(x, weight, stride=2, padding=3).square().mean().item()
-
-
-def test_every_band_gets_the_filters_of_its_name_times_one_factor():
-    weight = torch.randn(8, 7, 7, 7, generator=torch.Generator().manual_seed(0))
-    carried, said = carry_bands(weight, LANDSAT7, HACK)
-    ratio = carried / weight[:, [0, 1, 2, 4, 5]]
-    assert torch.allclose(ratio, ratio[0, 0, 0, 0].expand_as(ratio), rtol=1e-5)
-    assert said.startswith("First convolution: 5 of 5 bands by name") and "left out: nir, swir2" in said
-    assert f"multiplied by {ratio[0, 0, 0, 0]:.3f}" in said
 
 
 @pytest.mark.parametrize("target", [HACK, ("red", "radar"), (*LANDSAT7, "elevation", "slope"), ("thermal",)])
@@ -44,8 +36,8 @@ def test_the_response_to_standardised_bands_keeps_its_size(target):
     before = response(weight, torch.randn(16, 7, 64, 64, generator=generator))
     after = response(carried, torch.randn(16, len(target), 64, 64, generator=generator))
     assert after == pytest.approx(before, rel=0.05)
-    plain = torch.stack([weight[:, LANDSAT7.index(n)] for n in target if n in LANDSAT7], 1)
     if target == HACK:  # without the factor it would not
+        plain = weight[:, [LANDSAT7.index(name) for name in HACK]]
         assert response(plain, torch.randn(16, 5, 64, 64, generator=generator)) < 0.97 * before
 
 
@@ -90,9 +82,6 @@ def test_names_that_do_not_fit_are_refused(bands, classes, sentence):
     given = weights.of(network(LANDSAT7, FINE))
     with pytest.raises(BadInput, match=sentence):
         carry(given, weights.of(network(HACK, FINE)), bands, classes)
-
-
-def test_weights_of_another_network_are_refused():
     with pytest.raises(BadInput, match=r"no tensor blocks\.0\.0\.weight: they are not those of this U-Net"):
         carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))
 

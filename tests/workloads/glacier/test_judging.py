@@ -111,11 +111,3 @@ def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(tmp_path):
     assert one.text().split("\n\n")[-1].splitlines()[2].startswith("s1")
     many = right(np.linspace(0.5, 1, 14))
     assert "of 7; scenes.csv has all" in judged(many, {}).text() and "gain" not in judged(many, {}).text()
-
-
-def test_a_class_that_a_scene_lacks_is_absent_there(tmp_path):
-    counts = np.zeros((1, 2, 2), int)
-    counts[0, 0, 0] = 5
-    judged(counts, {}).write(tmp_path)
-    assert (tmp_path / "scenes.csv").read_text().splitlines()[1].endswith("1.0000,absent")
-    assert not (tmp_path / "baselines.csv").exists()

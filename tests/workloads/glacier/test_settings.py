@@ -7,7 +7,7 @@ import pytest
 from lib.errors import BadInput
 from lib.task import load_config
 from tests.conftest import ROOT
-from workloads.glacier.settings import Cut, Loss, Source
+from workloads.glacier.settings import Loss
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,6 @@ from workloads.glacier.settings import Cut, Loss, Source
 def test_settings_that_do_not_go_together_are_refused(tiny, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         tiny(change)
-
-
-def test_what_is_left_empty_follows_from_the_rest():
-    assert Source(bands=("a", "b", "c")).chosen == (1, 2, 3)
-    assert Source(bands=("a", "b"), channels=(4, 2)).chosen == (4, 2)
-    assert (Cut(size=64).step, Cut(size=64, stride=16).step) == (64, 16)
 
 
 def test_a_loss_has_the_terms_with_a_weight_and_at_least_one():

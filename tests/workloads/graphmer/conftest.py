@@ -71,3 +71,15 @@ def graphmer(tmp_path, built):
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def moved(task, seed=0):
+    """A model whose encoder adds something."""
+    torch.manual_seed(seed)
+    model = task.model()
+    torch.nn.init.constant_(model.strength, 3.0)
+    torch.nn.init.constant_(model.strength_of_places, 3.0)
+    torch.nn.init.constant_(model.strength_of_meaning, 3.0)
+    torch.nn.init.normal_(model.trust.weight, std=0.2)
+    torch.nn.init.normal_(model.meant.weight, std=0.2)
+    return model

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lib.training.evaluation import EvaluationLoader
-from tests.workloads.graphmer.conftest import generator
-from workloads.graphmer.answering import Answering, Read, Scores
+from tests.workloads.graphmer.conftest import generator, moved
+from workloads.graphmer.answering import Answering
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.evaluation import GATES
 from workloads.graphmer.settings import CONDITIONS
@@ -19,18 +19,6 @@ def evaluated(task, model, split="test"):
     loader = EvaluationLoader(task, task.datasets()[split], 7, torch.device("cpu"))
     with torch.inference_mode():
         return task.evaluate(model.eval(), loader)
-
-
-def moved(task, seed=0):
-    """A model whose encoder adds something."""
-    torch.manual_seed(seed)
-    model = task.model()
-    torch.nn.init.constant_(model.strength, 3.0)
-    torch.nn.init.constant_(model.strength_of_places, 3.0)
-    torch.nn.init.constant_(model.strength_of_meaning, 3.0)
-    torch.nn.init.normal_(model.trust.weight, std=0.2)
-    torch.nn.init.normal_(model.meant.weight, std=0.2)
-    return model
 
 
 def test_before_the_first_step_the_model_ranks_as_the_counts_do(graphmer):
@@ -62,13 +50,8 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
                 *(getattr(drawn.asked, name)[[q]] for name in ("window", "relation", "condition", "hidden"))
             )
             assert asked.condition[0] == condition
-            among = CandidateSet(data.corpus, drawn.among.entities)
-            arrays, rows = data.collator.of_questions(asked)
-            read = Read(model, {name: torch.from_numpy(value) for name, value in arrays.items()})
-            table = data.table.of(among.entities)
-            scores = Scores(data, asked, among, rows, leave_out=True)
-            vectors = model.entities(table["pieces"], table["kind"], table["vector"])
-            want = scores.encoded(read, vectors)
+            with torch.no_grad():
+                want = Answering(data, model).encoded(asked, CandidateSet(data.corpus, drawn.among.entities), True)[1]
             possible = (batch["prior"][q, 0] > -1e3).numpy()
             assert np.allclose(trusting[q][possible], want(1.0, 0.0)[0][possible], atol=1e-3)
             assert np.allclose(alike[q][possible], want(1.0, 1.0)[0][possible], atol=1e-3)

@@ -22,13 +22,15 @@ def embedded(graphmer, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def kept(embedded, tmp_path):
-    """The folder that a run on the embedded data keeps, and the fingerprint of its data."""
-    folder = tmp_path / "kept"
-    folder.mkdir()
+def stored(embedded):
+    """What a run on the embedded data learned, and the fingerprint of its data."""
     task = embedded()
-    task.keep(folder)
-    return folder, task.fingerprint()
+    return task.learned(), task.fingerprint()
+
+
+def resumed(task, values):
+    task.take_learned(values)
+    return task
 
 
 def another_python(tmp_path, monkeypatch):
@@ -36,47 +38,37 @@ def another_python(tmp_path, monkeypatch):
     monkeypatch.setattr(trees.platform, "python_version", lambda: "3.11.2")
 
 
-def test_what_is_kept_is_taken_where_the_library_is_another_and_that_is_said(embedded, kept, tmp_path, monkeypatch):
-    folder, before = kept
-    same = embedded()
-    assert same.take_kept(folder) == "" and same.data.kept == folder and same.fingerprint() == before
+def test_stored_data_is_taken_where_the_library_is_another_and_that_is_said(embedded, stored, tmp_path, monkeypatch):
+    values, before = stored
+    same = resumed(embedded(), values)
+    assert same.fingerprint() == before and same.data.stored["corpus"] == values["corpus"] and not same.data.changed
     another_python(tmp_path, monkeypatch)
     assert embedded().fingerprint() != before
-    task = embedded()
-    said = task.take_kept(folder)
-    assert "the standard library 3.11.1, has changed since the run began" in said and "another run.name" in said
-    assert task.fingerprint() == before
+    task = resumed(embedded(), values)
+    text = task.describe_data()
+    assert "the standard library 3.11.1, has changed since the run began" in text and "another run.name" in text
+    assert task.fingerprint() == before and task.learned() == values
     assert np.array_equal(task.data.structural, same.data.structural)
-    again = tmp_path / "again"
-    again.mkdir()
-    task.keep(again)
-    files = ("about.json", "corpus.npz", "ontology.yaml")
-    assert [(again / name).read_bytes() for name in files] == [(folder / name).read_bytes() for name in files]
 
 
-def test_what_is_of_other_settings_or_of_another_source_is_not_taken(embedded, kept, tmp_path):
+def test_what_is_of_other_settings_or_of_another_source_is_not_taken(embedded, stored, tmp_path):
     shutil.copytree(tmp_path / "tree", tmp_path / "tree2")
     for change in ({"workload.chain.roots": 32}, {"workload.split.test": 0.4}, {"data.dir": "tree2"}):
-        task = embedded(change)
-        assert task.take_kept(kept[0]) == "" and task.data.kept is None
+        assert resumed(embedded(change), stored[0]).data.stored["about"] != stored[0]["about"]
     more_allowed = embedded({"workload.bad_input_limit": 9})  # which changes nothing of what is read
-    assert more_allowed.take_kept(kept[0]) == "" and more_allowed.data.kept == kept[0]
+    assert resumed(more_allowed, stored[0]).data.stored["corpus"] == stored[0]["corpus"]
 
 
-def test_what_this_version_cannot_read_is_built_again_and_that_is_said(embedded, kept):
-    folder, before = kept
-    whole = (folder / "corpus.npz").read_bytes()
-    with np.load(folder / "corpus.npz") as arrays:
+def test_what_this_version_cannot_read_is_built_again_and_that_is_said(embedded, stored, tmp_path):
+    values, before = stored
+    with np.load(values["corpus"]) as arrays:
         fewer = {name: arrays[name] for name in arrays.files if name != "head"}
-    np.savez(folder / "fewer.npz", **fewer)
-    for content in (b"{}", (folder / "fewer.npz").read_bytes()):  # damaged, and of a version without that array
-        (folder / "corpus.npz").write_bytes(content)
-        task = embedded()
-        assert "cannot be read by this version" in task.take_kept(folder)
-        assert task.data.kept is None and task.fingerprint() == before
-    (folder / "corpus.npz").write_bytes(whole)
-    (folder / "about.json").write_text("{}")
-    assert "cannot be read by this version" in embedded().take_kept(folder)
+    np.savez(tmp_path / "fewer.npz", **fewer)
+    (tmp_path / "damaged.npz").write_bytes(b"{}")
+    for changes in ({"corpus": tmp_path / "damaged.npz"}, {"corpus": tmp_path / "fewer.npz"}, {"about": {}}):
+        task = resumed(embedded(), {**values, **changes})
+        assert "cannot be read by this version" in task.describe_data() and task.fingerprint() == before
+        assert task.learned() == values
 
 
 def test_a_package_that_has_gone_does_not_stop_a_run_that_has_its_corpus(embedded, tmp_path, monkeypatch):
@@ -85,11 +77,10 @@ def test_a_package_that_has_gone_does_not_stop_a_run_that_has_its_corpus(embedde
         patched.setattr(trees, "installed", lambda texts: [package] if texts else [])
         began = embedded({"workload.packages": ["some==1.0"]})
         assert "and 1 packages (some==1.0)" in began.describe_data()
-        (tmp_path / "kept").mkdir()
-        began.keep(tmp_path / "kept")
-    task = embedded({"workload.packages": ["some==1.0"]})
-    said = task.take_kept(tmp_path / "kept")
-    assert "some 1.0" in said and "cannot be read as then" in said and "some is not installed" in said
+        values = began.learned()
+    task = resumed(embedded({"workload.packages": ["some==1.0"]}), values)
+    text = task.describe_data()
+    assert "some 1.0" in text and "cannot be read as then" in text and "some is not installed" in text
     assert task.fingerprint() == began.fingerprint() and task.datasets()["train"]
     with pytest.raises(BadInput, match="some is not installed"):
         embedded({"workload.packages": ["some==1.0"]}).fingerprint()
@@ -111,7 +102,6 @@ def test_a_run_trains_on_after_a_new_image_as_if_there_had_been_none(embedded, t
     another_python(tmp_path, monkeypatch)
     cut(None)
     assert launch.train(config("runs")).reason == "completed"
-    assert "the standard library 3.11.1, has changed since the run began" in capsys.readouterr().out
     assert weights("runs") == weights("whole")
 
 
@@ -142,8 +132,8 @@ def test_two_trees_train_together_and_resume_in_any_order(graphmer, tmp_path):
     assert any("lone" in [corpus.word_list[word] for word in text] for text in texts)
 
 
-def test_the_file_that_says_what_is_kept_names_no_folder_of_this_machine(kept, tmp_path):
-    about = json.loads((kept[0] / "about.json").read_text())
+def test_what_is_stored_names_no_folder_of_this_machine(stored, tmp_path):
+    about = stored[0]["about"]
     assert about["names"] == ["the standard library"] and str(tmp_path) not in json.dumps(about)
 
 

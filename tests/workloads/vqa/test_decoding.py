@@ -123,15 +123,3 @@ def test_candidates_are_different_answers_with_their_probabilities(made):
     for own in found:
         assert 1 <= len(own) <= 3 and len({one.text for one in own}) == len(own)
         assert all(0 < share <= 1 for share in own.values())
-
-
-def test_the_probability_is_that_of_the_answer_up_to_its_end(made):
-    task, model, batch = made
-    own = task.writer
-    written = [[own.answer, 5, own.answer_end, own.reasoning, 9]] * 7
-    with torch.no_grad():
-        encoded, mask = model.encode(batch)
-        found = decoding.shares(model, encoded, mask, written, own)
-        target = torch.tensor(written)
-        scores = model.decode(encoded, mask, target).softmax(-1).gather(-1, target[..., None])[..., 0]
-    assert found == pytest.approx(scores[:, :3].prod(1).tolist(), rel=1e-4)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from workloads.vqa import generated, pictures
+from workloads.vqa import generated
 from workloads.vqa.data import split
 from workloads.vqa.rules import Rules
 from workloads.vqa.settings import Generator, Split
@@ -72,12 +72,3 @@ def test_no_rule_that_sees_the_question_alone_answers_most_of_them(drawn):
     parts = split(drawn.records, Split(validation=0.2, test=0.4), 0)
     for answers in Rules(parts["train"]).answers(parts["test"]).values():
         assert np.mean([answer == one.answer for answer, one in zip(answers, parts["test"], strict=True)]) < 0.7
-
-
-def test_the_pictures_are_drawn_once_and_decoded_like_users(drawn, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path))
-    few = Generator(pictures=12, side=32, questions=2)
-    first = generated.collection(few)
-    monkeypatch.setattr(generated, "write", None)
-    assert generated.collection(few) == first
-    assert pictures.load(drawn.records[0].image, 16, 2**20).shape == (16, 16, 3)

@@ -102,5 +102,5 @@ def test_a_folder_without_questions_and_a_picture_that_is_none_are_refused(vqa, 
     with pytest.raises(BadInput, match="no question about a picture"):
         task.predict([], tmp_path / "other", None)
     (mine / "cat.png").write_text("<html>")
-    with pytest.raises(BadInput, match="is no picture"):
+    with pytest.raises(BadInput, match="cannot be decoded"):
         task.predict([task.model().eval()], mine, None)

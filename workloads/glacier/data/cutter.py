@@ -1,14 +1,10 @@
-"""Scenes cut into tiles once, one scene at a time, into the files of a store (see `tiles`).
-
-An interrupted run resumes with the scenes that are not done, and one whose files have changed since is cut again.
-Memory does not grow with the data, except for some hundred bytes a tile.
-"""
+"""Scenes cut into tiles once, one after another, into a store (see `tiles`); an interrupted cut is resumed."""
 
 import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,11 @@ from lib.machine import disk, records
 from lib.report.progress import counted
 from lib.scores import IGNORE
 from workloads.glacier.data import readers, windows
-from workloads.glacier.data.readers import Opened, Unusable
-from workloads.glacier.data.scenes import Scene
+from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Cut, Source
 
-VERSION = 4  # of the store's files
+_VERSION = 5  # of the store's files
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
 
@@ -53,14 +48,11 @@ class Cutter:
         return self.finish()
 
     def add(self, scene: Scene, stamp: list[Any] | None = None) -> None:
-        """Cuts one scene unless it was cut before; notes a problem where it cannot be used.
-
-        `stamp` changes when one of the scene's files changes; by default their paths, sizes and times.
-        """
+        """Cuts a scene unless it was cut before, by its files' `stamp`; notes a problem where it is unusable."""
         try:
             stamp = stamp or stamp_of(scene.files)
             if not self.take(scene, stamp):
-                self.records.append(self._make(scene, _file_name(scene), stamp))
+                self.records.append(self._make(scene, stamp))
         except Unusable as problem:
             self.problems.append(str(problem))
 
@@ -80,10 +72,7 @@ class Cutter:
         return self.finish()
 
     def finish(self, complete: bool = False) -> Store:
-        """Returns the store of all scenes added and prints what was left out. Raises BadInput past the limit.
-
-        `complete` notes for `finished` that there are no other scenes.
-        """
+        """Returns the store of all scenes added, noted as `complete` for `finished`. Raises BadInput past the limit."""
         check_limit("Scenes that cannot be used", self.problems, self.limit)
         if self.problems:
             print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
@@ -104,16 +93,20 @@ class Cutter:
             self._verified.write(_COMPLETE, index)
         return store
 
-    def _make(self, scene: Scene, file: str, stamp: list[Any]) -> dict[str, Any]:
+    def _make(self, scene: Scene, stamp: list[Any]) -> dict[str, Any]:
         """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
-        size, step = self.cut.size, self.cut.step
-        with readers.opened(scene, self.source) as opened:
-            places = (
-                (row, column, min(size, opened.height), min(size, opened.width))
-                for row in starts(opened.height, size, step)
-                for column in starts(opened.width, size, step)
-            )
-            tiles, facts = self._write(opened, places, file)
+        file, size, step = _file_name(scene), self.cut.size, self.cut.step
+        paths = [self.folder / f"{file}.{kind}.npy" for kind in ("image", "target")]
+        bands = (len(self.source.bands), size, size)
+        with (
+            readers.opened(scene, self.source) as opened,
+            growing_array(paths[0], self.cut.storage, bands) as append_image,
+            growing_array(paths[1], "uint8", bands[1:]) as append_target,
+        ):
+            places = [(row, column, min(size, opened.height), min(size, opened.width))
+                      for row in starts(opened.height, size, step)
+                      for column in starts(opened.width, size, step)]  # fmt: skip
+            tiles, facts = self._write(opened, places, append_image, append_target)
         digest = hashlib.blake2b(digest_size=16)
         for tile in tiles:
             digest.update(bytes.fromhex(tile.pop("digest")))
@@ -122,46 +115,40 @@ class Cutter:
             "space": opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name),
             "digest": digest.hexdigest(), "tiles": tiles, **facts,
         }  # fmt: skip
-        return self._verified.write(f"{file}.json", record, [self.folder / name for name in _parts(file)])
+        return self._verified.write(f"{file}.json", record, paths)
 
     def _write(
-        self, opened: Opened, places: Iterable[tuple[int, int, int, int]], file: str
+        self, opened: Opened, places: Sequence[Window], append_image: Callable, append_target: Callable
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Appends each tile that is kept to the scene's two files. Raises Unusable without data or label."""
         tiles: list[dict[str, Any]] = []
-        left_out: dict[str, Any] = {"invalid": 0, "unlabelled": 0}
-        hashes = np.empty(0, np.uint64)
-        is_lost = not opened.crs and opened.scene.images[0].suffix != ".npy"  # patches have groups by their names
-        classes, shape = len(self.source.classes), (self.cut.size, self.cut.size)
-        labels, pixels = np.zeros(classes, np.int64), 0
-        bands = (len(self.source.bands), *shape)
-        image_file, target_file = _parts(file)
-        with (
-            growing_array(self.folder / image_file, self.cut.storage, bands) as append_image,
-            growing_array(self.folder / target_file, "uint8", shape) as append_target,
-        ):
-            for window in places:
-                image, target = self._tile(opened, window)
-                if is_lost and not any(start % self.cut.size for start in window[:2]):
-                    hashes = windows.sketch(image, hashes)
-                tile = tile_facts(image, target, classes)
-                tile |= {"bounds": [float(value) for value in opened.bounds(window)], "corner": window[:2]}
-                labels, pixels = labels + tile["counts"], pixels + tile["valid"]
-                if sum(tile["counts"]) < max(1, self.cut.min_valid_share * target.size):
-                    left_out["invalid"] += 1
-                elif sum(tile["counts"][1:]) < self.cut.min_label_share * sum(tile["counts"]):
-                    left_out["unlabelled"] += 1
-                else:
-                    append_image(image)
-                    append_target(target)
-                    tiles.append(tile)
-            if not pixels:
-                raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
-            if not labels.sum():
-                raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
-        return tiles, left_out | ({"sketch": windows.packed(hashes)} if is_lost else {})
+        facts: dict[str, Any] = {"invalid": 0, "unlabelled": 0}
+        if not opened.crs and opened.scene.images[0].suffix != ".npy":  # patches have groups by their names
+            facts["sketch"] = []
+        classes, pixels = len(self.source.classes), 0
+        labels = np.zeros(classes, np.int64)
+        for window in places:
+            image, target = self._tile(opened, window)
+            if "sketch" in facts and not any(start % self.cut.size for start in window[:2]):
+                facts["sketch"] = windows.sketch(image, facts["sketch"])
+            tile = tile_facts(image, target, classes)
+            tile |= {"bounds": [float(value) for value in opened.bounds(window)], "corner": window[:2]}
+            labels, pixels = labels + tile["counts"], pixels + tile["valid"]
+            if sum(tile["counts"]) < max(1, self.cut.min_valid_share * target.size):
+                facts["invalid"] += 1
+            elif sum(tile["counts"][1:]) < self.cut.min_label_share * sum(tile["counts"]):
+                facts["unlabelled"] += 1
+            else:
+                append_image(image)
+                append_target(target)
+                tiles.append(tile)
+        if not pixels:
+            raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
+        if not labels.sum():
+            raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
+        return tiles, facts
 
-    def _tile(self, opened: Opened, window: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def _tile(self, opened: Opened, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads one tile; where the scene is smaller than a tile, the rest has no data."""
         image, target = opened.read(window)
         image, target = padded(image, self.cut.size), padded(target, self.cut.size, IGNORE)
@@ -209,14 +196,9 @@ def stamp_of(files: Sequence[Path]) -> list[list[object]]:
         raise Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.") from None
 
 
-def _parts(file: str) -> tuple[str, str]:
-    """Returns the names of a scene's two arrays."""
-    return f"{file}.image.npy", f"{file}.target.npy"
-
-
 def folder_for(cache: Path, root: Path, source: Source, cut: Cut) -> Path:
     """Returns where the tiles of these settings lie."""
-    facts = json.dumps([VERSION, str(root.resolve()), asdict(source), asdict(cut)], sort_keys=True)
+    facts = json.dumps([_VERSION, str(root.resolve()), asdict(source), asdict(cut)], sort_keys=True)
     return cache / f"tiles-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
@@ -233,13 +215,13 @@ def tile_facts(image: np.ndarray, target: np.ndarray, classes: int) -> dict[str,
 
     `image` is (bands, S, S) with NaN for no data, `target` (S, S) with IGNORE.
     """
-    known = image[:, ~np.isnan(image[0])].astype(np.float64)
-    mean = known.mean(1) if known.size else np.zeros(len(image))
+    valid = image[:, ~np.isnan(image[0])].astype(np.float64)
+    mean = valid.mean(1) if valid.size else np.zeros(len(image))
     return {
         "counts": np.bincount(target[target != IGNORE], minlength=classes).tolist(),
-        "valid": known.shape[1],
+        "valid": valid.shape[1],
         "mean": mean.tolist(),
-        "squares": ((known - mean[:, None]) ** 2).sum(1).tolist(),
+        "squares": ((valid - mean[:, None]) ** 2).sum(1).tolist(),
         "digest": hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).hexdigest(),
     }
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,8 @@ from lib.machine import platform, records
 from lib.scores import IGNORE
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE
-from workloads.glacier.data import folds, layout, terrain
+from workloads.glacier.data import download, folds, layout, terrain
 from workloads.glacier.data.cutter import Cutter, folder_for
-from workloads.glacier.data.download import cut
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.sampling import Draws, reached, shares, tile_weights
 from workloads.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
@@ -39,20 +38,17 @@ class Sample(NamedTuple):
 class Tiles:
     """The tiles of one part of the data; `weights` says how often each is trained on.
 
-    Where tiles overlap, every pixel of a held-out part counts in one of them alone.
+    With `draws` it has the tiles as these do: several times if a crop may lie around a rare class. Where tiles overlap,
+    every pixel of a held-out part counts in one of them alone.
     """
 
     def __init__(
-        self,
-        store: Store,
-        chosen: np.ndarray,
-        part: str,
-        weights: np.ndarray | None = None,
-        draws: Draws | None = None,
+        self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None, draws: Draws | None = None
     ):
-        """With `draws` it has the tiles as these do: several times if a crop may lie around a rare class."""
         self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
-        self.chosen, self.new_in = (chosen, {}) if part == "train" else once(store.table, chosen, store.tile_size)
+        self.chosen, self.new_in = chosen, dict[int, np.ndarray]()
+        if part != "train":
+            self.chosen, self.new_in = once(store.table, chosen, len(store.target(0)))
 
     def __len__(self) -> int:
         return len(self.draws.tiles if self.draws else self.chosen)
@@ -72,45 +68,38 @@ class Data:
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""
         self.settings, self.source = settings, source
+        self.is_generated = source is None and not settings.download
         self._matched = ""  # what the patterns matched
         self.cache = platform.detect().scratch_dir / "glacier"
 
     @cached_property
     def store(self) -> Store:
         """All tiles. Raises BadInput where the data cannot be used, or the cache not be written to."""
-        with records.writing(self.cache):
-            return self._tiles()
-
-    def _tiles(self) -> Store:
         settings = self.settings
         archives = () if self.source else settings.download
-        origin = Path("|".join(archives)) if archives else self.root
-        folder = folder_for(self.cache, origin, settings.source, settings.tiles)
-        cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
-        if archives:
-            return cut(archives, self.cache / "downloads", cutter)
-        match = layout.look(origin, settings.source)
-        self._matched = match.text if self.source else ""
-        print(match.text)
-        return cutter.all(match.scenes, match.problems)
+        with records.writing(self.cache):
+            origin = Path("|".join(archives)) if archives else self.root
+            folder = folder_for(self.cache, origin, settings.source, settings.tiles)
+            cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
+            if archives:
+                return download.cut(archives, self.cache / "downloads", cutter)
+            match = layout.look(origin, settings.source)
+            self._matched = match.text if self.source else ""
+            print(match.text)
+            return cutter.all(match.scenes, match.problems)
 
     @cached_property
     def root(self) -> Path:
-        """The folder of the scenes: the given one, or one of generated scenes for these settings."""
+        """The folder of the given scenes, or above it the one that the pattern starts from; else of generated ones."""
+        settings, inputs = self.settings, platform.detect().input_dir
         if self.source:
-            return self._pattern_root() or self.source
+            above = [folder for folder in self.source.parents if inputs in folder.parents]
+            pattern = settings.source.images.replace(BAND, "*") if inputs in self.source.parents else ""
+            folders = (self.source, *above) if pattern else ()
+            return next((folder for folder in folders if any(layout.matching(folder, pattern))), self.source)
         folder = self.cache / f"generated-{self._generator_key()}"
-        terrain.write(folder, self.settings.generator, self.settings.source)
+        terrain.write(folder, settings.generator, settings.source)
         return folder
-
-    def _pattern_root(self) -> Path | None:
-        """Returns the folder of a mounted input that the configured pattern starts from: `source`, or one above it."""
-        inputs, images = platform.detect().input_dir, self.settings.source.images
-        if not (self.source and images and inputs in self.source.parents):
-            return None
-        above = [folder for folder in self.source.parents if inputs in folder.parents]
-        pattern = images.replace(BAND, "*")
-        return next((folder for folder in (self.source, *above) if any(layout.Pattern(pattern).files(folder))), None)
 
     def _generator_key(self) -> str:
         source = self.settings.source
@@ -118,30 +107,18 @@ class Data:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
-        """Hashes the generator's settings, as another machine may round a pixel differently, or else the content."""
-        settings = self.settings
-        generated = self.source is None and not settings.download
-        content = self._generator_key() if generated else self.store.fingerprint()
-        facts = json.dumps([content, asdict(settings.tiles), self._split_facts(generated)], sort_keys=True)
+        """Hashes the generator's settings, else the content; and the split, a given one by its content."""
+        split = {name: value for name, value in asdict(self.settings.split).items() if name != "names"}
+        if self.settings.split.names or (not self.is_generated and any(self.store.parts)):
+            fixed = folds.given(self.store, self.settings.split)
+            split["given"] = sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))
+        content = self._generator_key() if self.is_generated else self.store.fingerprint()
+        facts = json.dumps([content, asdict(self.settings.tiles), split], sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:32]
-
-    def _split_facts(self, generated: bool) -> dict[str, Any]:
-        """Returns the settings of the split; what is given of it by its content, and only where it is given."""
-        split = self.settings.split
-        facts = {name: value for name, value in asdict(split).items() if name != "names"}
-        if not split.names and (generated or not any(self.store.parts)):
-            return facts
-        fixed = folds.given(self.store, split)
-        return {**facts, "given": sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))}
 
     @cached_property
     def parts(self) -> Parts:
         return folds.parts(self.store, self.settings.split, self.settings.source.classes)
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the parts, and with them the tiles, have been read in this process."""
-        return "parts" in self.__dict__
 
     @cached_property
     def statistics(self) -> Statistics:
@@ -159,15 +136,14 @@ class Data:
         sampling, classes = self.settings.sampling, self.settings.source.classes
         centred = {classes.index(name): share for name, share in sampling.centred.items()}
         counts = self.store.table.counts[self.parts.train]
-        return Draws(counts, self.weights, centred, sampling.crop) if sampling.crop else None
+        return Draws.of(counts, self.weights, centred, sampling.crop) if sampling.crop else None
 
     @cached_property
     def drawn_shares(self) -> np.ndarray:
         """(classes) shares of the pixels that training draws; of crops it is an estimate."""
-        counts, train = self.store.table.counts, self.parts.train
         if self.draws is None:
-            return reached(counts[train], self.weights)
-        return shares(self.store, train, self.draws, self.settings.sampling.crop)
+            return reached(self.store.table.counts[self.parts.train], self.weights)
+        return shares(self.store, self.parts.train, self.draws, self.settings.sampling.crop)
 
     @property
     def prior(self) -> np.ndarray:
@@ -178,18 +154,16 @@ class Data:
     @cached_property
     def input_statistics(self) -> Statistics:
         """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
-        places = self.settings.index_places
+        places, bands, train = self.settings.index_places, self.statistics, self.parts.train
         if not places:
-            return self.statistics
-        train = self.parts.train
-        found: list[np.ndarray] = []
+            return bands
+        planes = []
         for number in train[:: max(1, len(train) // _INDEX_TILES)]:
             image = torch.from_numpy(self.store.read(int(number))[0])
-            found.append(torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy())
-        values = np.concatenate(found, 1)
+            planes.append(torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy())
+        values = np.concatenate(planes, 1)
         mean, deviation = np.nanmean(values, 1), np.nanstd(values, 1)
         deviation = np.where(deviation > 0, deviation, 1.0)
-        bands = self.statistics
         return Statistics(np.concatenate([bands.mean, mean]), np.concatenate([bands.deviation, deviation]))
 
     @property
@@ -199,42 +173,33 @@ class Data:
 
     def tiles(self) -> dict[str, Tiles]:
         """The data sets "train", "validation" and "test"."""
-        return {
-            "train": Tiles(self.store, self.parts.train, "train", self.weights, self.draws),
-            "validation": Tiles(self.store, self.parts.validation, "validation"),
-            "test": Tiles(self.store, self.parts.test, "test"),
-        }
+        held = {name: Tiles(self.store, getattr(self.parts, name), name) for name in ("validation", "test")}
+        return {"train": Tiles(self.store, self.parts.train, "train", self.weights, self.draws), **held}
 
     def describe(self) -> str:
         """Says where the data comes from, how it is split, and which shares the classes have."""
-        settings = self.settings
-        drawn = settings.generator
+        settings, parts, counts = self.settings, self.parts, self.store.table.counts
+        drawn, split = settings.generator, settings.split
         where = (
             f"Data: {self.source}" if self.source
             else f"Data: the archives {', '.join(settings.download)}" if settings.download
             else "No data was given or found mounted. The embedded default is used: "
             f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
         )  # fmt: skip
-        parts, split = self.parts, settings.split
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
-        means = enumerate(zip(self.statistics.mean, self.statistics.deviation, strict=True), 1)
+        means = enumerate(zip(*self.statistics, strict=True), 1)
         bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)
-        notes = [*parts.notes, *other_units(self.store)]
-        matched = [self._matched] if self._matched else []
-        return "\n".join([f"{where}.", *matched, f"{fold}{sizes}.", *notes, self._shares(),
-                          f"Bands (mean ± deviation of the training): {bands}"])  # fmt: skip
-
-    def _shares(self) -> str:
-        """Returns a table of class shares: as they are in each part, and as training draws them."""
-        counts, parts = self.store.table.counts, self.parts
         rows = {
             "training": reached(counts[parts.train], None),
-            "training, wanted": self.settings.sampling.target_shares,
+            "training, wanted": settings.sampling.target_shares,
             "training, as drawn": self.drawn_shares,
             "validation": reached(counts[parts.validation], None),
             "test": reached(counts[parts.test], None),
         }
-        head = ["share of pixels", *self.settings.source.classes]
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
-        return aligned([head, *table], left=[0])
+        lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes, *other_units(self.store)]
+        head = ["share of pixels", *settings.source.classes]
+        return "\n".join(
+            [*lines, aligned([head, *table], left=[0]), f"Bands (mean ± deviation of the training): {bands}"]
+        )

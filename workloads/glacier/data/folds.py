@@ -1,12 +1,9 @@
-"""Which tiles train, which validate and which test, so that no ground is on two sides.
-
-Groups (scenes, or squares of the map) go as a whole to one part, chosen so that every part has its share of each class.
-"""
+"""Parts of the tiles: whole groups (scenes, or squares of the map), no ground on two sides."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,14 +13,12 @@ from workloads.glacier.data import windows
 from workloads.glacier.data.tiles import Store, Table
 from workloads.glacier.settings import Split
 
-OUT = "out"  # of training and of both held-out parts
 _FREE, _OUT = -1, 3
-_NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2, OUT: _OUT}
-_WORDS = {"train": "to train", "validation": "to validate", "test": "to test", OUT: "left out", "": "by the shares"}
+_NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2, "out": _OUT}
+_WORDS = {"train": "to train", "validation": "to validate", "test": "to test", "out": "left out", "": "by the shares"}
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """Sorted indices of tiles, sentences on what was left out and is missing, and the name of each tile's group."""
 
     train: np.ndarray
@@ -33,8 +28,7 @@ class Parts:
     groups: np.ndarray
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """The part of each scene (train, validation, test, out, or "" if the shares decide) and its group."""
 
     parts: list[str]
@@ -43,37 +37,42 @@ class Given:
 
 
 def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
-    """Splits a store's tiles. Raises BadInput if a part would be empty or training would lack a class.
-
-    `split.names`, or folders called train, validation and test, go before the shares.
-    """
-    table, fixed = store.table, _with_linked(store, split, given(store, split))
-    names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
+    """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
+    table = store.table
+    needed = (split.test > 0) + (split.folds or 2)
+    fixed = given(store, split)
+    sketches = {number: hashes for number, hashes in enumerate(store.sketches) if hashes is not None}
+    linked = windows.pairs(sketches)
+    if linked and split.by == "scene" and not any(fixed.parts):
+        fixed = _joined(store, fixed, linked, needed)
+    names, group = np.unique(_group_names(table, split, fixed), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
     of_tile = np.array([_NUMBERS[fixed.parts[scene]] for scene in table.scene], np.int64)
     wanted, is_in = np.full(len(names), _OUT), of_tile != _OUT
     wanted[group[is_in]] = _FREE
     np.maximum.at(wanted, group[is_in], of_tile[is_in])
-    if not any(fixed.parts):
-        _refuse_too_few(len(names), split)
-    part, notes = _dealt(counts, wanted, split)
-    notes = fixed.notes + notes
+    if not any(fixed.parts) and len(names) < needed:
+        raise BadInput(
+            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and needs {needed}. "
+            "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
+        )
+    part, dealt = _dealt(counts, wanted, split)
     of_tile = np.where(is_in, part[group], _OUT)
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
-    validation, more = _without_leaks(store, validation, test, "validation", "the test")
-    notes += more
-    train, more = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test")
+    validation, leaks = _without_leaks(store, validation, test, "validation", "the test")
+    held = np.concatenate([validation, test])
+    train, more = _without_leaks(store, train, held, "training", "validation or test")
+    notes = [*fixed.notes, *dealt, *leaks, *more]
     named = {"training": train, "validation": validation, "test": test}
     refuse_leaks(names[group], named)
-    notes += more
     if not split.test and not len(test):
         notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")
         test = validation
         del named["test"]
     for name, chosen in named.items():
         notes += _missing_classes(table, chosen, classes, name)
-    notes += windows.shared_ground(store, {name: table.scene[chosen] for name, chosen in named.items()})
+    notes += _shared_ground(store, linked, {name: table.scene[chosen] for name, chosen in named.items()})
     return Parts(train, validation, test, notes, names[group])
 
 
@@ -85,11 +84,9 @@ def given(store: Store, split: Split) -> Given:
         if lacking := [part for part in split.names if part not in parts]:
             pattern, name = split.names[lacking[0]], store.names[0]
             raise BadInput(f"workload.split.names: no scene is called {pattern}. Names are such as {name}.")
-    counts = Counter(parts)
-    text = ", ".join(f"{counts[part]:,} {words}" for part, words in _WORDS.items() if counts[part])
     of: dict[str, set[str]] = defaultdict(set)
     for part, group in zip(parts, groups, strict=True):
-        of[group] |= {part} - {"", OUT}
+        of[group] |= {part} - {"", "out"}
     divided = sorted(group for group, several in of.items() if len(several) > 1)
     if divided and split.names:
         raise BadInput(f"workload.split.names puts the group {divided[0]} into two parts. Give all of its scenes one.")
@@ -97,45 +94,29 @@ def given(store: Store, split: Split) -> Given:
         shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
         note = f"The folders called train, validation and test are not taken as the split: {shared}."
         return Given([""] * len(parts), groups, [note])
-    where = "workload.split.names" if split.names else "the folders"
+    counts, where = Counter(parts), "workload.split.names" if split.names else "the folders"
+    text = ", ".join(f"{counts[part]:,} {words}" for part, words in _WORDS.items() if counts[part])
     return Given(parts, groups, [f"The split is that of {where}: {text}."] if any(parts) else [])
 
 
-def _with_linked(store: Store, split: Split, fixed: Given) -> Given:
-    """Joins the groups of scenes that share ground by equal windows of pixels, unless a split is given."""
-    linked = windows.groups(windows.pairs(windows.sketches_of(store)))
-    if not linked or any(fixed.parts) or split.by != "scene":
-        return fixed
+def _joined(store: Store, fixed: Given, linked: Sequence[tuple[int, int]], needed: int) -> Given:
+    """Joins the groups of scenes that share ground by equal windows of pixels, unless too few groups would be left."""
     groups = list(fixed.groups)
-    for scenes in linked:
-        joined = {groups[scene] for scene in scenes}
-        groups = [min(joined) if group in joined else group for group in groups]
-    if len(set(groups)) < _needed(split):
+    for first, second in linked:
+        one, other = sorted((groups[first], groups[second]))
+        groups = [one if group == other else group for group in groups]
+    if len(set(groups)) < needed:
         return fixed
+    scenes = sorted({scene for pair in linked for scene in pair})
     note = (
-        f"{sum(map(len, linked)):,} scenes without a place on the map show ground of another one by equal windows of "
-        f"pixels, such as {', '.join(store.names[scene] for scene in linked[0][:3])}; those that do are kept together."
+        f"{len(scenes):,} scenes without a place on the map show ground of another one by equal windows of pixels, "
+        f"such as {', '.join(store.names[scene] for scene in scenes[:3])}; those that do are kept together."
     )
     return Given(fixed.parts, groups, [*fixed.notes, note])
 
 
-def _needed(split: Split) -> int:
-    return 1 + (split.test > 0) + (split.folds or 2) - 1
-
-
-def _refuse_too_few(groups: int, split: Split) -> None:
-    if groups < _needed(split):
-        raise BadInput(
-            f"The data has {groups} groups to split (workload.split.by: {split.by}), and {_needed(split)} parts are "
-            "needed. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
-        )
-
-
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.ndarray, list[str]]:
-    """Returns (groups) the part of each, and sentences; `wanted` (groups) are given parts, or _FREE.
-
-    Shares decide on what is not given: on groups without a part, or where there is none of these, on the training's.
-    """
+    """Returns (groups) the part of each, and sentences: `wanted` (groups) parts, or _FREE, where the shares decide."""
     part = np.where(wanted == _FREE, 0, wanted)
     free, notes, is_given = np.flatnonzero(wanted == _FREE), [], (wanted >= 0).any()
     is_test_dealt = split.test > 0 and not (wanted == 2).any()
@@ -159,15 +140,16 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.nda
     return part, notes
 
 
-def _group_names(store: Store, split: Split, fixed: Given) -> list[str]:
+def _group_names(table: Table, split: Split, fixed: Given) -> list[str]:
     """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
-    table = store.table
     if split.by == "scene":
         return [fixed.groups[scene] for scene in table.scene]
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
     x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
-    spaces = [f"{fixed.parts[scene]} {space}".lstrip() for scene, space in zip(table.scene, table.space, strict=True)]
-    return [f"{space} {int(column)} {int(row)}" for space, column, row in zip(spaces, x, y, strict=True)]
+    return [
+        f"{f'{fixed.parts[scene]} {space}'.lstrip()} {int(column)} {int(row)}"
+        for scene, space, column, row in zip(table.scene, table.space, x, y, strict=True)
+    ]
 
 
 def _missing_classes(table: Table, chosen: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
@@ -203,36 +185,37 @@ def _without_leaks(
 
 def overlapping(table: Table, first: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Returns those of the tiles `first` (n indices) that show ground of one of the tiles `others`."""
-    if not len(first) or not len(others):
-        return first[:0]
-    edge = dict.fromkeys(table.space, 0.0)
-    for index in np.concatenate([first, others]):
-        left, bottom, right, top = table.bounds[index]
-        edge[table.space[index]] = max(edge[table.space[index]], right - left, top - bottom)
-    cells: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    of_space: dict[str, list[int]] = defaultdict(list)
     for index in others:
-        for cell in _cells(table, index, edge):
-            cells[cell].append(index)
-    touching = [
-        index
-        for index in first
-        if any(_touch(table.bounds[index], table.bounds[o]) for cell in _cells(table, index, edge) for o in cells[cell])
-    ]
-    return np.array(touching, dtype=first.dtype)
+        of_space[table.space[index]].append(index)
+    boxes = {space: table.bounds[indices].T for space, indices in of_space.items()}
+
+    def is_touched(index: int) -> bool:
+        if table.space[index] not in boxes:
+            return False
+        x, y, right, top = table.bounds[index]
+        lefts, bottoms, rights, tops = boxes[table.space[index]]
+        slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
+        shared = (np.minimum(right, rights) - np.maximum(x, lefts) > slack) & (
+            np.minimum(top, tops) - np.maximum(y, bottoms) > slack
+        )
+        return bool(shared.any())
+
+    return first[np.array([is_touched(index) for index in first], bool)]
 
 
-def _cells(table: Table, index: int, edge: dict[str, float]) -> list[tuple[str, int, int]]:
-    """The squares of a grid, as wide as the largest tile, that a tile lies in."""
-    space = table.space[index]
-    left, bottom, right, top = (table.bounds[index] / edge[space]).tolist()
+def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns a warning on scenes without a place on the map that show ground of another part; `scenes` are by part."""
+    part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
+    shared = [pair for pair in linked if len({part[scene] for scene in pair if scene in part}) == 2]
+    if not shared:
+        return []
+    counts = []
+    for name in list(scenes)[1:]:
+        affected = {scene for pair in shared for scene in pair if part[scene] == name}
+        counts.append(f"{len(affected):,} of {list(part.values()).count(name):,} scenes of the {name}")
+    first, second = (store.names[scene] for scene in shared[0])
     return [
-        (space, x, y)
-        for x in range(int(left // 1), int(right // 1) + 1)
-        for y in range(int(bottom // 1), int(top // 1) + 1)
+        f"Warning: by equal windows of pixels {' and '.join(counts)} show ground of another part (such as {first} and "
+        f"{second}), so their scores flatter. Give such scenes one part in workload.split.names."
     ]
-
-
-def _touch(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two boxes share more than an edge; a thousandth of a tile is rounding."""
-    slack = 1e-3 * (a[2] - a[0])
-    return bool(min(a[2], b[2]) - max(a[0], b[0]) > slack and min(a[3], b[3]) - max(a[1], b[1]) > slack)

@@ -14,13 +14,18 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from lib.errors import BadInput
-from workloads.glacier.data.scenes import PARTS, RASTERS, Scene
+from lib.errors import BadInput, printable
+from workloads.glacier.data.readers import DRIVERS, Scene
 from workloads.glacier.settings import BAND, Source
 
+PARTS = {
+    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
+    "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
+}  # fmt: skip
 _OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
 _LAYOUTS = (  # images, masks and the pattern of a group
     ("Band{band}/{scene}.*", "label/{scene}.*", ""),
@@ -31,24 +36,21 @@ _LAYOUTS = (  # images, masks and the pattern of a group
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
 _MOST_LISTED = 20_000  # files that are looked at for those that no pattern matches
-_SHOWN = 3  # names
 _HOW_TO_NAME = (
     "Let {scene} in workload.source.images and masks stand for what they share, or give workload.source.name_pattern, "
     r"a regular expression whose group is that, for example 'img(\d+)'."
 )
 
 
-@dataclass
-class Match:
+class Match(NamedTuple):
     """The scenes of a folder, a sentence for each that lacks a file, and what was matched and what was not."""
 
     scenes: list[Scene]
     problems: list[str]
-    text: str = ""
+    text: str
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A file that a pattern matches, with the scene's name in it and the split that its folder stands for."""
 
     name: str
@@ -57,143 +59,96 @@ class File:
 
 
 Files = dict[str, File]  # by the name of the scene
-Images = dict[str, list[File]]  # the bands of each scene
-
-
-class Pattern:
-    """A path below a folder with placeholders, such as S1Hand/{scene}_S1Hand.tif."""
-
-    def __init__(self, text: str):
-        self._glob = re.sub(r"\{(scene|part)\}", "*", text)
-        pieces, seen = [], set[str]()
-        for token in _TOKEN.split(text):
-            pieces.append(_expression(token, token in seen, "{scene}" in text))
-            seen.add(token)
-        try:
-            self._regex = re.compile("".join(pieces))
-        except re.error as error:
-            raise BadInput(f"The pattern {text} cannot be used ({error}). Correct workload.source.") from None
-
-    def files(self, root: Path) -> Iterator[File]:
-        """Yields the files below a folder, sorted by path."""
-        for path in sorted(root.glob(self._glob)):
-            match = self._regex.fullmatch(path.relative_to(root).as_posix())
-            if match and has_pixels(path.name) and path.is_file():
-                _refuse_unprintable(path)
-                pieces = [piece for piece in match.groups() if piece]
-                words = [match["part"]] if "part" in match.re.groupindex else pieces[:-1]
-                part = next((PARTS[word.lower()] for word in words if word.lower() in PARTS), "")
-                yield File("/".join(pieces) or "scene", part, path)
-
-
-def _expression(token: str, again: bool, is_named: bool) -> str:
-    """Returns the regular expression of a part of a pattern; `is_named` says that {scene} is the name."""
-    if token in ("{scene}", "{part}"):
-        name = token[1:-1]
-        return f"(?P={name})" if again else {"scene": "(?P<scene>[^/]+)", "part": _PART}[name]
-    if _TOKEN.fullmatch(token):
-        text = {"*": "[^/]*", "?": "[^/]"}.get(token, token.replace("[!", "[^"))
-        return text if is_named else f"({text})"
-    return re.escape(token)
 
 
 def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene], list[str]]:
-    """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a file.
-
-    With `labelled`, a scene without a mask is such a problem; otherwise masks are ignored. Raises BadInput if the
-    patterns match no scene.
-    """
-    match = look(root, source, labelled)
-    return match.scenes, match.problems
+    """Returns scenes, and a sentence for each without a band, or a mask if `labelled`. Raises BadInput for none."""
+    return look(root, source, labelled)[:2]
 
 
 def look(root: Path, source: Source, labelled: bool = True) -> Match:
     """Does what `find` does, and describes what was matched and what was not."""
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
-    candidates = _candidates(source, labelled)
-    for folder in _inner(root):
-        for images, masks, group in candidates:
-            if match := _look_for(folder, images, masks, group, source, labelled):
-                return match
-    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks, _ in candidates)
+    rows = [(source.images, source.masks, "")] if source.images else []
+    if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
+        rows += [
+            (above + images, above + masks, group) for above in ("", "{part}/") for images, masks, group in _LAYOUTS
+        ]
+    rows += [] if labelled else [("{scene}.*", "", "")]
+    folder: Path | None = root
+    while folder:  # archives often hold a single folder, one in another
+        if match := next(filter(None, (_match(folder, *row, source, labelled) for row in rows)), None):
+            return match
+        inner = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        folder = inner[0] if len(inner) == 1 and inner[0].is_dir() else None
+    names = _listed(root, ())
+    there = f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
+    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks, _ in rows)
     raise BadInput(
-        f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{_names(root)} Set "
-        "workload.source.images and masks to patterns of your files (docs/glacier.md has examples), or name the folder "
-        "that holds Band1 or images."
+        f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set workload.source.images "
+        "and masks to patterns of your files (docs/glacier.md has examples), or name the folder that holds Band1 or "
+        "images."
     )
 
 
-def _candidates(source: Source, labelled: bool) -> list[tuple[str, str, str]]:
-    """Returns the patterns of images, masks and groups that are tried: the configured ones, or the layouts.
-
-    New scenes may lie in any of these, or without a folder.
-    """
-    rows = [(source.images, source.masks, "")] if source.images else []
-    if source.images and labelled:
-        return rows
-    rows += [(above + images, above + masks, group) for above in ("", "{part}/") for images, masks, group in _LAYOUTS]
-    return rows if labelled else [*rows, ("{scene}.*", "", "")]
-
-
-def _inner(root: Path) -> list[Path]:
-    """Returns a folder, and the single folders in it, one in another, as archives have them."""
-    folders = [root]
-    while True:
-        inner = [path for path in folders[-1].iterdir() if not path.name.startswith(".")]
-        if len(inner) != 1 or not inner[0].is_dir():
-            return folders
-        folders.append(inner[0])
-
-
-def _look_for(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
+def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = _files(root, masks, source) if masks else {}
     words = source.words_of_bands if images == source.images else tuple(map(str, source.chosen))
     files, problems = _images(root, images, words, source, {file.path for file in mask_of.values()})
     if not files or (labelled and not mask_of):
         return None
-    named = {name: mask_of[name].path for name in files if name in mask_of} if labelled else {}
-    if labelled and not named:
+    masked = {name for name in files if name in mask_of} if labelled else set()
+    if labelled and not masked:
         examples = f"{min(files)} by {images}, {min(mask_of)} by {masks}"
         raise BadInput(f"In {root} no mask has the name of an image (names: {examples}). {_HOW_TO_NAME}")
-    scenes = [_scene(name, files[name], named.get(name), group, source) for name in sorted(files)]
-    unlabelled = [scene for scene in scenes if labelled and not scene.mask]
-    left_out, lacking = _unlabelled(unlabelled, {path.images[0].parent for path in scenes if path.mask}, masks)
-    chosen = [scene for scene in scenes if scene.mask or not labelled]
-    matched = {file.path for bands in files.values() for file in bands} | {file.path for file in mask_of.values()}
-    text = [
-        f"{root}: {len(chosen):,} scenes by {images}{f' and {masks}' if labelled else ''}", *left_out,
-        *([f"{len(mask_of) - len(named):,} masks have no image"] if labelled and len(mask_of) > len(named) else []),
-        *_unmatched(root, matched, f"{images} and {masks}" if labelled else images),
-    ]  # fmt: skip
-    return Match(chosen, problems + lacking, "; ".join(text) + ".")
+    scenes = [_scene(name, own, mask_of[name].path if name in masked else None, group, source)
+              for name, own in sorted(files.items())]  # fmt: skip
+    text = []
+    if labelled:  # images of a folder without any mask can be predicted, and are no mistake
+        labels = {scene.images[0].parent for scene in scenes if scene.mask}
+        other = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels)
+        text += [f"{number:,} images in {folder} have no masks and are left out" for folder, number in other.items()]
+        problems += [
+            f"{scene.images[0]} has no mask: {masks} of {scene.name} is not there. Add it, or remove the image."
+            for scene in scenes
+            if not scene.mask and scene.images[0].parent in labels
+        ]
+        text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(masked)) else []
+        scenes = [scene for scene in scenes if scene.mask]
+    patterns = f"{images} and {masks}" if labelled else images
+    matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
+    if names := _listed(root, matched):
+        text.append(f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}")
+    return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
 
 
 def _scene(name: str, files: list[File], mask: Path | None, group: str, source: Source) -> Scene:
     pattern = source.group_pattern or group
-    found = re.search(pattern, files[0].name) if pattern else None
-    return Scene(name, found[1] if found else name, tuple(file.path for file in files), mask, files[0].part)
+    match = re.search(pattern, files[0].name) if pattern else None
+    return Scene(name, match[1] if match else name, tuple(file.path for file in files), mask, files[0].part)
 
 
 def _images(
     root: Path, pattern: str, words: tuple[str, ...], source: Source, masks: Collection[Path]
-) -> tuple[Images, list[str]]:
+) -> tuple[dict[str, list[File]], list[str]]:
     """Returns the bands of each scene, and a sentence for each that lacks one. Raises BadInput for a band of none."""
     if BAND not in pattern:
         return {name: [file] for name, file in _files(root, pattern, source, masks).items()}, []
-    by_band = {pattern.replace(BAND, word): _files(root, pattern.replace(BAND, word), source, masks) for word in words}
+    by_band = {text: _files(root, text, source, masks) for text in (pattern.replace(BAND, word) for word in words)}
     if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
         raise BadInput(
             f"{root} has no file {empty[0]}. Correct workload.source.images, or name the bands as the files do in "
             "workload.source.band_files."
         )
-    return joined(by_band)
+    return _joined(by_band)
 
 
-def joined(by_band: Mapping[str, Files]) -> tuple[Images, list[str]]:
+def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[str]]:
     """Returns the bands of each scene, and a sentence for each that lacks one; the keys are the places of bands."""
-    images, problems = Images(), []
+    images: dict[str, list[File]] = {}
+    problems = []
     for name in sorted(set().union(*by_band.values())):
         if lacking := [place for place, files in by_band.items() if name not in files]:
             problems.append(f"{name} has no file by {', '.join(lacking)}: a band is missing. Add it.")
@@ -207,14 +162,14 @@ def joined(by_band: Mapping[str, Files]) -> tuple[Images, list[str]]:
 
 def of_folders(folders: Mapping[int, Path], source: Source) -> tuple[list[Scene], list[str]]:
     """Returns new scenes of a folder for each band's number, and a sentence for each that lacks a band."""
-    images, problems = joined({str(folder): _files(folder, "{scene}.*", source) for folder in folders.values()})
+    images, problems = _joined({str(folder): _files(folder, "{scene}.*", source) for folder in folders.values()})
     return [_scene(name, files, None, "", source) for name, files in images.items()], problems
 
 
 def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = ()) -> Files:
     """Returns the files of a pattern but for some others. Raises BadInput if two stand for one scene."""
     files: Files = {}
-    for file in Pattern(pattern).files(root):
+    for file in matching(root, pattern):
         match = re.search(source.name_pattern, file.name) if source.name_pattern else None
         name = match[1] if match else file.name
         if file.path in others:
@@ -228,46 +183,45 @@ def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = 
     return files
 
 
-def _unlabelled(scenes: list[Scene], labelled: Collection[Path], masks: str) -> tuple[list[str], list[str]]:
-    """Returns phrases on folders without any mask, which can be predicted, and sentences on other missing masks."""
-    others = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labelled)
-    left_out = [f"{number:,} images in {folder} have no masks and are left out" for folder, number in others.items()]
-    return left_out, [
-        f"{scene.images[0]} has no mask: {masks} of {scene.name} is not there. Add it, or remove the image."
-        for scene in scenes
-        if scene.images[0].parent in labelled
-    ]
+def matching(root: Path, text: str) -> Iterator[File]:
+    """Yields the files below a folder that match a pattern with placeholders, sorted by path. Raises BadInput."""
+    is_named, pieces, seen = "{scene}" in text, [], set[str]()
+    for token in _TOKEN.split(text):
+        if token in ("{scene}", "{part}"):
+            pieces.append(f"(?P={token[1:-1]})" if token in seen else "(?P<scene>[^/]+)" if token[1] == "s" else _PART)
+        elif _TOKEN.fullmatch(token):
+            shell = {"*": "[^/]*", "?": "[^/]"}.get(token, token.replace("[!", "[^"))
+            pieces.append(shell if is_named else f"({shell})")
+        else:
+            pieces.append(re.escape(token))
+        seen.add(token)
+    try:
+        regex = re.compile("".join(pieces))
+    except re.error as error:
+        raise BadInput(f"The pattern {text} cannot be used ({error}). Correct workload.source.") from None
+    for path in sorted(root.glob(re.sub(r"\{(scene|part)\}", "*", text))):
+        match = regex.fullmatch(path.relative_to(root).as_posix())
+        if match and has_pixels(path.name) and path.is_file():
+            if not str(path).isprintable():
+                raise BadInput(f"The name {str(path)!a} has control characters, which steer a terminal. Rename it.")
+            groups = [group for group in match.groups() if group]
+            folders = [match["part"]] if "part" in regex.groupindex else groups[:-1]
+            part = next((PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS), "")
+            yield File("/".join(groups) or "scene", part, path)
 
 
-def _unmatched(root: Path, matched: Collection[Path], patterns: str) -> list[str]:
-    names = [name for name in _listed(root) if root / name not in matched]
-    shown = ", ".join(names[:_SHOWN])
-    return [f"{len(names):,} files do not match {patterns}, such as {shown}"] if names else []
+def _listed(root: Path, matched: Collection[Path]) -> list[str]:
+    """Returns the paths of other rasters and arrays below a folder, sorted; not all of very many."""
 
+    def names() -> Iterator[Path]:
+        for parent, inner, files in os.walk(root):
+            inner[:] = sorted(name for name in inner if not name.startswith("."))
+            yield from (Path(parent, name) for name in sorted(files) if has_pixels(name))
 
-def _names(root: Path) -> str:
-    names = _listed(root)
-    return f" Files there: {', '.join(names[:_SHOWN])}." if names else " No raster and no .npy lies there."
-
-
-def _listed(root: Path) -> list[str]:
-    """Returns the paths of rasters and arrays below a folder, sorted; not all of very many."""
-    names: list[str] = []
-    for parent, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        names += [(Path(parent) / name).relative_to(root).as_posix() for name in sorted(files) if has_pixels(name)]
-        if len(names) > _MOST_LISTED:
-            break
-    for name in names[:_SHOWN]:
-        _refuse_unprintable(Path(name))
-    return names
+    paths = islice(names(), _MOST_LISTED)
+    return [printable(path.relative_to(root).as_posix()) for path in paths if path not in matched]
 
 
 def has_pixels(name: str) -> bool:
     """Says whether a file is a raster or an array, by its name; macOS writes ._NAME beside each."""
-    return PurePosixPath(name).suffix.lower() in (*RASTERS, ".npy") and not name.startswith("._")
-
-
-def _refuse_unprintable(path: Path) -> None:
-    if not str(path).isprintable():
-        raise BadInput(f"The name {str(path)!a} has control characters, which would steer a terminal. Rename it.")
+    return PurePosixPath(name).suffix.lower() in (*DRIVERS, ".npy") and not name.startswith("._")

@@ -1,62 +1,101 @@
-"""Scenes read in windows, out of rasters of one band or of several, or of NumPy patches, and masks written.
+"""Scenes read in windows: rasters by GDAL, or arrays of NumPy; and rasters written.
 
 Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
+Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
+memory without bounds is refused by the sizes that it states.
 """
 
 import contextlib
+import functools
+import os
+import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lib.errors import BadInput
+from lib.machine import disk
 from lib.scores import IGNORE
-from workloads.glacier.data.rasters import (
-    GDAL,
-    Unusable,
-    check_size,
-    coded,
-    import_rasterio,
-    load_array,
-    open_raster,
-    planes_of,
-    read_window,
-)  # fmt: skip
-from workloads.glacier.data.scenes import Scene
+from lib.text import amount
 from workloads.glacier.settings import Source
+
+# GDAL would open any format, one that names other files too, such as .vrt
+DRIVERS = {
+    ".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA", ".png": "PNG", ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+}  # fmt: skip
+_GDAL = {
+    "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
+    "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
+    "GDAL_PAM_ENABLED": "NO",  # no .aux.xml
+    "PROJ_NETWORK": "OFF",
+}
+_MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,980
+_MOST_ON_A_SIDE = 2**20
+_MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
+_MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
+_MOST_QUOTED = 200  # characters of what a file says
+
+Window = tuple[int, int, int, int]  # row, column, height, width
+
+
+class Unusable(BadInput):
+    """One scene that cannot be used: the sentence names its file."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One image: a file for each band or one with all of them; `mask` is None without a label.
+
+    `group` is what must not be split. `part` is train, validation or test if a folder says so, else "".
+    """
+
+    name: str
+    group: str
+    images: tuple[Path, ...]
+    mask: Path | None
+    part: str = ""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (*self.images, self.mask) if self.mask else self.images
 
 
 class Opened:
     """A scene whose files are open: `height`, `width` in pixels, `crs` (text) and `transform` (affine), or None."""
 
+    crs: str | None = None
+    transform: Any = None
+
     def __init__(self, scene: Scene, source: Source, height: int, width: int):
         self.scene, self.source = scene, source
         self.height, self.width = height, width
-        self.crs: str | None = None
-        self.transform: Any = None
 
-    def bands(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        """Reads (bands, h, w) float32 of (row, column, h, w), with NaN in every band where one has no data."""
+    def bands(self, window: Window) -> np.ndarray:
+        """Reads (bands, h, w) float32, with NaN in every band where one has no data."""
         image = self._planes(window)
         image[:, ~np.isfinite(image).all(0)] = np.nan
         return image
 
-    def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
+    def _planes(self, window: Window) -> np.ndarray:
         """Reads (bands, h, w) float32 as they are in the files, with NaN for no data."""
         raise NotImplementedError
 
-    def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
+    def mask(self, window: Window) -> np.ndarray:
         """Reads (h, w) or (h, w, layers) of the mask as it is on disk."""
         raise NotImplementedError
 
-    def read(self, window: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
         image = self.bands(window)
         target = decode(self.mask(window), self.source, self.scene.mask)
         target[np.isnan(image[0])] = IGNORE
         return image, target
 
-    def bounds(self, window: tuple[int, int, int, int]) -> tuple[float, float, float, float]:
+    def bounds(self, window: Window) -> tuple[float, float, float, float]:
         """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
         row, column, h, w = window
         if self.transform is None:
@@ -73,12 +112,124 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     if scene.images[0].suffix == ".npy":
         yield _Patch(scene, source)
         return
-    rasterio = import_rasterio()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(rasterio.Env(**GDAL))
-        images = [stack.enter_context(open_raster(path)) for path in scene.images]
-        mask = stack.enter_context(open_raster(scene.mask)) if scene.mask else None
-        yield _Tiffs(scene, source, images, mask)
+        images = [stack.enter_context(raster(path)) for path in scene.images]
+        mask = stack.enter_context(raster(scene.mask)) if scene.mask else None
+        yield _Rasters(scene, source, images, mask)
+
+
+class _Rasters(Opened):
+    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any):
+        first = images[0]
+        super().__init__(scene, source, first.height, first.width)
+        self.images, self._mask = images, mask
+        if several := [path for path, data in zip(scene.images, images, strict=True) if len(_planes_of(data)) > 1][1:]:
+            raise Unusable(f"{several[0]} has several bands, and each band is a file of its own. Export the band.")
+        if len(images) == 1:
+            _check_bands(scene.images[0], first.count, source)
+        if first.crs:
+            self.crs, self.transform = first.crs.to_string(), first.transform
+            left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
+            if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
+                raise Unusable(f"{scene.images[0]} has no place on the map. Correct its transform, or remove its CRS.")
+        for path, other in zip(scene.files[1:], [*images[1:], *([mask] if mask else [])], strict=True):
+            self._refuse_other_grid(path, other, is_mask=other is mask)
+
+    def _refuse_other_grid(self, path: Path, other: Any, is_mask: bool) -> None:
+        first, reference = self.scene.images[0], self.images[0]
+        if (other.height, other.width) != (self.height, self.width):
+            raise Unusable(
+                f"{path} has {other.height} x {other.width} pixels and {first} {self.height} x {self.width}. Resample "
+                "them to one grid."
+            )
+        if is_mask and not (other.crs and reference.crs):  # masks are often exported without a georeference
+            return
+        if other.crs != reference.crs:
+            raise Unusable(f"{path} is in {other.crs} and {first} in {reference.crs}. Project them to one of these.")
+        if not other.transform.almost_equals(reference.transform, 1e-6 * abs(reference.transform.a)):
+            raise Unusable(f"{path} and {first} have the same size but cover other ground. Resample them to one grid.")
+
+    def _planes(self, window: Window) -> np.ndarray:
+        files = list(zip(self.scene.images, self.images, strict=True))
+        planes = []
+        for path, data, number in (
+            [(*file, 1) for file in files] if files[1:] else [(*files[0], number) for number in self.source.chosen]
+        ):
+            values = _read_window(path, data, number, window)
+            with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
+                plane = values.astype(np.float32)
+            for nodata in (data.nodatavals[number - 1], *self.source.nodata):
+                if nodata is not None and not np.isnan(nodata):
+                    plane[values == nodata] = np.nan
+            planes.append(plane)
+        return np.stack(planes)
+
+    def mask(self, window: Window) -> np.ndarray:
+        """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
+
+        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255. Raises
+        Unusable if several bands differ and no key says which of them counts.
+        """
+        path, data, source = self.scene.mask, self._mask, self.source
+        assert path
+        numbers = _planes_of(data)
+        if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
+            raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
+        if source.mask_band or len(numbers) < 2:
+            number = source.mask_band or 1
+            values = _read_window(path, data, number, window)
+            nodata = data.nodatavals[number - 1]
+            is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
+            return np.where(values == nodata, np.nan, values) if is_marked else values
+        planes = [_read_window(path, data, number, window) for number in numbers]
+        if source.mask_layers:
+            return np.stack(planes, 2)
+        is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
+        red, green, blue = (plane.astype(np.int32) for plane in planes) if is_coloured else (planes[0],) * 3
+        if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
+            return red * 65536 + green * 256 + blue
+        if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
+            return planes[0]
+        if is_coloured:
+            r, g, b = (int(plane[(red != green) | (red != blue)][0]) for plane in (red, green, blue))
+            raise Unusable(
+                f"The mask {path} has colours, such as {(r, g, b)}. Give red * 65536 + green * 256 + blue of each "
+                f"class as its code in workload.source.codes (here {r * 65536 + g * 256 + b}), or the band that has "
+                "the codes in workload.source.mask_band."
+            )
+        raise Unusable(
+            f"The mask {path} has {len(planes)} bands that differ. Say in workload.source.mask_band which one has the "
+            "codes, or in workload.source.mask_layers which of them are classes."
+        )
+
+
+class _Patch(Opened):
+    def __init__(self, scene: Scene, source: Source):
+        image = _load_array(scene.images[0])
+        if image.ndim != 3:
+            raise Unusable(f"{scene.images[0]} has the shape {image.shape}. A patch is (height, width, bands).")
+        self._image = image if image.shape[2] <= image.shape[0] else np.moveaxis(image, 0, 2)
+        super().__init__(scene, source, *self._image.shape[:2])
+        _check_bands(scene.images[0], self._image.shape[2], source)
+        _check_size(scene.images[0], self.height, self.width)
+        self._mask = _load_array(scene.mask) if scene.mask else None
+        if self._mask is not None and self._mask.ndim == 3 and self._mask.shape[0] == 1 < self.height:
+            self._mask = self._mask[0]
+        if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
+            raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
+
+    def _planes(self, window: Window) -> np.ndarray:
+        row, column, h, w = window
+        values = np.asarray(self._image[row : row + h, column : column + w])
+        with np.errstate(over="ignore", invalid="ignore"):
+            image = np.moveaxis(values[..., [n - 1 for n in self.source.chosen]], 2, 0).astype(np.float32)
+        for nodata in self.source.nodata:
+            image[image == np.float32(nodata)] = np.nan
+        return image
+
+    def mask(self, window: Window) -> np.ndarray:
+        row, column, h, w = window
+        return np.asarray(self._mask[row : row + h, column : column + w])  # type: ignore[index]
 
 
 def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
@@ -111,126 +262,119 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     return target
 
 
-class _Tiffs(Opened):
-    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any):
-        first = images[0]
-        super().__init__(scene, source, first.height, first.width)
-        self.images, self._mask = images, mask
-        if several := [path for path, data in zip(scene.images, images, strict=True) if len(planes_of(data)) > 1][1:]:
-            raise Unusable(f"{several[0]} has several bands, and each band is a file of its own. Export the band.")
-        if len(images) == 1 and first.count < max(source.chosen):
-            raise Unusable(
-                f"{scene.images[0]} has {first.count} bands; the settings read band {max(source.chosen)}. Add the "
-                "missing ones, or set workload.source.bands and workload.source.channels."
-            )
-        if first.crs:
-            self.crs, self.transform = first.crs.to_string(), first.transform
-            left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
-            if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
-                raise Unusable(f"{scene.images[0]} has no place on the map. Correct its transform, or remove its CRS.")
-        for path, other in zip(scene.files[1:], [*images[1:], *([mask] if mask else [])], strict=True):
-            self._refuse_other_grid(path, other, is_mask=other is mask)
-
-    def _refuse_other_grid(self, path: Path, other: Any, is_mask: bool) -> None:
-        first, reference = self.scene.images[0], self.images[0]
-        if (other.height, other.width) != (self.height, self.width):
-            raise Unusable(
-                f"{path} has {other.height} x {other.width} pixels and {first} {self.height} x {self.width}. Resample "
-                "them to one grid."
-            )
-        if is_mask and not (other.crs and reference.crs):  # masks are often exported without a georeference
-            return
-        if other.crs != reference.crs:
-            raise Unusable(f"{path} is in {other.crs} and {first} in {reference.crs}. Project them to one of these.")
-        if not other.transform.almost_equals(reference.transform, 1e-6 * abs(reference.transform.a)):
-            raise Unusable(f"{path} and {first} have the same size but cover other ground. Resample them to one grid.")
-
-    def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        files = list(zip(self.scene.images, self.images, strict=True))
-        planes = [(*file, 1) for file in files] if files[1:] else [(*files[0], number) for number in self.source.chosen]
-        return np.stack([self._plane(*plane, window) for plane in planes])
-
-    def _plane(self, path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
-        values = read_window(path, data, number, window)
-        with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
-            plane = values.astype(np.float32)
-        for nodata in (data.nodatavals[number - 1], *self.source.nodata):
-            if nodata is not None and not np.isnan(nodata):
-                plane[values == nodata] = np.nan
-        return plane
-
-    def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        assert self.scene.mask
-        return read_mask(self.scene.mask, self._mask, self.source, window)
+@functools.cache
+def import_rasterio() -> Any:
+    """Imports rasterio when the first raster is met; NumPy patches do without. Raises BadInput if it is missing."""
+    try:
+        import rasterio
+    except ImportError:
+        raise BadInput("GeoTIFFs are read by rasterio, which is missing: pip install rasterio.") from None
+    # An image without a place on the map is fine; only the mask that comes out has none either.
+    warnings.filterwarnings("ignore", category=rasterio.errors.NotGeoreferencedWarning)
+    return rasterio
 
 
-def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int, int]) -> np.ndarray:
-    """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
+@contextlib.contextmanager
+def raster(path: Path) -> Iterator[Any]:
+    """Opens one raster in the format that its name says. Raises Unusable, also where reading takes too much memory."""
+    driver, name = DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
+    if driver is None or not path.is_file() or name.startswith("/vsi"):  # by which GDAL opens archives and addresses
+        raise Unusable(f"{path} is no file named {', '.join(DRIVERS)}. Export it to a GeoTIFF on this disk.")
+    if driver == "HFA" and path.with_suffix(".hdr").is_file():
+        raise Unusable(f"{path} is an image of ENVI. Convert it: gdal_translate {path.name} {path.stem}.tif.")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(import_rasterio().Env(**_GDAL))
+        with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
+            data = stack.enter_context(import_rasterio().open(name, driver=driver))
+            _check_size(path, data.height, data.width)
+            _check_blocks(path, data)
+            if driver == "HFA" and (others := [file for file in data.files if Path(file) != Path(data.name)]):
+                raise Unusable(f"{path} takes its pixels from {others[0]}. Export it to a file of its own.")
+        yield data
 
-    Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255. Raises
-    Unusable if several bands differ and no key says which of them counts.
-    """
-    numbers = planes_of(data)
-    if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
-        raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
-    if source.mask_band or len(numbers) < 2:
-        number = source.mask_band or 1
-        values = read_window(path, data, number, window)
-        nodata = data.nodatavals[number - 1]
-        if nodata is not None and nodata not in source.codes:  # a class whose code is also marked stays a class
-            values = np.where(values == nodata, np.nan, values)
-        return values
-    planes = [read_window(path, data, number, window) for number in numbers]
-    if source.mask_layers:
-        return np.stack(planes, 2)
-    coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
-    if coloured and max(*source.codes, *source.ignored_codes) > 255:
-        return coded(planes)
-    if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
-        return planes[0]
-    if coloured:
-        differ = (planes[0] != planes[1]) | (planes[0] != planes[2])
-        colour = [int(plane[differ][0]) for plane in planes]
+
+def _check_size(path: Path, height: int, width: int) -> None:
+    if height * width > _MOST_PIXELS or max(height, width) > _MOST_ON_A_SIDE:
         raise Unusable(
-            f"The mask {path} has colours, such as {tuple(colour)}. Give red * 65536 + green * 256 + blue of each "
-            f"class as its code in workload.source.codes (here {coded(colour)}), or the one band that has the codes in "
-            "workload.source.mask_band."
+            f"{path} states {height:,} x {width:,} pixels; at most {_MOST_PIXELS:,} are read, and {_MOST_ON_A_SIDE:,} "
+            "on a side. Cut it into scenes (gdal_translate -srcwin)."
         )
-    raise Unusable(
-        f"The mask {path} has {len(planes)} bands that differ. Say in workload.source.mask_band which one has the "
-        "codes, or in workload.source.mask_layers which of them are classes."
-    )
 
 
-class _Patch(Opened):
-    def __init__(self, scene: Scene, source: Source):
-        image = load_array(scene.images[0])
-        if image.ndim != 3:
-            raise Unusable(f"{scene.images[0]} has the shape {image.shape}. A patch is (height, width, bands).")
-        self._image = image if image.shape[2] <= image.shape[0] else np.moveaxis(image, 0, 2)
-        super().__init__(scene, source, *self._image.shape[:2])
-        if self._image.shape[2] < max(source.chosen):
-            raise Unusable(
-                f"{scene.images[0]} has {self._image.shape[2]} bands; the settings read band {max(source.chosen)}. Set "
-                "workload.source.bands and workload.source.channels."
-            )
-        self._mask = load_array(scene.mask) if scene.mask else None
-        if self._mask is not None and self._mask.ndim == 3 and self._mask.shape[0] == 1 < self.height:
-            self._mask = self._mask[0]
-        check_size(scene.images[0], self.height, self.width)
-        if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
-            raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
+def _check_bands(path: Path, count: int, source: Source) -> None:
+    if count < max(source.chosen):
+        raise Unusable(
+            f"{path} has {count} bands; the settings read band {max(source.chosen)}. Add the missing ones, or set "
+            "workload.source.bands and workload.source.channels."
+        )
 
-    def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        row, column, h, w = window
-        chosen = [number - 1 for number in self.source.chosen]
-        values = np.asarray(self._image[row : row + h, column : column + w])[..., chosen]
-        with np.errstate(over="ignore", invalid="ignore"):
-            image = np.moveaxis(values, 2, 0).astype(np.float32)
-        for nodata in self.source.nodata:
-            image[image == np.float32(nodata)] = np.nan
-        return image
 
-    def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        row, column, h, w = window
-        return np.asarray(self._mask[row : row + h, column : column + w])  # type: ignore[index]
+def _check_blocks(path: Path, data: Any) -> None:
+    """Refuses complex numbers, and blocks that no memory holds."""
+    if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
+        raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
+    is_whole = data.driver in ("PNG", "JPEG")  # unpacked at once
+    rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
+    planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
+    if (size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize) > _MOST_BYTES_AT_ONCE:
+        raise Unusable(
+            f"{path} can only be read in pieces of {amount(size)}. Write it in tiles: gdal_translate -co TILED=YES."
+        )
+
+
+def _read_window(path: Path, data: Any, number: int, window: Window) -> np.ndarray:
+    row, column, h, w = window
+    with _naming(path, f"ends or breaks in the middle, at row {row}"):
+        return data.read(number, window=import_rasterio().windows.Window(column, row, w, h))
+
+
+@contextlib.contextmanager
+def _naming(path: Path, what: str) -> Iterator[None]:
+    """Raises Unusable, which names the file, for what rasterio and GDAL raise."""
+    rasterio = import_rasterio()
+    try:
+        yield
+    except Unusable:
+        raise
+    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, OverflowError) as error:
+        raise Unusable(f"{path} {what} ({error}). Copy or download it again.") from None
+
+
+def _load_array(path: Path) -> np.ndarray:
+    """Maps a .npy of numbers. Raises Unusable for anything else, without unpickling or reading it."""
+    try:
+        if not path.is_file():
+            raise ValueError("it is no file")
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            size = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+        if size > _MOST_HEADER:
+            raise ValueError(f"its header has {size:,} bytes")
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # whatever NumPy's parser of headers raises, from OSError to tokenize.TokenError
+        why = str(error)[:_MOST_QUOTED]
+        raise Unusable(f"{path} cannot be read as a NumPy array ({why}). Copy or download it again.") from None
+    if array.dtype.kind not in "biuf":
+        kind = str(array.dtype)[:_MOST_QUOTED]
+        raise Unusable(f"{path} holds {kind}, which are no numbers. Save the pixels as float32 or uint8.")
+    return array
+
+
+def _planes_of(data: Any) -> list[int]:
+    """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
+    alpha = import_rasterio().enums.ColorInterp.alpha
+    return [number for number, kind in enumerate(data.colorinterp, 1) if kind != alpha]
+
+
+def write_tiff(
+    path: Path, values: np.ndarray, crs: str, transform: Any, nodata: int | None = None, cache: bool = False
+) -> None:
+    """Writes (h, w) values as a GeoTIFF of one band, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
+    options = {"driver": "GTiff", "compress": "deflate", "nodata": nodata, "crs": crs, "transform": transform}
+    with import_rasterio().MemoryFile() as memory:  # GDAL does not report a full disk in every case
+        with memory.open(**shape, **options) as file:
+            file.write(values, 1)
+        with disk.whole(path, cache) as aside:
+            aside.write_bytes(memory.getbuffer())

@@ -1,11 +1,7 @@
-"""What an epoch trains on: tiles drawn towards wanted shares of classes, or crops out of them.
-
-Crops lie anywhere, or around a pixel of a rare class, which whole tiles hardly show. Which tile a crop comes from
-follows from the weights of the order, and where it lies from the generator of its batch: functions of seed, epoch and
-index.
-"""
+"""What an epoch trains on: tiles towards wanted shares of classes, or crops; functions of seed, epoch and index."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -85,38 +81,36 @@ def reached(counts: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     return drawn.sum(0) / drawn.sum()
 
 
-class Draws:
+class Draws(NamedTuple):
     """What an epoch draws from: each tile for a crop anywhere, and once more for each rare class that it shows.
 
     All of these stand there as many times as it takes for an epoch to show about as many pixels as its tiles have.
     """
 
-    def __init__(self, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int):
-        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere; `centred` are shares by class.
+    tiles: np.ndarray
+    classes: np.ndarray
+    weights: np.ndarray
 
-        `size` is that of a crop's side in pixels.
-        """
+    @classmethod
+    def of(cls, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int) -> "Draws":
+        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere, `centred` shares by class."""
         around = [(tile, k) for k in sorted(centred) for tile in np.flatnonzero(counts[:, k])]
-        self.tiles = np.array([*range(len(counts)), *(tile for tile, _ in around)])
-        self.classes = np.array([ANYWHERE] * len(counts) + [k for _, k in around])
+        tiles = np.array([*range(len(counts)), *(tile for tile, _ in around)])
+        classes = np.array([ANYWHERE] * len(counts) + [k for _, k in around])
         even = np.ones(len(counts)) if weights is None else weights
         shown = {k: share for k, share in centred.items() if counts[:, k].any()}
         parts = [even / even.sum() * (1 - sum(shown.values()))]
         # of a class every pixel is as likely, so a tile comes as often as it has pixels of it
         parts += [shown[k] * counts[counts[:, k] > 0, k] / counts[:, k].sum() for k in sorted(shown)]
-        self.weights = np.concatenate(parts) * len(self.tiles)
-        times = max(1, round(float(counts.sum()) / size**2 / len(self.tiles)))
-        self.tiles, self.classes, self.weights = (
-            np.tile(own, times) for own in (self.tiles, self.classes, self.weights)
-        )
+        times = max(1, round(float(counts.sum()) / size**2 / len(tiles)))
+        return cls(*(np.tile(own, times) for own in (tiles, classes, np.concatenate(parts) * len(tiles))))
 
 
 def shares(store: Store, chosen: np.ndarray, draws: Draws, size: int) -> np.ndarray:
     """Estimates (classes) the shares of the pixels that crops show, by some that are drawn as training draws them."""
     generator = torch.Generator().manual_seed(0)
     order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
-    counts = np.zeros(store.table.counts.shape[1])
-    tile = -1
+    counts, tile = np.zeros(store.table.counts.shape[1]), -1
     for index in order[np.argsort(draws.tiles[order], kind="stable")]:
         if draws.tiles[index] != tile:
             tile = draws.tiles[index]

@@ -12,12 +12,13 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.machine import records
-from workloads.glacier.data import rasters
+from workloads.glacier.data.readers import import_rasterio, write_tiff
 from workloads.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
 METRES = 30.0  # a pixel, as in Landsat
 BANDS = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
+_OPTICAL = [index for index, name in enumerate(BANDS) if name != "thermal"]
 CLASSES = ("background", "glacier", "debris", "lake")
 _SCALE = 10_000  # reflectance to whole numbers; temperature is stored in hundredths of a kelvin
 _NODATA = 0
@@ -36,11 +37,7 @@ _SPECTRA = {
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:
-    """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif.
-
-    Those that are there and whole, by a record img001.json, stay. A class that `source` does not name is drawn as its
-    first one. Raises BadInput where it names a band or a class that is not drawn.
-    """
+    """Writes Band1/img001.tif ... and label/img001.tif where they are not whole. Raises BadInput for other names."""
     for kind, key, names, drawn in (
         ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES),
     ):  # fmt: skip
@@ -60,12 +57,12 @@ def write(folder: Path, options: Generator, source: Source) -> None:
         # Scenes lie apart on the map, so that none shows another one's ground.
         apart = options.size * METRES * 1.25
         x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
-        transform = rasters.import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
+        transform = import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
         planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
         files = [folder / kind / f"{name}.tif" for kind in (*planes, "label")]
         for path, plane in zip(files, planes.values(), strict=False):
-            rasters.write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
-        rasters.write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
+            write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
+        write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
         verified.write(f"{name}.json", {}, files)
 
 
@@ -79,11 +76,14 @@ def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     steepness = np.hypot(down, across)
     classes, thickness = _classes(draw, height, steepness)
     image = _ground(draw, height, steepness, classes, thickness)
-    image = _lit(draw, image, down, across)
-    image[5] -= 6.5e-3 * (height - 4500)
-    image = _clouded(draw, image)
-    image = _sensed(draw, image)
-    image[:, _missing(draw, size)] = _NODATA
+    image = _seen(draw, image, height, down, across)
+    # Ground is missing at a slanting edge of the swath, or in the stripes of Landsat 7
+    rows, columns = np.mgrid[:size, :size] / size
+    kind, slope = draw.random(), draw.uniform(0.1, 0.3)
+    if kind < 0.2:
+        image[:, columns + slope * rows < draw.uniform(0.05, 0.2)] = _NODATA
+    elif kind < 0.35:
+        image[:, (rows + slope * columns) * 6 % 1 < 0.16 * np.abs(columns - 0.3)] = _NODATA
     return image, classes
 
 
@@ -106,10 +106,7 @@ def _blurred(field: np.ndarray, pixels: float) -> np.ndarray:
 
 
 def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris.
-
-    Ice gathers high up and flows down hollows; its lower end is covered by debris; lakes stand on and before it.
-    """
+    """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris."""
     size = height.shape[0]
     hollow = _blurred(height, size / 24) - height
     hollow /= hollow.std()
@@ -154,9 +151,8 @@ def _ground(
     geology = 1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)  # of the rock, and so of its debris
     image[_OPTICAL] *= geology
     seasonal = _noise(draw, size, 2.4) + 0.8 * (height - height.mean()) / height.std() > 1.9  # snow that is no glacier
-    image = np.where(
-        seasonal & (steepness < np.quantile(steepness, 0.8)), 0.75 * spectrum["snow"] + 0.25 * image, image
-    )
+    snowy = seasonal & (steepness < np.quantile(steepness, 0.8))
+    image = np.where(snowy, 0.75 * spectrum["snow"] + 0.25 * image, image)
     fresh = np.clip((height - np.quantile(height, 0.75)) / 300, 0, 1)
     clean = spectrum["ice"] * (1 - fresh) + spectrum["snow"] * fresh
     dirt = np.clip(0.18 + 0.14 * _noise(draw, size, 2.4), 0, 0.7)
@@ -171,30 +167,20 @@ def _ground(
     return np.select([classes == 1, classes == 2, classes == 3], [clean, covered, water], image)
 
 
-_OPTICAL = [index for index, name in enumerate(BANDS) if name != "thermal"]
-
-
-def _lit(draw: np.random.Generator, image: np.ndarray, down: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Lights the image from one side: slopes that face away keep the light of the sky; they are colder too."""
+def _seen(
+    draw: np.random.Generator, image: np.ndarray, height: np.ndarray, down: np.ndarray, across: np.ndarray
+) -> np.ndarray:
+    """Returns (7, h, w) uint16: light from one side, clouds over some scenes, haze and weather, the sensor's noise."""
     azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
     towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))
     light = np.clip(towards / np.hypot(1, np.hypot(down, across)) / np.sin(elevation), 0, 1.5)
-    image[_OPTICAL] *= 0.22 + 0.78 * light
+    image[_OPTICAL] *= 0.22 + 0.78 * light  # slopes that face away keep the light of the sky, and are colder
     image[5] += 4.0 * (light - 1)
-    return image
-
-
-def _clouded(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Adds thin to thick clouds over a small part of some scenes; the label stays that of the ground."""
-    if draw.random() > 0.4:
-        return image
-    field = _noise(draw, image.shape[1], 3.2)
-    opacity = 0.85 * np.clip((field - np.quantile(field, 1 - draw.uniform(0.02, 0.1))) / 0.8, 0, 1)
-    return (1 - opacity) * image + opacity * np.array(_SPECTRA["cloud"])[:, None, None]
-
-
-def _sensed(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Adds haze, exposure and weather of the day and the noise of the sensor; rounds to uint16."""
+    image[5] -= 6.5e-3 * (height - 4500)
+    if draw.random() <= 0.4:  # thin to thick clouds over a small part; the label stays that of the ground
+        field = _noise(draw, image.shape[1], 3.2)
+        opacity = 0.85 * np.clip((field - np.quantile(field, 1 - draw.uniform(0.02, 0.1))) / 0.8, 0, 1)
+        image = (1 - opacity) * image + opacity * np.array(_SPECTRA["cloud"])[:, None, None]
     haze = draw.uniform(0, 0.06) * np.array([1.0, 0.7, 0.5, 0.2, 0.1, 0.0, 0.05])
     exposure = 1 + 0.1 * draw.standard_normal((len(BANDS), 1, 1))
     noise = draw.standard_normal(image.shape)
@@ -204,15 +190,3 @@ def _sensed(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
     image[_OPTICAL] *= _SCALE
     image[5] *= 100
     return np.clip(image.round(), 1, 65_535).astype(np.uint16)  # 0 is no data
-
-
-def _missing(draw: np.random.Generator, size: int) -> np.ndarray:
-    """Returns (size, size) bool: ground missing at a slanting edge of the swath, or in the stripes of Landsat 7."""
-    rows, columns = np.mgrid[:size, :size] / size
-    kind = draw.random()
-    slope = draw.uniform(0.1, 0.3)
-    if kind < 0.2:
-        return columns + slope * rows < draw.uniform(0.05, 0.2)
-    if kind < 0.35:
-        return (rows + slope * columns) * 6 % 1 < 0.16 * np.abs(columns - 0.3)
-    return np.zeros((size, size), bool)

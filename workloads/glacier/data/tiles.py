@@ -6,31 +6,26 @@ A store is a folder with three files a scene: `NAME.image.npy` (tiles, bands, S,
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-_COLUMNS = ("corner", "counts", "valid", "mean", "squares", "bounds")  # of a tile's record, in the order of Table
+_OTHER_UNITS = 50  # times the median scene
 
 
-@dataclass
-class Table:
+class Table(NamedTuple):
     """What is known of each of n tiles, in the order of scenes and places."""
 
     scene: np.ndarray  # (n) index into the store's records
     place: np.ndarray  # (n) index within the scene's files
+    space: list[str]  # (n) coordinate system of the bounds: two tiles of one space can show the same ground
     corner: np.ndarray  # (n, 2) row and column of the scene
     counts: np.ndarray  # (n, classes) valid pixels of each class
     valid: np.ndarray  # (n) pixels with data, labelled or not
     mean: np.ndarray  # (n, bands) over these
     squares: np.ndarray  # (n, bands) sum of squared differences from the mean
     bounds: np.ndarray  # (n, 4) left, bottom, right, top in `space`
-    space: list[str]  # (n) coordinate system of the bounds: two tiles of one space can show the same ground
-
-    def __len__(self) -> int:
-        return len(self.scene)
 
 
 class Store:
@@ -38,38 +33,32 @@ class Store:
 
     def __init__(self, folder: Path, records: Sequence[dict[str, Any]]):
         self.folder = folder
-        self.names = [record["name"] for record in records]
-        self.groups = [record["group"] for record in records]
-        self.parts = [record.get("part", "") for record in records]  # that their folders stand for
-        self.digests = [record["digest"] for record in records]
+        self.names, self.groups, self.parts, self.digests, self.files = (
+            [record[key] for record in records] for key in ("name", "group", "part", "digest", "file")
+        )
         self.sketches = [record.get("sketch") for record in records]  # of scenes without a place on the map, else None
-        self.files = [record["file"] for record in records]
         tiles = [(number, place, tile) for number, r in enumerate(records) for place, tile in enumerate(r["tiles"])]
         self.table = Table(
             np.array([number for number, _, _ in tiles], np.int64),
             np.array([place for _, place, _ in tiles], np.int64),
-            *(np.array([tile[key] for _, _, tile in tiles]) for key in _COLUMNS),
-            space=[records[number]["space"] for number, _, _ in tiles],
+            [records[number]["space"] for number, _, _ in tiles],
+            *(np.array([tile[key] for _, _, tile in tiles]) for key in Table._fields[3:]),
         )
 
     def __len__(self) -> int:
-        return len(self.table)
+        return len(self.table.scene)
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
-        name, place = self.files[self.table.scene[index]], self.table.place[index]
-        image = np.load(self.folder / f"{name}.image.npy", mmap_mode="r")[place]
+        image = np.load(self._path(index, "image"), mmap_mode="r")[self.table.place[index]]
         return image.astype(np.float32), self.target(index)
 
     def target(self, index: int) -> np.ndarray:
         """Returns (S, S) uint8 classes with IGNORE."""
-        name, place = self.files[self.table.scene[index]], self.table.place[index]
-        return np.array(np.load(self.folder / f"{name}.target.npy", mmap_mode="r")[place])
+        return np.array(np.load(self._path(index, "target"), mmap_mode="r")[self.table.place[index]])
 
-    @property
-    def tile_size(self) -> int:
-        """S, the pixels on a side."""
-        return int(np.load(self.folder / f"{self.files[self.table.scene[0]]}.target.npy", mmap_mode="r").shape[1])
+    def _path(self, index: int, kind: str) -> Path:
+        return self.folder / f"{self.files[self.table.scene[index]]}.{kind}.npy"
 
     def fingerprint(self) -> str:
         """Returns a hash of what the tiles hold, whatever the files are called."""
@@ -91,21 +80,18 @@ def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[
     for index in chosen[np.lexsort((corners[:, 1], corners[:, 0], off_grid, table.scene[chosen]))]:
         if table.scene[index] != current:
             current = table.scene[index]
-            height, width = table.corner[table.scene == current].max(0) + size
-            covered = np.zeros((height, width), bool)
+            covered = np.zeros(table.corner[table.scene == current].max(0) + size, bool)
         row, column = table.corner[index]
         new = ~covered[row : row + size, column : column + size]
-        if not new.any():
-            continue
-        covered[row : row + size, column : column + size] = True
-        needed.append(index)
-        if not new.all():
-            new_in[int(index)] = np.packbits(new)
+        if new.any():
+            covered[row : row + size, column : column + size] = True
+            needed.append(index)
+            if not new.all():
+                new_in[int(index)] = np.packbits(new)
     return np.array(needed, dtype=chosen.dtype), new_in
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Mean and standard deviation of each band over pixels with data, (bands) float64."""
 
     mean: np.ndarray
@@ -122,14 +108,8 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> Statistics:
     return Statistics(mean, np.where(variance > 0, np.sqrt(variance), 1.0))
 
 
-_OTHER_UNITS = 50  # times the median scene
-
-
 def other_units(store: Store) -> list[str]:
-    """Returns a sentence on scenes whose bands are far larger or smaller than the median scene's.
-
-    Half of a scene's bands must be: one band alone may be a mask of clouds, or hold nothing in many scenes.
-    """
+    """Returns a sentence on scenes of whose bands half or more are far larger or smaller than the median scene's."""
     table, count = store.table, len(store.names)
     valid = table.valid.astype(np.float64)[:, None]
     pixels, total = np.zeros((count, 1)), np.zeros((count, table.mean.shape[1]))
@@ -139,13 +119,11 @@ def other_units(store: Store) -> list[str]:
     sizes = np.sqrt(total[seen] / pixels[seen])  # (scenes, bands) root mean squares
     median = np.sort(sizes, 0)[(len(sizes) - 1) // 2]
     ratio = np.maximum(sizes, 1e-30) / np.maximum(median, 1e-30)
-    far = (ratio > _OTHER_UNITS) | (ratio < 1 / _OTHER_UNITS)
-    strange = np.flatnonzero(far.mean(1) >= 0.5)
-    if len(sizes) < 2 or not len(strange):
+    strange = np.flatnonzero(((ratio > _OTHER_UNITS) | (ratio < 1 / _OTHER_UNITS)).mean(1) >= 0.5)
+    if not len(strange):
         return []
-    factor = float(np.median(ratio[strange[0]][far[strange[0]]]))
-    times = f"{factor:,.0f} times larger" if factor > 1 else f"{1 / factor:,.0f} times smaller"
     return [
         f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
-        f"{store.names[seen[strange[0]]]} are {times} than the median scene's. Bring all scenes to one unit."
+        f"{store.names[seen[strange[0]]]} are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. "
+        "Bring all scenes to one unit."
     ]

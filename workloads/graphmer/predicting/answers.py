@@ -1,12 +1,11 @@
 """Predictions about a new tree: what its unresolved names mean. Each `task` is a Graphmer."""
 
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,20 +21,17 @@ from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.answering import Answering
 from workloads.graphmer.corpus import Corpus, build
-from workloads.graphmer.data import CORPUS, ONTOLOGY
 from workloads.graphmer.predicting import files
 from workloads.graphmer.predicting.calibration import Calibration, judged, weights_of
-from workloads.graphmer.predicting.checked import check
-from workloads.graphmer.predicting.choices import Choices
-from workloads.graphmer.predicting.files import Answer
+from workloads.graphmer.predicting.files import Answer, Predictions
 from workloads.graphmer.predicting.joined import Joined, join
+from workloads.graphmer.predicting.references import Batch
 from workloads.graphmer.ragged import offsets
 
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
 _ANSWERS = 5  # of a reference that are written down
 _LEAST = 0.01  # the probability of an answer that is
 _SHOWN = 20  # files that are left out
-Item = TypeVar("Item")
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
@@ -46,52 +42,47 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
     trained, rules = _trained(task)
     with working("Reading the tree"):
         graph = _graph(sources, source)
-        chain = task.settings.chain
         with _reading_kept():
-            tree = build(graph, sources, chain, task.settings.split, tokenizer=trained.tokenizer.tobytes().decode())
-            check(tree, chain.vocabulary)
-        joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
+            text = trained.tokenizer.tobytes().decode()
+            tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=text)
+            joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
     if not len(joined.triples):
         kinds = ", ".join(trained.relations[:_SHOWN])
         raise BadInput(
             f"The model was trained on facts of other kinds than Python files have: {kinds}. Train on a tree of them."
         )
-    found = _found(_Predicting(joined, models, graph), graph)
-    print(found.text(out))
-    if out is not None:
-        files.write(found, out)
-    return {" ".join(answer.asked.key): found.row(answer) for answer in found.answers}
-
-
-def _found(predicting: "_Predicting", graph: Graph) -> files.Found:
-    if not predicting.is_fitted:
+    predictions = Predictions(graph, joined, [], {})
+    if all(weights_of(model).any() for model in models):
+        calibration = Calibration(joined.data, leave_out=True)
+        with torch.inference_mode():
+            answers = _answers(calibration, joined, models, graph)
+            predictions = Predictions(graph, joined, answers, _checked(calibration, joined, models[0]))
+    else:
         print("No references are asked for: the run's validation had none, so that probabilities were not fitted.")
-        return files.Found(graph, predicting.joined, [], {})
-    with torch.inference_mode():
-        return files.Found(graph, predicting.joined, predicting.references(), predicting.check())
+    print(predictions.text(out))
+    if out is not None:
+        files.write(predictions, out)
+    return {" ".join(answer.asked.key): predictions.row(answer) for answer in predictions.answers}
 
 
 def _sources(source: Any) -> Sources:
     if not isinstance(source, Path | str):
         raise BadInput(f"Give one folder or file of Python to predict, not a {type(source).__name__}.")
     path = Path(source)
-    if path.is_file():
-        if path.suffix != ".py":
-            raise BadInput(
-                f"{printable(path)} is no Python file. Give a file NAME.py, or the folder of a tree of them."
-            )
-        return Sources([trees.Tree(path.stem, path.parent, (path.name,))])
-    return Sources([trees.folder(path)])
+    if not path.is_file():
+        return Sources([trees.folder(path)])
+    if path.suffix != ".py":
+        raise BadInput(f"{printable(path)} is no Python file. Give a file NAME.py, or the folder of a tree of them.")
+    return Sources([trees.Tree(path.stem, path.parent, (path.name,))])
 
 
 def _trained(task: Any) -> tuple[Corpus, Ontology]:
     """Returns the corpus and the ontology that the run was trained on. Raises BadInput."""
-    if task.kept_from is None:
+    if "data" in vars(task):
         corpus, rules = task.data.corpus, task.data.rules
     else:
         with _reading_kept():
-            corpus, rules = Corpus.load(task.kept_from / CORPUS), ontology.load(task.kept_from / ONTOLOGY)
-            check(corpus, task.settings.chain.vocabulary)
+            corpus, rules = Corpus.load(task.learned()["corpus"]), ontology.load(task.learned()["ontology"])
     if not len(corpus.text):
         raise BadInput(
             "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
@@ -102,16 +93,16 @@ def _trained(task: Any) -> tuple[Corpus, Ontology]:
 
 @contextmanager
 def _reading_kept() -> Iterator[None]:
-    """Raises BadInput where what a run kept, which may be anybody's, is not as this version writes it."""
+    """Raises BadInput if what a run kept, which may be anybody's, is not as this version writes it."""
     try:
         yield
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
         why = printable(error, most=200)
         raise BadInput(f"The data that the run kept cannot be read by this version ({why}). Train again.") from None
 
 
 def _graph(sources: Sources, source: Any) -> Graph:
-    """Returns the graph of a tree; prints which of its files are left out. Raises BadInput where none can be read."""
+    """Returns the graph of a tree; prints which of its files are left out. Raises BadInput if none can be read."""
     graph = build_graph(sources)
     lines = [f"Left out {sources.path(file)}: {reason}" for file, reason in graph.skipped]
     more = [f"Left out {len(lines) - _SHOWN:,} more files."] if len(lines) > _SHOWN else []
@@ -122,111 +113,73 @@ def _graph(sources: Sources, source: Any) -> Graph:
     return graph
 
 
-class _Predicting:
-    """Asks several models about a tree: the mean of their probabilities counts."""
+def _checked(calibration: Calibration, joined: Joined, model: nn.Module) -> dict[str, float]:
+    """Returns how well a model answers known references of the tree when they are hidden.
 
-    def __init__(self, joined: Joined, models: Sequence[nn.Module], graph: Graph):
-        self.joined, self.corpus, self.models = joined, joined.data.corpus, models
-        self.calibration = Calibration(joined.data, leave_out=True)
-        self.answering = [Answering(joined.data, model) for model in models]
-        self.by_key = {triple.key: triple for triple in graph.triples}
-
-    def check(self) -> dict[str, float]:
-        """Returns how well known references of the tree are answered when they are hidden, by the first model.
-
-        They are those of an object, as nearly all unresolved ones are; where there are none, all.
-        """
-        hidden = self.calibration.hidden(self.joined.windows, self.answering[0], _CHECKED)
-        if hidden is None:
-            return {}
-        weights, choices = weights_of(self.models[0])[1], hidden.choices
-        every = judged(choices, weights)
-        shares = judged(choices[hidden.of_object], weights) if hidden.of_object.any() else every
-        return {**shares, "number of all": every["number"], "right of all": every["right"]}
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the models' probabilities were fitted, for which validation must have had known references."""
-        return all(weights_of(model).any() for model in self.models)
-
-    def references(self) -> list[Answer]:
-        """Returns an answer for each reference that is not resolved, in the order of the graph."""
-        asking, corpus = self.calibration.asking, self.corpus
-        triples = self.joined.triples
-        triples = triples[corpus.entity_type[corpus.tail[triples]] == asking.unresolved_kind]
-        asked = asking.unresolved(triples)
-        found: dict[int, Answer] = {}
-        batches = zip(*(asking.ask(asked, answering) for answering in self.answering), strict=True)
-        for parts in _shown(batches, len(asking.batches(asked)), "batches of references answered"):
-            answers = [(part.choices, part.entity, part.relation) for part in parts]
-            votes = Votes.of(answers, [weights_of(model) for model in self.models])
-            for row, number in enumerate(parts[0].chosen.tolist()):
-                found[number] = self._answer(self._triple(int(triples[number])), votes, row)
-        return [found[number] for number in sorted(found)]
-
-    def _triple(self, number: int) -> Triple:
-        corpus = self.corpus
-        head = corpus.entities[corpus.head[corpus.window_of[number]]]
-        return self.by_key[head, corpus.relations[corpus.relation[number]], corpus.entities[corpus.tail[number]]]
-
-    def _answer(self, asked: Triple, votes: "Votes", row: int) -> Answer:
-        corpus = self.corpus
-        best = [place for place in votes.best(row, _ANSWERS).tolist() if votes.probability[place] >= _LEAST]
-        tails = [
-            (corpus.relations[votes.relation[p]], corpus.entities[votes.entity[p]], float(votes.probability[p]))
-            for p in best
-        ]
-        own = votes.places(row)
-        inside = float(votes.probability[own][self.joined.in_tree[votes.entity[own]]].sum())
-        counted = own[np.argmax(votes.counted[own])] if len(own) else -1
-        by_counts = (corpus.entities[votes.entity[counted]], float(votes.counted[counted])) if len(own) else ("", 0.0)
-        return Answer(asked, tails, inside, float(votes.none[row]), by_counts)
-
-
-@dataclass(frozen=True)
-class Votes:
-    """Answers (N) of Q questions by several models: mean probabilities, and those of the counts alone.
-
-    `begin` (Q + 1) is where the answers of a question begin, `none` (Q) the probability that none is right.
+    They are those of an object, as nearly all unresolved ones are; if there are none, all.
     """
-
-    begin: np.ndarray
-    entity: np.ndarray
-    relation: np.ndarray
-    probability: np.ndarray
-    counted: np.ndarray
-    none: np.ndarray
-
-    @classmethod
-    def of(cls, answers: Sequence[tuple[Choices, np.ndarray, np.ndarray]], weights: Sequence[np.ndarray]) -> "Votes":
-        """Joins what models answer: for each its choices, with the entity and relation of each, and its weights."""
-        keys = [np.stack([choices.question, entity, relation], 1) for choices, entity, relation in answers]
-        joined, index = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
-        parts = np.split(index.reshape(-1), np.cumsum([len(key) for key in keys])[:-1])
-        questions = len(answers[0][0])
-        counted, probability = np.zeros(len(joined)), np.zeros(len(joined))
-        none = np.zeros(questions)
-        for (choices, _, _), (alone, chosen), part in zip(answers, weights, parts, strict=True):
-            of_answer, of_none = choices.probabilities(chosen)
-            probability[part] += of_answer / len(answers)
-            none += of_none / len(answers)
-            counted[part] += choices.probabilities(alone)[0] / len(answers)
-        return cls(offsets(joined[:, 0], questions), joined[:, 1], joined[:, 2], probability, counted, none)
-
-    def places(self, row: int) -> np.ndarray:
-        return np.arange(self.begin[row], self.begin[row + 1])
-
-    def best(self, row: int, most: int) -> np.ndarray:
-        """Returns the places of the most probable answers of a question."""
-        own = self.places(row)
-        return own[np.argsort(-self.probability[own], kind="stable")[:most]]
+    hidden = calibration.hidden(joined.windows, Answering(joined.data, model), _CHECKED)
+    if hidden is None:
+        return {}
+    weights, choices = weights_of(model)[1], hidden.choices
+    every = judged(choices, weights)
+    shares = judged(choices[hidden.of_object], weights) if hidden.of_object.any() else every
+    return {**shares, "number of all": every["number"], "right of all": every["right"]}
 
 
-def _shown(batches: Iterable[Item], total: int, name: str) -> Iterator[Item]:
-    """Yields the batches, and shows how many of them are done and the time left."""
+def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Module], graph: Graph) -> list[Answer]:
+    """Returns an answer for each reference that is not resolved, in the order of the graph."""
+    asking, corpus = calibration.asking, joined.data.corpus
+    by_key = {triple.key: triple for triple in graph.triples}
+    triples = joined.triples[corpus.entity_type[corpus.tail[joined.triples]] == asking.unresolved_kind]
+    references = asking.unresolved(triples)
+    total, answers = len(asking.batches(references)), dict[int, Answer]()
     progress, remaining = choose_progress(), Remaining()
-    for number, batch in enumerate(batches, 1):
-        yield batch
-        progress.update(number, total, partial(remaining.text, name, number, total))
+    batches = zip(*(asking.ask(references, Answering(joined.data, model)) for model in models), strict=True)
+    for done, parts in enumerate(batches, 1):
+        numbers = parts[0].chosen.tolist()
+        asked = [
+            by_key[
+                corpus.entities[corpus.head[corpus.window_of[triple]]],
+                corpus.relations[corpus.relation[triple]],
+                corpus.entities[corpus.tail[triple]],
+            ]
+            for triple in triples[numbers]
+        ]
+        answers |= dict(zip(numbers, _voted(joined, parts, models, asked), strict=True))
+        name = "batches of references answered"
+        progress.update(done, total, partial(remaining.text, name, done, total))
     if total:
         progress.close()
+    return [answers[number] for number in sorted(answers)]
+
+
+def _voted(
+    joined: Joined, parts: Sequence[Batch], models: Sequence[nn.Module], asked: Sequence[Triple]
+) -> Iterator[Answer]:
+    """Yields an answer for each question that models were asked, by the means of their probabilities."""
+    corpus = joined.data.corpus
+    keys = [np.stack([part.choices.question, part.entity, part.relation], 1) for part in parts]
+    rows, index = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+    question, entity, relation = rows.T
+    places = np.split(index.reshape(-1), np.cumsum([len(key) for key in keys])[:-1])
+    probability, counted, none = np.zeros(len(question)), np.zeros(len(question)), np.zeros(len(asked))
+    for part, model, place in zip(parts, models, places, strict=True):
+        alone, chosen = weights_of(model)
+        of_answer, of_none = part.choices.probabilities(chosen)
+        probability[place] += of_answer / len(parts)
+        none += of_none / len(parts)
+        counted[place] += part.choices.probabilities(alone)[0] / len(parts)
+    begin = offsets(question, len(asked))
+    for row, triple in enumerate(asked):
+        own = np.arange(begin[row], begin[row + 1])
+        best = own[np.argsort(-probability[own], kind="stable")[:_ANSWERS]]
+        tails = [
+            (corpus.relations[relation[p]], corpus.entities[entity[p]], float(probability[p]))
+            for p in best
+            if probability[p] >= _LEAST
+        ]
+        inside = float(probability[own][joined.in_tree[entity[own]]].sum())
+        first = own[np.argmax(counted[own])] if len(own) else -1
+        by_counts = (corpus.entities[entity[first]], float(counted[first])) if len(own) else ("", 0.0)
+        yield Answer(triple, tails, inside, float(none[row]), by_counts)

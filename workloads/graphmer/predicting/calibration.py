@@ -40,43 +40,44 @@ class Calibration:
     """Hides what the graph knows of some files, and asks for it."""
 
     def __init__(self, data: Data, leave_out: bool = False):
-        self.data, self.corpus = data, data.corpus
-        self.asking = Asking(data, leave_out)
+        self.data, self.asking = data, Asking(data, leave_out)
 
     def fit(self, model: nn.Module) -> None:
         """Sets the model's weights of probabilities to those that fit the validation files.
 
-        The encoder takes part where it makes the answers of files likelier with which it was not fitted.
+        The encoder takes part if it makes the answers of files likelier with which it was not fitted.
         """
-        hidden = self.hidden(self.corpus.windows_of("validation"), Answering(self.data, model))
+        hidden = self.hidden(self.data.corpus.windows_of("validation"), Answering(self.data, model))
         if hidden is None:
             return
+        choices, half = hidden.choices, hidden.file % 2 == 0
         start = np.array([float(name == "counts") for name in OF_REFERENCES])
         alone = np.array([name not in _OF_ENCODER for name in OF_REFERENCES])
-        free = {"alone": alone, "with": np.ones_like(alone)}
-        losses = {name: _crossed(hidden, start, mask) for name, mask in free.items()}
+        free, losses = {"alone": alone, "with": np.ones_like(alone)}, {}
+        for name, mask in free.items():  # the mean loss of each half of the files with weights of the other one
+            halves = ((half, ~half), (~half, half))
+            total = sum(choices[b].loss(fit(choices[a], start, mask)) * b.sum() for a, b in halves)
+            losses[name] = total / max(1, len(half))
         best = min(losses, key=lambda name: (round(losses[name], 4), name))
-        rows = np.stack([fit(hidden.choices, start, free[name]) for name in ("alone", best)])
-        buffer = model.get_buffer("of_references")
-        buffer.copy_(torch.from_numpy(rows))
+        rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
+        model.get_buffer("of_references").copy_(torch.from_numpy(rows))
 
     def hidden(self, windows: np.ndarray, answering: Answering, most: int = _MOST) -> Hidden | None:
-        """Returns `most` known references of windows at most, with what a model says; None where there are none."""
-        corpus = self.corpus
-        with torch.no_grad():
-            known = self.asking.known(np.flatnonzero(np.isin(corpus.window_of, windows)))
-            known = known[_some(len(known), most)]
-            batches = list(self.asking.ask(known, answering))
-        if not batches:
+        """Returns `most` known references of windows at most, with what a model says; None if there are none."""
+        corpus = self.data.corpus
+        known = self.asking.known(np.flatnonzero(np.isin(corpus.window_of, windows)))
+        if not len(known):
             return None
-        order = np.concatenate([batch.chosen for batch in batches])
-        of_object = np.concatenate([batch.of_object for batch in batches])
+        known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
+        with torch.no_grad():
+            batches = list(self.asking.ask(known, answering))
+        order, of_object = (np.concatenate([getattr(b, name) for b in batches]) for name in ("chosen", "of_object"))
         choices = Choices.joined([batch.choices for batch in batches])
         return Hidden(choices, corpus.window_file[known.window[order]], of_object)
 
     def measured(self, model: nn.Module) -> list[dict[str, Any]]:
         """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
-        hidden = self.hidden(self.corpus.windows_of("test"), Answering(self.data, model))
+        hidden = self.hidden(self.data.corpus.windows_of("test"), Answering(self.data, model))
         if hidden is None:
             return []
         groups = {"all": np.ones(len(hidden.file), bool), "of an object": hidden.of_object}
@@ -88,21 +89,6 @@ class Calibration:
         ]
 
 
-def _some(number: int, most: int) -> np.ndarray:
-    """Returns which of so many are asked, ascending: all of them, or `most`, the same ones in every run."""
-    return np.sort(permutation(mix(number), 0, number)[:most]) if number else np.zeros(0, np.int64)
-
-
-def _crossed(hidden: Hidden, start: np.ndarray, free: np.ndarray) -> float:
-    """Returns the mean loss of each half of the files with weights that are fitted on the other one."""
-    half = hidden.file % 2 == 0
-    total = 0.0
-    for fitted, asked in ((half, ~half), (~half, half)):
-        weights = fit(hidden.choices[fitted], start, free)
-        total += hidden.choices[asked].loss(weights) * asked.sum()
-    return total / max(1, len(half))
-
-
 def judged(choices: Choices, weights: np.ndarray) -> dict[str, float]:
     """Returns the number of questions, how many answers are right, also of the sure ones, and the calibration error.
 
@@ -110,13 +96,13 @@ def judged(choices: Choices, weights: np.ndarray) -> dict[str, float]:
     """
     place, probability = choices.best(weights)
     right = np.where(choices.gold >= 0, place == choices.gold, place < 0)
-    first = choices.first(weights)
+    is_first = choices.first(weights) == choices.gold
     several = (choices.gold >= 0) & (np.diff(choices.begin) > 1)
     sure = probability >= SURE
     return {
         "number": len(choices),
         "right": float(right.mean()),
-        "resolved": float((first == choices.gold)[several].mean()) if several.any() else float("nan"),
+        "resolved": float(is_first[several].mean()) if several.any() else float("nan"),
         "sure": float(sure.mean()),
         "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
         "calibration error": calibration_error(probability, right),

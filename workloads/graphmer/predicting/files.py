@@ -1,7 +1,6 @@
 """Writes predictions: a table, JSON lines, the completed graph as data that training reads, and a summary."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +45,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Found:
+class Predictions:
     """The answers about a graph, and what of its known facts was answered rightly when it was hidden."""
 
     graph: Graph
@@ -60,22 +59,10 @@ class Found:
 
     def row(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer as a row of the table: the most probable one, or none."""
-        relation, tail, probability = (
-            answer.tails[0] if answer.is_answered else (answer.asked.relation, "", answer.none)
-        )
-        asked = answer.asked
-        return {
-            "head": asked.head,
-            "relation": relation,
-            "tail": tail,
-            "probability": round(probability, 4),
-            "where": self.where(tail),
-            "asked": asked.tail,
-            "counts_tail": answer.counted[0],
-            "counts_probability": round(answer.counted[1], 4),
-            "file": asked.file,
-            "line": asked.line,
-        }
+        asked, (counted, chance) = answer.asked, answer.counted
+        relation, tail, probability = answer.tails[0] if answer.is_answered else (asked.relation, "", answer.none)
+        place = (self.where(tail), asked.tail, counted, round(chance, 4), asked.file, asked.line)
+        return dict(zip(COLUMNS, (asked.head, relation, tail, round(probability, 4), *place), strict=True))
 
     def line(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer as a JSON line, with all that it may be."""
@@ -89,34 +76,32 @@ class Found:
         others = {"not_in_this_tree": round(1 - answer.inside, 4), "unknown": round(answer.none, 4)}
         return {**place, "name": asked.tail.partition("::")[2], "answers": tails, **others, "counts": counted}
 
-    def predicted(self) -> list[tuple[Triple, float]]:
-        """Returns the facts that complete the graph, with probabilities: answers that are likelier than all others."""
-        return [
-            (replace(answer.asked, relation=answer.tails[0][0], tail=answer.tails[0][1]), answer.tails[0][2])
-            for answer in self.answers
-            if answer.is_answered and answer.tails[0][2] >= _LIKELY
-        ]
-
-    def completed(self) -> Graph:
-        """Returns the graph with the predicted facts and the entities that they are about."""
-        triples = {triple.key: triple for triple in (*self.graph.triples, *(triple for triple, _ in self.predicted()))}
-        tails = {tail for _, _, tail in triples} - self.graph.entities.keys()
-        more = {tail: Entity(tail, self.joined.type_of(tail)) for tail in tails}
-        ordered = [triples[key] for key in sorted(triples)]
-        return replace(self.graph, triples=ordered, entities={**self.graph.entities, **more})
-
-    # --- for people ---------------------------------------------------------------------------------------------------
+    @property
+    def likely(self) -> list[Answer]:
+        """The answers that are likelier than all others."""
+        return [answer for answer in self.answers if answer.is_answered and answer.tails[0][2] >= _LIKELY]
 
     def text(self, out: Path | None) -> str:
         """Returns a summary: what was asked, how much was answered, how good that is on this tree, and examples."""
-        number = len({triple.file for triple in self.graph.triples})
-        facts = f"{len(self.graph.triples):,} facts of {number:,} file{'s' if number > 1 else ''}"
-        lines = [f"The tree has {facts}. {self._about()}"]
+        graph, number = self.graph, len({triple.file for triple in self.graph.triples})
+        unresolved = sum(graph.entities[triple.tail].type == UNRESOLVED for triple in graph.triples)
+        about = "Every name that it calls, inherits from or is decorated with could be followed: nothing to resolve."
+        if unresolved:
+            about = f"{unresolved:,} of them are references that could not be followed; asked is which entity of the "
+            about += "name is meant."
+        lines = [f"The tree has {len(graph.triples):,} facts of {number:,} file{'s' if number > 1 else ''}. {about}"]
         lines.append(aligned(self._numbers(), left=(0,)))
-        lines += [self._checked()] if self.checked else []
-        if shown := self._examples():
+        lines += [self._quality()] if self.checked else []
+        likely = sorted(self.likely, key=lambda answer: (-answer.tails[0][2], answer.asked.key))
+        evenly = [likely[n * (len(likely) - 1) // max(1, _EXAMPLES - 1)] for n in range(_EXAMPLES) if likely]
+        rows = [self.row(answer) for answer in {answer.asked.key: answer for answer in evenly}.values()]
+        if rows:
+            shown = [[f"{r['file']}:{r['line']}", r["relation"], r["asked"], r["tail"]] for r in rows]
+            chances = [[f"{r['probability']:.3f}"] for r in rows]
+            table = [["file:line", "relation", "asked", "answer", "probability"]]
+            table += [cells + chance for cells, chance in zip(shown, chances, strict=True)]
             lines += ["Some answers, from the surest to the least sure one above one half:"]
-            lines += [aligned([["file:line", "relation", "asked", "answer", "probability"], *shown], left=(0, 1, 2, 3))]
+            lines += [aligned(table, left=(0, 1, 2, 3))]
         if out is not None:
             lines.append(
                 f"{out / TABLE} has all answers, {JSON_LINES} says more of each. The completed graph is "
@@ -124,61 +109,48 @@ class Found:
             )
         return "\n".join(lines)
 
-    def _about(self) -> str:
-        number = sum(self.graph.entities[triple.tail].type == UNRESOLVED for triple in self.graph.triples)
-        if not number:
-            return "Every name that it calls, inherits from or is decorated with could be followed: nothing to resolve."
-        return (
-            f"{number:,} of them are references that could not be followed; asked is which entity of the name is meant."
-        )
-
     def _numbers(self) -> list[list[str]]:
         """Returns the lines of a table: how many answers there are of each kind, and how sure they are."""
-        answered = [one for one in self.answers if one.is_answered]
-        inside = [one for one in answered if self.joined.is_in_tree(one.tails[0][1])]
-        outside = [one for one in answered if not self.joined.is_in_tree(one.tails[0][1])]
-        rows = [("references to an entity of this tree", inside), ("references to something known outside", outside)]
-        numbers = [[name, *_by_probability([one.tails[0][2] for one in of])] for name, of in rows]
-        unknown = [one.none for one in self.answers if not one.is_answered]
-        numbers.append(["references to nothing that is known", *_by_probability(unknown)])
-        return [["", "all", f"p >= {SURE:g}", f"p >= {_LIKELY:g}"], *numbers]
+        by_kind: list[tuple[str, list[float]]] = [
+            ("references to an entity of this tree", []),
+            ("references to something known outside", []),
+            ("references to nothing that is known", []),
+        ]
+        for answer in self.answers:
+            tail, chance = answer.tails[0][1:] if answer.is_answered else ("", answer.none)
+            by_kind[_WHERE.index(self.where(tail))][1].append(chance)
+        lines = [["", "all", f"p >= {SURE:g}", f"p >= {_LIKELY:g}"]]
+        for name, values in by_kind:
+            lines.append([name, *(f"{sum(value >= least for value in values):,}" for least in (0, SURE, _LIKELY))])
+        return lines
 
-    def _checked(self) -> str:
+    def _quality(self) -> str:
         """Returns a sentence on how well known references of this tree were answered, each hidden in its turn."""
-        found = self.checked
-        right = f"{found['right']:.1%}"
-        sure = f", and {found['right of the sure']:.1%} of those given {SURE:g} or more" if found["sure"] else ""
-        every, alike = found["number of all"], ""
-        if found["number"] < every:
-            alike = f" like x.get(), as most unresolved ones are; of all {every:,} it is {found['right of all']:.1%}"
+        checked = self.checked
+        sure = f", and {checked['right of the sure']:.1%} of those given {SURE:g} or more" if checked["sure"] else ""
+        every, alike = checked["number of all"], ""
+        if checked["number"] < every:
+            alike = f" like x.get(), as most unresolved ones are; of all {every:,} it is {checked['right of all']:.1%}"
         return (
-            f"Expect {right} of the unresolved references to be answered rightly{sure}: so many are of "
-            f"{found['number']:,} known references of this tree{alike}. Each was hidden in its turn."
+            f"Expect {checked['right']:.1%} of the unresolved references to be answered rightly{sure}: so many are of "
+            f"{checked['number']:,} known references of this tree{alike}. Each was hidden in its turn."
         )
 
-    def _examples(self) -> list[list[str]]:
-        """Returns rows of some answers, evenly from all that are likely."""
-        likely = [one for one in self.answers if one.is_answered and one.tails[0][2] >= _LIKELY]
-        likely.sort(key=lambda one: (-one.tails[0][2], one.asked.key))
-        shown = [likely[number * (len(likely) - 1) // max(1, _EXAMPLES - 1)] for number in range(_EXAMPLES) if likely]
-        rows = [self.row(one) for one in {one.asked.key: one for one in shown}.values()]
-        return [
-            [f"{r['file']}:{r['line']}", r["relation"], r["asked"], r["tail"], f"{r['probability']:.3f}"] for r in rows
-        ]
 
-
-def _by_probability(values: Sequence[float]) -> list[str]:
-    return [f"{len(values):,}", *(f"{sum(value >= least for value in values):,}" for least in (SURE, _LIKELY))]
-
-
-def write(found: Found, out: Path) -> None:
-    """Writes the table, JSON lines, the summary and the completed graph into a folder."""
-    records.write(found.completed(), out, {triple.key: probability for triple, probability in found.predicted()})
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    with disk.whole(out / JSON_LINES) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(encode(found.line(answer)) + "\n" for answer in found.answers)
+def write(predictions: Predictions, out: Path) -> None:
+    """Writes the completed graph, JSON lines, the table and the summary into a folder."""
+    graph, joined = predictions.graph, predictions.joined
+    triples, chances = {triple.key: triple for triple in graph.triples}, {}
+    for answer in predictions.likely:
+        relation, tail, chance = answer.tails[0]
+        triple = replace(answer.asked, relation=relation, tail=tail)
+        triples[triple.key], chances[triple.key] = triple, chance
+    more = {tail: Entity(tail, joined.type_of(tail)) for _, _, tail in triples if tail not in graph.entities}
+    ordered = [triples[key] for key in sorted(triples)]
+    records.write(replace(graph, triples=ordered, entities={**graph.entities, **more}), out, chances)
+    records.write_lines(out / JSON_LINES, map(predictions.line, predictions.answers))
     with disk.whole(out / TABLE) as aside, aside.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        rows.writerows(found.row(answer).values() for answer in found.answers)
-    disk.write_text(out / SUMMARY, found.text(None) + "\n")
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        rows.writeheader()
+        rows.writerows(map(predictions.row, predictions.answers))
+    disk.write_text(out / SUMMARY, predictions.text(None) + "\n")

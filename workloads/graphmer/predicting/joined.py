@@ -1,7 +1,7 @@
 """A new tree beside what a model was trained on: one corpus, in which both count, and the tables that training had."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,12 +47,12 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
     What training knows of a module that the tree has too does not count: the tree's own is meant. Facts of relations
     or entity types that training never saw are left out, for no model has an answer to them.
     """
-    corpus, in_tree = _Joining(trained, tree).corpus()
+    corpus, in_tree = _corpus(trained, tree)
     data = Data((), (), settings)
     data.corpus, data.rules = corpus, rules
     data.table = EntityTable(corpus, 0)
-    own = EntityTable(trained, settings.model.own_vectors).vector
-    data.table.vector[: len(own)] = own
+    vectors = EntityTable(trained, settings.model.own_vectors).vector
+    data.table.vector[: len(vectors)] = vectors
     kinds = Layout(trained, settings.chain.roots).kind_before
     data.layout = Layout(corpus, settings.chain.roots)
     data.layout.kind_before = np.pad(kinds, (0, len(corpus.word_list) - len(kinds)))
@@ -61,96 +61,82 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
     return Joined(data, windows, np.arange(len(trained.relation), len(corpus.relation)), in_tree)
 
 
-class _Joining:
-    """The arrays of two corpora put together; of those of the tree, what the other one has too gets its number."""
+def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
+    """Puts the arrays together, and says (E) which entities the tree defines.
 
-    def __init__(self, trained: Corpus, tree: Corpus):
-        self.trained, self.tree = trained, tree
-        self.words, self.word = _merged(trained.word_list, tree.word_list)
-        self.kind = _numbers(trained.types, tree.types)[tree.entity_type]
-        self.relation = _numbers(trained.relations, tree.relations)
-        is_known = self.kind >= 0
-        self.entity = np.full(len(is_known), -1)
-        names = [name for name, known in zip(tree.entities, is_known.tolist(), strict=True) if known]
-        self.entities, self.entity[is_known] = _merged(trained.entities, names)
-        of_head = is_known[tree.head]
-        self.triple = of_head[tree.window_of] & is_known[tree.tail] & (self.relation[tree.relation] >= 0)
-        self.number = np.bincount(tree.window_of[self.triple], minlength=len(tree))  # of triples in a window
-        self.window = self.number > 0
+    An entity or word of the tree that training has too gets its number.
+    """
+    words, word = _merged(trained.word_list, tree.word_list)
+    kind = _numbers(trained.types, tree.types)[tree.entity_type]
+    relation = _numbers(trained.relations, tree.relations)
+    is_known = kind >= 0
+    entity = np.full(len(is_known), -1)
+    names = [name for name, known in zip(tree.entities, is_known.tolist(), strict=True) if known]
+    entities, entity[is_known] = _merged(trained.entities, names)
+    triple = is_known[tree.head][tree.window_of] & is_known[tree.tail] & (relation[tree.relation] >= 0)
+    number = np.bincount(tree.window_of[triple], minlength=len(tree))  # of triples in a window
+    window = number > 0
+    more, files = len(trained.entity_type), len(trained.files)
+    entity_type, entity_file, is_replaced, in_tree = _of_entities(trained, tree, entity, kind)
+    parts, part_offsets = _rows(trained.part_offsets, tree.part_offsets, np.flatnonzero(entity >= more))
+    new_words = np.flatnonzero(word >= len(trained.word_list))
+    pieces, piece_offsets = _rows(trained.piece_offsets, tree.piece_offsets, new_words)
+    split = np.where(is_replaced[trained.window_file], _REPLACED, trained.split)
+    added: dict[str, np.ndarray] = {
+        "text": word[tree.text],
+        "window_start": tree.window_start[window] + len(trained.text),
+        "window_stop": tree.window_stop[window] + len(trained.text),
+        "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
+        "head": entity[tree.head[window]],
+        "window_file": tree.window_file[window] + files,
+        "relation": relation[tree.relation[triple]],
+        "tail": entity[tree.tail[triple]],
+        "parts": word[tree.parts[parts]],
+        "part_offsets": part_offsets,
+        "piece_flat": tree.piece_flat[pieces],
+        "piece_offsets": piece_offsets,
+    }
+    values = {name: np.concatenate([getattr(trained, name), value]) for name, value in added.items()}
+    values |= {
+        "words": joined_texts(words),
+        "entity_ids": joined_texts(entities),
+        "file_names": joined_texts([*trained.files, *_beside(trained.files, tree.files)]),
+        "split": np.concatenate([split, np.full(int(window.sum()), _TRAIN)]).astype(np.int8),
+        "entity_type": entity_type,
+        "entity_file": entity_file,
+    }
+    return replace(trained, **values), in_tree
 
-    def corpus(self) -> tuple[Corpus, np.ndarray]:
-        trained, tree = self.trained, self.tree
-        values = {field.name: getattr(trained, field.name) for field in fields(Corpus)}
-        entity_type, entity_file, is_replaced, in_tree = self._of_entities()
-        split = np.where(is_replaced[trained.window_file], _REPLACED, trained.split)
-        ends = trained.first_triple[-1] + np.cumsum(self.number[self.window])
-        values |= {
-            "words": joined_texts(self.words),
-            "entity_ids": joined_texts(self.entities),
-            "file_names": joined_texts([*trained.files, *_beside(trained.files, tree.files)]),
-            "text": np.concatenate([trained.text, self.word[tree.text]]),
-            "window_start": np.concatenate([trained.window_start, tree.window_start[self.window] + len(trained.text)]),
-            "window_stop": np.concatenate([trained.window_stop, tree.window_stop[self.window] + len(trained.text)]),
-            "first_triple": np.concatenate([trained.first_triple, ends]),
-            "head": np.concatenate([trained.head, self.entity[tree.head[self.window]]]),
-            "split": np.concatenate([split, np.full(int(self.window.sum()), _TRAIN)]).astype(np.int8),
-            "window_file": np.concatenate([trained.window_file, tree.window_file[self.window] + len(trained.files)]),
-            "relation": np.concatenate([trained.relation, self.relation[tree.relation[self.triple]]]),
-            "tail": np.concatenate([trained.tail, self.entity[tree.tail[self.triple]]]),
-            "entity_type": entity_type,
-            "entity_file": entity_file,
-            **self._parts(),
-            **self._pieces(),
-        }
-        return Corpus(**values), in_tree
 
-    def _of_entities(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
-        trained, tree = self.trained, self.tree
-        more = len(self.entities) - len(trained.entity_type)
-        own = (tree.entity_file >= 0) & (self.entity >= 0)
-        is_replaced = np.zeros(len(trained.files), bool)
-        is_module = self._is_module(trained)
-        before = self.entity[own]
-        before = before[before < len(is_module)]
-        is_replaced[trained.entity_file[before[is_module[before]]]] = True
-        gone = (trained.entity_file >= 0) & is_replaced[trained.entity_file]
-        entity_file = np.concatenate([np.where(gone, -1, trained.entity_file), np.full(more, -1)]).astype(np.int32)
-        entity_file[self.entity[own]] = tree.entity_file[own] + len(trained.files)
-        entity_type = np.concatenate([trained.entity_type, np.zeros(more, np.int32)])
-        told = own | (self.entity >= len(trained.entity_type))
-        entity_type[self.entity[told]] = self.kind[told]
-        in_tree = np.zeros(len(self.entities), bool)
-        in_tree[self.entity[own]] = True
-        return entity_type, entity_file, is_replaced, in_tree
+def _of_entities(
+    trained: Corpus, tree: Corpus, entity: np.ndarray, kind: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own.
 
-    @staticmethod
-    def _is_module(corpus: Corpus) -> np.ndarray:
-        kind = corpus.types.index("Module") if "Module" in corpus.types else -1
-        return (corpus.entity_type == kind) & (corpus.entity_file >= 0)
+    `entity` and `kind` are the numbers of the tree's entities and of their types.
+    """
+    before, number = len(trained.entity_type), max(len(trained.entity_type), int(entity.max(initial=-1)) + 1)
+    own = (tree.entity_file >= 0) & (entity >= 0)
+    module = trained.types.index("Module") if "Module" in trained.types else -1
+    is_module = (trained.entity_type == module) & (trained.entity_file >= 0)
+    again = entity[own & (entity < before)]
+    is_replaced = np.zeros(len(trained.files), bool)
+    is_replaced[trained.entity_file[again[is_module[again]]]] = True
+    gone = (trained.entity_file >= 0) & is_replaced[trained.entity_file]
+    files = np.concatenate([np.where(gone, -1, trained.entity_file), np.full(number - before, -1)]).astype(np.int32)
+    files[entity[own]] = tree.entity_file[own] + len(trained.files)
+    types = np.concatenate([trained.entity_type, np.zeros(number - before, np.int32)])
+    told = own | (entity >= before)
+    types[entity[told]] = kind[told]
+    in_tree = np.zeros(number, bool)
+    in_tree[entity[own]] = True
+    return types, files, is_replaced, in_tree
 
-    def _parts(self) -> dict[str, np.ndarray]:
-        """Returns the words of all entities' ids."""
-        trained, tree = self.trained, self.tree
-        new = np.flatnonzero(self.entity >= len(trained.entity_type))
-        length = np.diff(tree.part_offsets)[new]
-        _, at = expand(tree.part_offsets[new], length)
-        return {
-            "parts": np.concatenate([trained.parts, self.word[tree.parts[at]]]),
-            "part_offsets": np.concatenate([trained.part_offsets, trained.part_offsets[-1] + np.cumsum(length)]),
-        }
 
-    def _pieces(self) -> dict[str, np.ndarray]:
-        """Returns the pieces of all words, which the tree's corpus was cut into by the same tokenizer."""
-        trained, tree = self.trained, self.tree
-        new = np.flatnonzero(self.word >= len(trained.word_list))
-        length = tree.pieces.lengths(new)
-        _, at = expand(tree.piece_offsets[new], length)
-        ends = trained.piece_offsets[-1] + np.cumsum(length)
-        return {
-            "piece_flat": np.concatenate([trained.piece_flat, tree.piece_flat[at]]),
-            "piece_offsets": np.concatenate([trained.piece_offsets, ends]),
-        }
+def _rows(before: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the places of some rows of a ragged array, and their ends behind another one with offsets `before`."""
+    length = np.diff(offsets)[rows]
+    return expand(offsets[rows], length)[1], before[-1] + np.cumsum(length)
 
 
 def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[list[str], np.ndarray]:

@@ -75,7 +75,7 @@ def test_crops_follow_from_seed_epoch_and_index_alone(rare):
 
 def test_every_pixel_of_a_class_is_as_likely_and_a_class_that_is_absent_leaves_its_share():
     counts = np.array([[90, 10, 0], [70, 30, 0], [100, 0, 0]])
-    draws = Draws(counts, None, {1: 0.4, 2: 0.3}, size=10)
+    draws = Draws.of(counts, None, {1: 0.4, 2: 0.3}, size=10)
     assert draws.tiles.tolist() == [0, 1, 2, 0, 1] and draws.classes.tolist() == [-1, -1, -1, 1, 1]
     assert draws.weights / draws.weights.sum() == pytest.approx([0.2, 0.2, 0.2, 0.1, 0.3])
 
@@ -132,10 +132,10 @@ def test_a_resumed_run_of_crops_ends_in_the_same_bytes(rare, tiny, tmp_path):
         assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
 
 
-@pytest.mark.parametrize("size", [4, 8, 16, 64])
+@pytest.mark.parametrize("size", [4, 64])
 def test_an_epoch_of_crops_shows_about_as_many_pixels_as_its_tiles_however_small_the_crops_are(size):
     counts = np.array([[4000, 96], [4096, 0], [3000, 1096]])
-    draws = Draws(counts, None, {1: 0.2}, size)
+    draws = Draws.of(counts, None, {1: 0.2}, size)
     assert draws.tiles.size * size**2 == pytest.approx(counts.sum(), rel=0.5) or size == 64
     assert draws.tiles.size == draws.classes.size == draws.weights.size
     around = draws.classes == 1

@@ -1,9 +1,7 @@
-"""Archives are fetched with resume, unpacked scene by scene, cut, and deleted; damage is named."""
+"""Archives are fetched, unpacked scene by scene, cut, and deleted; damage is named."""
 
-import http.server
 import io
 import tarfile
-import threading
 import zipfile
 from pathlib import Path
 
@@ -36,55 +34,7 @@ def cutter(tmp_path, source, name="store"):
     return Cutter(tmp_path / name, source, Cut(size=32))
 
 
-@pytest.fixture
-def server(tmp_path):
-    """Serves tmp_path/served with ranges; `cut_after` bytes of the next answer it hangs up. Counts what was sent."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        cut_after = None
-        sent: list = []  # noqa: RUF012  one server a test
-
-        def do_GET(self):
-            path = tmp_path / "served" / self.path.lstrip("/")
-            if not path.is_file():
-                self.send_error(404)
-                return
-            content = path.read_bytes()
-            start = int(self.headers.get("Range", "bytes=0-")[6:-1])
-            if start >= len(content):
-                self.send_error(416)
-                return
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
-            part = content[start : start + Handler.cut_after] if Handler.cut_after else content[start:]
-            Handler.cut_after = None
-            Handler.sent.append((start, len(part)))
-            self.wfile.write(part)
-
-        def log_message(self, *arguments):
-            pass
-
-    Handler.sent = []
-    (tmp_path / "served").mkdir()
-    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{running.server_port}", Handler
-    running.shutdown()
-    running.server_close()
-    thread.join()
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
-@pytest.mark.parametrize("source, write", [(PATCHES, write_patches), (TWO, write_scenes)])
+@pytest.mark.parametrize("suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)])
 def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
     write(tmp_path / "data")
     archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
@@ -134,40 +84,6 @@ def test_an_interrupted_cut_goes_on_and_a_finished_one_needs_no_archive(tmp_path
     assert again.fingerprint() == store.fingerprint()
 
 
-def test_a_download_goes_on_where_the_connection_ended_and_is_deleted_when_cut(tmp_path, server):
-    address, handler = server
-    write_patches(tmp_path / "data")
-    size = packed(tmp_path / "data", tmp_path / "served" / "data.zip").stat().st_size
-    handler.cut_after = 5000
-    store = download.cut([f"{address}/data.zip"], tmp_path / "downloads", cutter(tmp_path, PATCHES))
-    assert len(store) == 6
-    assert handler.sent == [(0, 5000), (5000, size - 5000)]
-    assert [p for p in (tmp_path / "downloads").rglob("*") if p.is_file()] == []
-
-
-def test_a_whole_part_file_is_not_fetched_again(tmp_path, server):
-    address, handler = server
-    (tmp_path / "served" / "a.zip").write_bytes(b"x" * 100)
-    (tmp_path / "downloads").mkdir()
-    (tmp_path / "downloads" / "a.zip.part").write_bytes(b"x" * 100)
-    assert download.fetch(f"{address}/a.zip", tmp_path / "downloads").read_bytes() == b"x" * 100
-    assert handler.sent == []
-
-
-def test_what_cannot_be_fetched_is_said(tmp_path, server, monkeypatch):
-    address, _ = server
-    with pytest.raises(BadInput, match=r"none.zip answers 404"):
-        download.fetch(f"{address}/none.zip", tmp_path)
-    with pytest.raises(BadInput, match="could not be fetched in 5 attempts"):
-        download.fetch("http://127.0.0.1:9/a.zip", tmp_path)
-    with pytest.raises(BadInput, match="which is no file"):
-        download.fetch("nowhere/a.zip", tmp_path)
-    (tmp_path / "served" / "a.zip").write_bytes(b"x" * 100)
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 50}))
-    with pytest.raises(BadInput, match="0.0 MB free"):
-        download.fetch(f"{address}/a.zip", tmp_path)
-
-
 @pytest.mark.parametrize("damage", ["holed", "cut off", "one bit"])
 @pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
 def test_a_damaged_archive_is_named(tmp_path, suffix, damage):
@@ -199,6 +115,17 @@ def test_a_header_that_is_broken_is_not_taken_for_the_end(tmp_path):
     archive.write_bytes(bytes(content))
     with pytest.raises(BadInput, match="a header in the middle is broken"):
         download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+
+
+def test_an_address_is_fetched_and_deleted_when_cut_and_one_that_is_not_there_is_said(tmp_path):
+    write_patches(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / "data.zip")
+    assert len(download.cut([archive.as_uri()], tmp_path / "downloads", cutter(tmp_path, PATCHES))) == 6
+    assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
+    with pytest.raises(BadInput, match="could not be fetched"):
+        download.fetch((tmp_path / "none.zip").as_uri(), tmp_path)
+    with pytest.raises(BadInput, match="which is no file"):
+        download.fetch("nowhere/a.zip", tmp_path)
 
 
 def test_names_that_point_outside_are_refused(tmp_path):

@@ -56,14 +56,6 @@ COLLECTIONS = {  # bands and classes; patterns of images and masks; files of whi
                "Train/Rural/0"),
     "DeepGlobe": (RGB + COLOURS, "{part}/{scene}_sat.jpg", "{part}/{scene}_mask.png",
                   "train/{n}_sat.jpg, train/{n}_mask.png, valid/9{n}_sat.jpg", "train/0"),
-    "FloodNet": (RGB + LAND, "{part}/*-org-img/{scene}.jpg", "{part}/*-label-img/{scene}_lab.png",
-                 "train/train-org-img/{n}.jpg, train/train-label-img/{n}_lab.png", "train/0"),
-    "Potsdam": (RGB + COLOURS, "2_Ortho_RGB/{scene}_RGB.tif", "5_Labels_all/{scene}_label.tif",
-                "2_Ortho_RGB/top_2_{n}_RGB.tif, 5_Labels_all/top_2_{n}_label.tif", "top_2_0"),
-    "Inria": (RGB + WHITE, "{part}/images/{scene}.tif", "{part}/gt/{scene}.tif",
-              "train/images/austin{n}.tif, train/gt/austin{n}.tif, test/images/x{n}.tif", "train/austin0"),
-    "OpenEarthMap": (RGB + LAND, "*/images/{scene}.tif", "*/labels/{scene}.tif",
-                     "aachen/images/aachen_{n}.tif, aachen/labels/aachen_{n}.tif", "aachen_0"),
     "Sen1Floods11": ("bands: [vv, vh]\n" + LAND + "ignored_codes: [-1]\n", "S1Hand/{scene}_S1Hand.tif",
                      "LabelHand/{scene}_LabelHand.tif",
                      "S1Hand/Ghana_{n}_S1Hand.tif, LabelHand/Ghana_{n}_LabelHand.tif, JRC/Ghana_{n}.tif", "Ghana_0"),
@@ -78,23 +70,11 @@ COLLECTIONS = {  # bands and classes; patterns of images and masks; files of whi
               "train/seq1/0"),
     "FLAIR": (RGB + LAND, "*aerial_{part}/*/img/IMG_{scene}.tif", "*labels_{part}/*/msk/MSK_{scene}.tif",
               "flair_aerial_train/D1/img/IMG_{n}.tif, flair_labels_train/D1/msk/MSK_{n}.tif", "train/0"),
-    "two sensors": (RGB + LAND, "{scene}/*_s2_*_img.tif", "{scene}/*_s2_*_msk.tif",
-                    "{n}/x_s1_{n}_img.tif, {n}/x_s1_{n}_msk.tif, {n}/x_s2_{n}_img.tif, {n}/x_s2_{n}_msk.tif", "0"),
-    "SEN12MS": (RGB + LAND, "*/s2_*/*_s2_*.tif", "*/lc_*/*_lc_*.tif",
-                "spring/s2_1/spring_s2_1_p{n}.tif, spring/s1_1/spring_s1_1_p{n}.tif, spring/lc_1/spring_lc_1_p{n}.tif",
-                "spring/1/spring/1_p0"),
-    "Chesapeake": (RGB + LAND, "tiles/{scene}_naip-new.tif", "tiles/{scene}_lc.tif",
-                   "tiles/m_380{n}_naip-new.tif, tiles/m_380{n}_lc.tif, tiles/m_380{n}_nlcd.tif", "m_3800"),
     "reference maps": ("bands: [green, blue]\nband_files: [B03, B02]\n" + LAND, "S2/{scene}/{scene}_{band}.tif",
                        "Maps/{scene}/{scene}_map.tif",
                        "S2/P{n}/P{n}_B02.tif, S2/P{n}/P{n}_B03.tif, S2/P{n}/P{n}_B1.tif, Maps/P{n}/P{n}_map.tif", "P0"),
     "Sentinel-2": ("bands: [B02, B03]\n" + LAND, "{scene}/T43_*_{band}_10m.tif", "{scene}/mask.tif",
                    "S{n}/T43_2020{n}_B02_10m.tif, S{n}/T43_2020{n}_B03_10m.tif, S{n}/mask.tif", "S0"),
-    "Pascal VOC": (RGB + LAND, "JPEGImages/{scene}.jpg", "SegmentationClass/{scene}.png",
-                   "JPEGImages/{n}.jpg, SegmentationClass/{n}.png, SegmentationObject/{n}.png", "0"),
-    "Dubai": (RGB + LAND, "segmentation dataset/*/images/*.jpg", "segmentation dataset/*/masks/*.png",
-              "segmentation dataset/Tile 1/images/p_{n}.jpg, segmentation dataset/Tile 1/masks/p_{n}.png",
-              "Tile 1/p_0"),
     "two formats": (RGB + LAND, "{scene}.tif", "{scene}.png", "{n}.tif, {n}.png", "0"),
 }  # fmt: skip
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
@@ -102,7 +82,6 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
 
 def write_sample(root, source, files):
     """Three scenes whose masks have every class."""
-    mask_of = layout.Pattern(source.masks)
     for number in range(3):
         image, classes = scene(number, (32, 32), 1 if "{band}" in source.images else len(source.bands))
         codes = np.asarray(source.codes)[classes % len(source.codes)]
@@ -111,7 +90,7 @@ def write_sample(root, source, files):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"")  # so that the pattern sees it
             values = image if path.suffix == ".tif" else image.astype(np.uint8)
-            if path in [file.path for file in mask_of.files(root)]:
+            if path in [file.path for file in layout.matching(root, source.masks)]:
                 coloured = np.stack([codes >> 16, codes >> 8 & 255, codes & 255])
                 values = (coloured if max(source.codes) > 255 else codes).astype(np.uint8)
             if path.suffix == ".npy":
@@ -155,11 +134,6 @@ def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
         "Test/img000": "test", "Train/img000": "train", "val/img000": "validation",
     }  # fmt: skip
     assert names(tmp_path, labelled=False) == [scene.name for scene in scenes]
-
-
-def test_an_archives_own_folder_is_passed(tmp_path):
-    images_and_masks(tmp_path / "data" / "v1")
-    assert names(tmp_path) == ["img001"]
 
 
 def test_without_labels_masks_are_not_looked_for(tmp_path):
@@ -263,7 +237,7 @@ def mounted(monkeypatch, tmp_path):
     glacier = find_task("glacier")
 
     def locate(data_dir=""):
-        return locate_data(data_dir, glacier.sentinels, glacier.homes)
+        return locate_data(data_dir, glacier.sentinels)
 
     locate.root = tmp_path / "input" / "datasets" / "ada" / "scenes"
     locate.run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
@@ -280,13 +254,6 @@ def test_glacierhacks_own_layout_is_found_at_the_first_try(mounted, capsys, belo
     found = mounted(name)
     assert found == mounted.root / below and capsys.readouterr().out == ""
     assert names(found, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
-
-
-def test_images_and_masks_and_patches_are_found_too(mounted, capsys):
-    images_and_masks(mounted.root / "v1")
-    assert mounted() == mounted.root / "v1"
-    write_patches(mounted.root.with_name("patches"))
-    assert mounted("patches") == mounted.root.with_name("patches") and capsys.readouterr().out == ""
 
 
 def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):

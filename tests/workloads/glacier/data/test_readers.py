@@ -9,7 +9,7 @@ import rasterio
 from lib.scores import IGNORE
 from tests.conftest import SAMPLES
 from tests.workloads.glacier.files import CODES, scene, write_bands, write_image, write_patches, write_tiff
-from workloads.glacier.data import layout, rasters, readers
+from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Unusable
 from workloads.glacier.settings import Source
 
@@ -62,12 +62,12 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
 def test_a_written_mask_has_its_place_on_the_map_and_is_there_only_when_whole(tmp_path):
     values = np.arange(12, dtype=np.uint8).reshape(3, 4)
     place = rasterio.Affine(30, 0, 600, 0, -30, 9000)
-    rasters.write_tiff(tmp_path / "new" / "a.tif", values, "EPSG:32643", place, nodata=5)
+    readers.write_tiff(tmp_path / "new" / "a.tif", values, "EPSG:32643", place, nodata=5)
     with rasterio.open(tmp_path / "new" / "a.tif") as file:
         assert (file.crs.to_string(), file.transform, file.nodata) == ("EPSG:32643", place, 5)
         assert np.array_equal(file.read(1), values)
     with pytest.raises(rasterio.errors.CRSError):
-        rasters.write_tiff(tmp_path / "new" / "b.tif", values, "EPSG:0", place)
+        readers.write_tiff(tmp_path / "new" / "b.tif", values, "EPSG:0", place)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.tif"]
 
 

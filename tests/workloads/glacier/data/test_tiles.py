@@ -1,6 +1,5 @@
 """A store's tiles have the statistics of their pixels, a fingerprint of their content, and count each pixel once."""
 
-
 import numpy as np
 
 from tests.workloads.glacier.files import scene, write_bands, write_scenes

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tests.workloads.graphmer.conftest import load, write_tree
-from tests.workloads.graphmer.test_evaluation import moved
+from tests.workloads.graphmer.conftest import load, moved, write_tree
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.graphmer.corpus import build

@@ -171,7 +171,7 @@ def test_a_run_without_its_kept_data_is_refused_and_damaged_data_too(run, elsewh
     corpus.write_bytes(corpus.read_bytes()[:-1] + b"x")
     with pytest.raises(BadInput, match="counts that the model begins at are not there"):
         ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
-    assert "is damaged (corpus.npz is not as it was written)" in capsys.readouterr().out
+    assert "corpus.npz is not used: it is not as it was written" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "copy" / "data")
     with pytest.raises(BadInput, match="counts that the model begins at are not there"):
         ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
@@ -182,7 +182,7 @@ def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp
     task, models = ensemble.load(run / "graphmer")
     arrays = dict(np.load(run / "graphmer" / "data" / "corpus.npz"))
     shutil.copytree(run / "graphmer" / "data", tmp_path / "data")
-    task.kept_from = tmp_path / "data"
+    task.take_learned({**task.learned(), "corpus": tmp_path / "data" / "corpus.npz"})
     wrong = {
         "objects": {"head": np.array([Evil()] * len(arrays["head"]), object)},
         "other tails": {"tail": arrays["tail"] + 2**40},

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workloads.graphmer.test_evaluation import evaluated, moved
+from tests.workloads.graphmer.conftest import moved
+from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.graphmer.answering import Answering
 from workloads.graphmer.predicting import calibration
 from workloads.graphmer.predicting.calibration import judged, weights_of

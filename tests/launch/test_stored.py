@@ -1,16 +1,17 @@
 """A run goes on with the data that it began with, where what is installed there is another by then."""
 
 import gc
+import shutil
 from pathlib import Path
 
 import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import ensemble, kept
+from lib.launch import ensemble
 from lib.report import outputs
 from lib.task import load_config
-from lib.training import checks
+from lib.training import checks, learned
 from tests.conftest import TOY
 
 TASK = '''
@@ -42,12 +43,11 @@ class Installed(Toy):
             raise Killed
         return super().loss(model, batch)
 
-    def keep(self, folder):
-        (folder / "numbers.txt").write_bytes(self.place.read_bytes())
+    def learned(self):
+        return {"numbers": self.place, "first": self.samples()[0]}
 
-    def take_kept(self, folder):
-        now, self.place = self.place, folder / "numbers.txt"
-        return "installed.txt has changed" if now.read_bytes() != self.place.read_bytes() else ""
+    def take_learned(self, values):
+        self.place = values.get("numbers", self.place)
 '''
 
 
@@ -91,64 +91,63 @@ def test_a_killed_run_goes_on_bit_for_bit_with_the_data_that_it_began_with(numbe
     install(range(100, 140))
     capsys.readouterr()
     assert launch.train(numbers()).step == 12
-    said = capsys.readouterr().out
-    assert "installed.txt has changed" in said and "step 6: 6 of 12 steps left" in said
+    assert "step 6: 6 of 12 steps left" in capsys.readouterr().out
     assert weights(tmp_path / "runs" / "numbers") == weights(tmp_path / "whole" / "numbers")
     assert launch.train(numbers()).reason == "completed"  # and asked again it is not refused for its data
 
 
 def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monkeypatch, capsys):
     kill(numbers(), 8, monkeypatch)
-    for damaged in ("numbers.txt", "manifest.json"):
-        path = tmp_path / "runs" / "numbers" / "data" / damaged
-        whole = path.read_bytes()
-        path.write_text("1 2")
-        assert launch.prepare(numbers()).task.place == Path("installed.txt")
-        assert f"kept in {path.parent} is damaged" in capsys.readouterr().out
-        path.write_bytes(whole)
-    assert launch.prepare(numbers()).task.place.name == "numbers.txt"
-    path.write_text("")
+    path = tmp_path / "runs" / "numbers" / "data" / "numbers.txt"
+    assert launch.prepare(numbers()).task.place == path
+    path.write_text("1 2")
+    assert launch.prepare(numbers()).task.place == Path("installed.txt")
+    assert f"{path} is not used: it is not as it was written." in capsys.readouterr().out
     install(range(100, 140))
     with pytest.raises(BadInput, match="data fingerprint"):
         launch.train(numbers())
 
 
-def test_a_task_on_kept_data_passes_the_checks_that_make_it_a_second_time(numbers, monkeypatch):
+def test_a_task_on_stored_data_passes_the_checks_that_make_it_a_second_time(numbers, monkeypatch):
     kill(numbers(), 8, monkeypatch)
     install(range(100, 140))
     run = launch.prepare(numbers())
     assert checks.examine(run.task, run.config) == []
-    run.task.kept_from = None
-    assert "differs when the data is read again" in checks.examine(run.task, run.config)[0].value
 
 
-def test_a_model_that_predicts_has_what_its_run_kept_for_as_long_as_it_lives(numbers, tmp_path, capsys):
+def test_a_model_that_predicts_has_the_data_of_its_run_for_as_long_as_it_lives(numbers, tmp_path, capsys):
     launch.train(numbers())
-    Path("installed.txt").write_text("9 9 9\n")
+    install([9, 9, 9])
     own = f"{tmp_path / 'mine.py'}:Installed"
-    kept = tmp_path / "runs" / "numbers" / outputs.DATA / "numbers.txt"
+    stored = tmp_path / "runs" / "numbers" / outputs.DATA / "numbers.txt"
     task, _ = ensemble.load(tmp_path / "runs" / "numbers", own)
-    assert task.kept_from / "numbers.txt" == kept
+    assert task.place == stored
     task, _ = ensemble.load(tmp_path / "runs" / "outputs.tar.gz", own)
-    unpacked = task.kept_from / "numbers.txt"
-    assert unpacked.read_bytes() == kept.read_bytes() != Path("installed.txt").read_bytes()
+    unpacked = task.place
+    assert unpacked.read_bytes() == stored.read_bytes() != Path("installed.txt").read_bytes()
     del task
     gc.collect()
     assert not unpacked.exists()
-    kept.write_text("changed")
+    stored.write_text("changed")
     task, models = ensemble.load(tmp_path / "runs" / "numbers", own)
-    assert task.kept_from is None and len(models) == 1
-    assert "is damaged (numbers.txt is not as it was written), so it is not used" in capsys.readouterr().out
+    assert task.place == Path("installed.txt") and len(models) == 1
+    assert "numbers.txt is not used: it is not as it was written" in capsys.readouterr().out
 
 
-def test_data_that_a_full_disk_did_not_take_at_the_beginning_is_kept_at_the_end(numbers, monkeypatch, capsys):
-    close, failures = kept._close, [OSError(28, "No space left on device")]
+def test_data_that_a_full_disk_did_not_take_at_the_beginning_is_stored_at_the_end(numbers, monkeypatch, capsys):
+    copy, failures = shutil.copyfile, [OSError(28, "No space left on device")]
 
-    def once(folder, task):
-        if failures:
+    def once(source, target):
+        if failures and target.name.startswith("numbers.txt"):
             raise failures.pop()
-        return close(folder, task)
+        return copy(source, target)
 
-    monkeypatch.setattr(kept, "_close", once)
+    monkeypatch.setattr(shutil, "copyfile", once)
     launch.train(launch.prepare(numbers()))
     assert "is not kept" in capsys.readouterr().out and Path("runs/numbers/data/numbers.txt").is_file()
+
+
+@pytest.mark.parametrize("name", ["../summary.json", "/etc/hostname", "", "numbers.txt\n"])
+def test_a_reference_of_a_stranger_leads_to_no_file_outside_of_the_data(tmp_path, name):
+    values = {"numbers": {"file": name, "bytes": 1, "sha256": "0" * 64}, "first": 1}
+    assert learned.restored(values, tmp_path) == {"first": 1}
