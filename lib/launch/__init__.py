@@ -161,7 +161,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
         "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
         "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
-        "world_size": ranks.world(), "samples_seen": outcome.samples_seen,
+        "world_size": ranks.world(),
     }  # fmt: skip
     return _report(run, _summary(run, outcome.reason, state.step, number, **tested, **facts), state, model)
 

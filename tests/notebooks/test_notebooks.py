@@ -12,7 +12,7 @@ from lib.supervised import made
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.workloads.glacier.files import write_scenes
-from trainbook.notebooks.source import parameters as known_parameters
+from trainbook.kaggle import carried
 from workloads.legal.generated import judgments
 from workloads.legal.settings import Generator
 from workloads.vqa import generated as drawn
@@ -114,7 +114,7 @@ def execute(
     name: str, folder: Path, parameters: dict, source: Path | None = None, ends_early: bool = False
 ) -> tuple[nbformat.NotebookNode, str]:
     """Runs a notebook, or an edited `source`, in `folder`; returns it with all its text output."""
-    known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
+    known = carried.parameters(json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8")))
     assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
     papermill.execute_notebook(
@@ -218,15 +218,3 @@ def test_every_notebook_has_test_parameters_and_the_class_in_the_cell_is_the_exa
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
     assert task.rstrip() == (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8").rstrip()
-
-
-def test_a_notebook_takes_a_mounted_plan(kaggle):  # and goes on with the output of the one before: test_chain.py
-    small_graph(kaggle / "input" / LAYOUTS["old layout"])
-    beside = kaggle / "input" / "notebooks" / "someone"
-    (beside / "trainbook-00").mkdir(parents=True)
-    plan = {"training.effective_batch": 32, "training.micro_batch": 2}
-    (beside / "trainbook-00" / "plan-graphmer_small.json").write_text(json.dumps(plan))
-    text = check_first_run("01_graphmer", kaggle, "old layout")
-    assert "training.effective_batch = 32, but it is overridden" in text
-    summary = json.loads((kaggle / "working" / "graphmer_small" / "summary.json").read_text())
-    assert summary["micro_batch"] == 2
