@@ -71,25 +71,19 @@ def prepare(config: Config) -> Run:
     count = torchrun.processes(config)  # what cannot be dealt is refused here
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
-    task = load_task(config)
-    _restore_learned(task, config)
-    task, config, lengths = resolved(config, task)
-    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
-    return Run(config, task, platform.output_dir(config) / config.run.name, lines, plan)
-
-
-def _restore_learned(task: Task, config: Config) -> None:
-    """Hands a task of a run that resumes what it learned when the run began, from wherever its checkpoints are."""
-    values = {}
+    task, values = load_task(config), {}
     with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
         places = run_folders(config) if ranks.is_first() else []
         values = next(filter(None, (learned.restored(saved_facts(run, "learned"), run) for run in places)), {})
-    values = ranks.from_first(values)
+    values = ranks.from_first(values)  # what the task learned when a run began that resumes now
     if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
         raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
     if values:
         with contextlib.suppress(BadInput):  # of other settings, which are refused with their keys when it resumes
             task.take_learned(values)
+    task, config, lengths = resolved(config, task)
+    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
+    return Run(config, task, platform.output_dir(config) / config.run.name, lines, plan)
 
 
 def run_folders(config: Config) -> list[Path]:

@@ -43,17 +43,16 @@ class Choice:
     card: str
     cards: int = 0
 
-    def config(self) -> Config:
-        """Returns the configuration to plan: without a micro-batch, and with a whole number of slots for each card."""
+    def plan(self, cancelled: threading.Event | None = None) -> Plan:
+        """Plans without a micro-batch, with whole slots for each card.
+
+        Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled.
+        """
         config = with_changes(_by_profile(self.path, self.overrides), {"training.micro_batch": 0})
         if self.cards and config.training.micro_batch_slots % self.cards:
             config = with_changes(config, {"training.micro_batch_slots": self.cards})
-        return config
-
-    def plan(self, cancelled: threading.Event | None = None) -> Plan:
-        """Returns the plan. Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled."""
         card = card_of_gpu(0) if self.card == HERE else find_card(self.card)
-        return planner.plan(self.config(), card, self.cards, cancelled)
+        return planner.plan(config, card, self.cards, cancelled)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""

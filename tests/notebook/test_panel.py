@@ -15,7 +15,6 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.notebook import panel, widgets
-from lib.planner.file import write
 from lib.planner.html import of_plan
 from lib.planner.log import Alive, Layer
 from lib.planner.process import Cancelled
