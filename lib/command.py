@@ -44,12 +44,9 @@ def exit_code(run: Callable[[], int]) -> int:
     try:
         with _as_rank():
             return run()
-    except BadInput as error:
+    except (BadInput, TrainingFailed) as error:
         print(error, file=sys.stderr)
-        return 2
-    except TrainingFailed as error:
-        print(error, file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, BadInput) else 1
     except ModuleNotFoundError as error:
         print(dependencies.how_to_get(error), file=sys.stderr)
         return 2
@@ -94,14 +91,14 @@ def train(options: argparse.Namespace) -> int:
     from lib.task import load_config
 
     config = load_config(options.config, split_overrides(options.set))
-    if queue.is_for(Path(options.config), config) and not torchrun.is_watched():
+    is_watched = torchrun.is_watched()  # then the process above prints
+    if queue.is_for(Path(options.config), config) and not is_watched:
         return train_queue(options)
     run = launch.prepare(config)
-    if not torchrun.is_watched():  # else the process above has printed it
-        print(run.task.describe_data())
-        print(*run.lengths, sep="\n")
+    if not is_watched:
+        print(run.task.describe_data(), *run.lengths, sep="\n")
     summary = launch.train(run)
-    if not torchrun.is_watched():
+    if not is_watched:
         archive = run.output_dir / outputs.ARCHIVE
         where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""

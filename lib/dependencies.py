@@ -9,17 +9,10 @@ from lib.errors import BadInput
 
 # Name of the import -> name for pip. torch is never installed: that would replace the platform's CUDA build.
 PACKAGES = {
-    "torch": "",
-    "numpy": "numpy",
-    "yaml": "PyYAML",
-    "safetensors": "safetensors",
-    "tokenizers": "tokenizers",
-    "psutil": "psutil",
-    "cloudpickle": "cloudpickle",
-    "matplotlib": "matplotlib",
-    "ipywidgets": "ipywidgets",
+    "torch": "", "numpy": "numpy", "yaml": "PyYAML", "safetensors": "safetensors", "tokenizers": "tokenizers",
+    "psutil": "psutil", "cloudpickle": "cloudpickle", "matplotlib": "matplotlib", "ipywidgets": "ipywidgets",
     "jinja2": "Jinja2",
-}
+}  # fmt: skip
 # What people's own tasks import under another name than pip's. "": bound to the build of torch, and never installed.
 PROJECTS = {
     "torchvision": "", "torchaudio": "", "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image",
@@ -36,24 +29,11 @@ VQA = {"transformers": "transformers", "pandas": "pandas", "PIL": "pillow", "skl
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
 PYTHON = ((3, 11), (3, 13))
 OLDEST = {
-    "torch": "2.10",
-    "numpy": "2.0",
-    "PyYAML": "6.0",
-    "safetensors": "0.5",
-    "tokenizers": "0.21",
-    "psutil": "5.9",
-    "cloudpickle": "2.2",
-    "matplotlib": "3.8",
-    "ipywidgets": "7.7",
-    "Jinja2": "3.1",
-    "pillow": "10",
-    "rasterio": "1.3",
-    "transformers": "5",
-    "pandas": "2.2",
-    "scipy": "1.11",
-    "scikit-learn": "1.4",
+    "torch": "2.10", "numpy": "2.0", "PyYAML": "6.0", "safetensors": "0.5", "tokenizers": "0.21", "psutil": "5.9",
+    "cloudpickle": "2.2", "matplotlib": "3.8", "ipywidgets": "7.7", "Jinja2": "3.1", "pillow": "10",
+    "rasterio": "1.3", "transformers": "5", "pandas": "2.2", "scipy": "1.11", "scikit-learn": "1.4",
     "nvidia-ml-py": "12",
-}
+}  # fmt: skip
 
 
 def project_of(name: str) -> str:

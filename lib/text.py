@@ -45,17 +45,16 @@ def listed(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Criterion:
-    """A figure beside the least, or the most, that was asked of it; it is judged and never enforced."""
+    """A figure beside the least that it should reach; it is judged and never enforced."""
 
     name: str
     value: float
     wanted: float
-    at_most: bool = False
 
     @property
     def reached(self) -> bool:
-        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
+        return self.value >= self.wanted
 
     def __str__(self) -> str:
-        sign, verdict = "<=" if self.at_most else ">=", "reached" if self.reached else "missed"
-        return f"Criterion {self.name} {sign} {self.wanted:.2f}: {self.value:.4f}, {verdict}."
+        verdict = "reached" if self.reached else "missed"
+        return f"Criterion {self.name} >= {self.wanted:.2f}: {self.value:.4f}, {verdict}."

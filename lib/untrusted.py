@@ -88,7 +88,11 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     if origin in (Union, UnionType) and any(fits(value, choice) for choice in inner):
         return value
     if is_dataclass(kind) and isinstance(value, dict):
-        return _object(value, kind, where)
+        lacking = [e.name for e in fields(kind) if e.default is e.default_factory is MISSING and e.name not in value]
+        if lacking:
+            raise BadInput(f"{where} has no {lacking[0]}")
+        hints = get_type_hints(kind, include_extras=True)
+        return kind(**{key: _value(value[key], hint, key) for key, hint in hints.items() if key in value})  # type: ignore
     if origin is list and isinstance(value, list):
         return [_value(item, inner[0], where) for item in value]
     if origin is dict and isinstance(value, dict):
@@ -101,14 +105,6 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     if value is None and kind in (None, type(None)):
         return value
     raise BadInput(f"{where} is {shown(value)}")
-
-
-def _object(value: dict[str, Any], kind: Any, where: str) -> Any:
-    hints = get_type_hints(kind, include_extras=True)
-    for entry in fields(kind):
-        if entry.name not in value and entry.default is entry.default_factory is MISSING:
-            raise BadInput(f"{where} has no {entry.name}")
-    return kind(**{key: _value(value[key], hint, key) for key, hint in hints.items() if key in value})
 
 
 def shown(value: object) -> str:

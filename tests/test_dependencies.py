@@ -1,6 +1,5 @@
 """Packages that are missing are installed or named; torch never is."""
 
-
 import importlib.util
 import subprocess
 import sys
@@ -24,18 +23,15 @@ def test_everything_there_installs_nothing(monkeypatch):
     assert dependencies.ensure() == "10 packages are there."
 
 
-def test_torch_is_never_installed(monkeypatch):
-    missing(monkeypatch, "torch", "yaml")
+@pytest.mark.parametrize("name, sentence", [
+    ("torch", "PyTorch is missing, and this notebook never installs it"),
+    ("torchvision", "torchvision must fit this build of PyTorch"),
+])  # fmt: skip
+def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch, name, sentence):
+    missing(monkeypatch, name, "yaml")
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
-    with pytest.raises(BadInput, match="PyTorch is missing, and this notebook never installs it"):
-        dependencies.ensure()
-
-
-def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
-    missing(monkeypatch, "torchvision", "yaml")
-    with pytest.raises(BadInput, match="torchvision must fit this build of PyTorch"):
-        dependencies.ensure(dependencies.with_own(["torchvision"]))
+    with pytest.raises(BadInput, match=sentence):
+        dependencies.ensure(dependencies.with_own([name]))
 
 
 def test_the_names_that_pip_knows_are_those_of_the_packages():

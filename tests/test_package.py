@@ -57,13 +57,10 @@ def test_the_wheel_installs_one_package_and_one_command(installed):
     assert names == {"trainbook", "bin"} and (installed / "bin" / "trainbook").is_file()
 
 
-def test_the_wheel_has_the_release_number_of_lib_and_the_licence(installed):
+def test_the_wheel_holds_every_file_of_lib_and_of_configs_the_release_number_and_the_licence(installed):
     facts = installed / f"trainbook-{lib.__version__}.dist-info"
     assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert "License-Expression: Apache-2.0" in (facts / "METADATA").read_text()
-
-
-def test_the_wheel_holds_every_file_of_lib_and_of_configs(installed):
     for folder in ("lib", "workloads", "configs"):
         files = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file()}
         there = {path.relative_to(installed / "trainbook" / "home") for path in _files(installed, folder)}
@@ -99,15 +96,12 @@ def test_importing_the_package_lets_lib_be_found_here_and_in_children(installed,
     assert done.stdout.split() == [str(home / "errors.py"), str(home / "__init__.py")], done.stderr
 
 
-def test_another_lib_that_is_imported_already_is_named(installed, tmp_path):
+def test_another_lib_that_is_imported_already_is_named_and_a_checkout_has_the_same_package(installed, tmp_path):
+    done = run(ROOT, tmp_path, "-c", "import trainbook, lib; print(lib.__file__)")
+    assert done.stdout.strip() == str(ROOT / "lib" / "__init__.py"), done.stderr
     (tmp_path / "lib").mkdir()
     done = run(installed, tmp_path, "-c", "import lib; import trainbook")
     assert f"Another module named lib is imported already ({tmp_path / 'lib'})" in done.stderr
-
-
-def test_a_checkout_has_the_same_package(tmp_path):
-    done = run(ROOT, tmp_path, "-c", "import trainbook, lib; print(lib.__file__)")
-    assert done.stdout.strip() == str(ROOT / "lib" / "__init__.py"), done.stderr
 
 
 # --- the processes that lib starts ------------------------------------------------------------------------------------

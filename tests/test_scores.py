@@ -13,8 +13,8 @@ from lib.scores import IGNORE, Confusion
 NAMES = ("background", "glacier", "debris", "lake")
 
 
-def labels(kind, seed=0, size=500):
-    """(truth, prediction), both (size)."""
+def labels(seed=0, size=500):
+    """Pairs of (truth, prediction), both (size), by kind."""
     rng = np.random.default_rng(seed)
     truth = rng.choice(4, size, p=[0.7, 0.25, 0.04, 0.01])
     guess = np.where(rng.random(size) < 0.6, truth, rng.integers(0, 4, size))
@@ -31,13 +31,10 @@ def labels(kind, seed=0, size=500):
         "one class predicted": (truth, one),
         "one class only": (one, one),
         "one pixel": (one[:1], one[:1]),
-    }[kind]
+    }
 
 
-KINDS = (
-    "random", "unrelated", "right", "all wrong", "a class absent", "a class only predicted", "a class never predicted",
-    "one class in truth", "one class predicted", "one class only", "one pixel",
-)  # fmt: skip
+KINDS = labels()
 
 
 def counted(truth, guess):
@@ -50,9 +47,8 @@ def nan_equal(got, want):
     return np.allclose(got, want, rtol=1e-12, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_everything_equals_scikit_learn(kind):
-    truth, guess = labels(kind)
+@pytest.mark.parametrize("truth, guess", KINDS.values(), ids=KINDS)
+def test_everything_equals_scikit_learn(truth, guess):
     matrix = counted(truth, guess).matrix
     assert (matrix == sk.confusion_matrix(truth, guess, labels=range(4))).all()
     assert scores.mcc(matrix) == pytest.approx(sk.matthews_corrcoef(truth, guess), rel=1e-12)
@@ -63,11 +59,6 @@ def test_everything_equals_scikit_learn(kind):
     want = sk.jaccard_score(truth, guess, labels=range(4), average=None, zero_division=0)
     want[[k not in truth and k not in guess for k in range(4)]] = np.nan
     assert nan_equal(got["iou"], want)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_scores_of_a_run_equal_scikit_learn(kind):
-    truth, guess = labels(kind)
     got = counted(truth, guess).scores(NAMES)
     there = sorted({*truth, *guess})
     assert got["accuracy"] == pytest.approx(sk.accuracy_score(truth, guess))
@@ -81,15 +72,12 @@ def test_the_scores_of_a_run_equal_scikit_learn(kind):
     assert all(type(value) is float and math.isfinite(value) for value in got.values())  # as summary.json needs it
 
 
-def test_two_methods_on_the_same_data_have_the_same_keys():
-    truth, guess = labels("a class only predicted")
-    assert counted(truth, guess).scores(NAMES).keys() == counted(truth, truth).scores(NAMES).keys()
-
-
-def test_an_absent_class_is_absent_and_not_perfect():
-    truth, guess = labels("a class absent")
+def test_an_absent_class_is_absent_and_not_perfect_and_the_keys_are_those_of_the_data():
+    truth, guess = KINDS["a class absent"]
     matrix = counted(truth, guess)
     assert math.isnan(scores.per_class(matrix.matrix)["iou"][3]) and "iou_lake" not in matrix.scores(NAMES)
+    truth, guess = KINDS["a class only predicted"]
+    assert counted(truth, guess).scores(NAMES).keys() == counted(truth, truth).scores(NAMES).keys()
 
 
 def test_nothing_at_all_has_no_scores():
@@ -100,14 +88,14 @@ def test_nothing_at_all_has_no_scores():
 
 
 def test_ignored_pixels_are_left_out_whatever_was_predicted():
-    truth, guess = labels("random")
+    truth, guess = KINDS["random"]
     ignored = np.arange(truth.size) % 3 == 0
     hidden = np.where(ignored, IGNORE, truth).astype(np.uint8)
     assert (counted(hidden, guess).matrix == counted(truth[~ignored], guess[~ignored]).matrix).all()
 
 
 def test_batches_add_up_to_the_whole():
-    truth, guess = labels("random")
+    truth, guess = KINDS["random"]
     whole, parts = counted(truth, guess), Confusion(4)
     for i in range(0, 300, 60):
         parts.add(torch.from_numpy(guess[i : i + 60]).view(3, 4, 5), torch.from_numpy(truth[i : i + 60]).view(3, 4, 5))

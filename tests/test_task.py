@@ -18,19 +18,13 @@ from tests.machine.conftest import kaggle
 def test_tasks_are_found_by_name_and_by_file():
     assert find_task("graphmer").__name__ == "Graphmer"
     assert find_task(f"{ROOT / 'tests' / 'toy.py'}:Toy").__name__ == "Toy"
-
-
-@pytest.mark.parametrize(
-    "name, sentence",
-    [
-        ("nothing", "There is no task 'nothing'. Known tasks: .*graphmer"),
-        ("nowhere.py:Task", "The task file nowhere.py does not exist"),
-        (f"{ROOT / 'tests' / 'toy.py'}:Nothing", "has no class Nothing that derives from lib.task.Task"),
-    ],
-)
-def test_a_task_that_is_not_there_is_said(name, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        find_task(name)
+    for name, sentence in {
+        "nothing": "There is no task 'nothing'. Known tasks: .*graphmer",
+        "nowhere.py:Task": "The task file nowhere.py does not exist",
+        f"{ROOT / 'tests' / 'toy.py'}:Nothing": "has no class Nothing that derives from lib.task.Task",
+    }.items():
+        with pytest.raises(BadInput, match=sentence):
+            find_task(name)
 
 
 OWN = """
@@ -160,89 +154,69 @@ def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypa
         launch.train(config)
 
 
-LAYOUTS = {"new": "datasets/ada/graphs", "old": "graphs"}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["graphs", "ada/graphs"])
-def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, layout, name):
-    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/ada/other"])
-    inner = tmp_path / "input" / LAYOUTS[layout] / "data" / "v1"
+@pytest.mark.parametrize("layout", ["datasets/ada/graphs", "graphs"])  # the new one, and the old one
+def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, capsys, layout):
+    kaggle(monkeypatch, tmp_path, [layout, "datasets/ada/other"])
+    mount, other = tmp_path / "input" / layout, tmp_path / "input" / "datasets" / "ada" / "other"
+    inner = mount / "data" / "v1"
     inner.mkdir(parents=True)
+    assert locate_data("", ("entities.jsonl",)) is None
     (inner / "entities.jsonl").touch()
-    assert locate_data(name, ("entities.jsonl",)) == inner
-    (tmp_path / "input" / LAYOUTS[layout] / "entities.jsonl").touch()
-    assert locate_data(name, ("entities.jsonl",)) == tmp_path / "input" / LAYOUTS[layout]  # the shallow one first
-    assert locate_data(name, ("nothing.txt",)) == tmp_path / "input" / LAYOUTS[layout]
+    for name in ("graphs", "ada/graphs"):
+        assert locate_data(name, ("entities.jsonl",)) == inner == locate_data("", ("entities.jsonl",))
+        assert locate_data(name, ("nothing.txt",)) == mount
+    (mount / "entities.jsonl").touch()
+    assert locate_data("graphs", ("entities.jsonl",)) == mount  # the shallow one first
+    (other / "entities.jsonl").touch()
+    first, second = sorted([mount, other])
+    assert locate_data("", ("entities.jsonl",)) == first
+    assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
+    (other / "model.safetensors").touch()  # a published model
+    assert locate_data("", ("entities.jsonl",)) == mount
+    (tmp_path / "tree" / "inner").mkdir(parents=True)
+    (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
+    assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"  # one's own is not searched
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path, layout):
-    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout]])
-    mount = tmp_path / "input" / LAYOUTS[layout]
+def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs"])
+    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
     (mount / "data.jsonl").unlink()
     (mount / "data" / "train").mkdir(parents=True)
     (mount / "README.md").touch()
-    assert locate_data("graphs", ()) == mount / "data"
+    assert locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())
     (mount / "more.csv").touch()
     assert locate_data("graphs", ()) == mount
-    (mount / "more.csv").unlink()
-    assert locate_data(str(mount / "data"), ()) == mount / "data"
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_without_a_name_the_sentinel_is_searched_and_a_choice_is_said(monkeypatch, tmp_path, capsys, layout):
-    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/bob/more"])
-    assert locate_data("", ("entities.jsonl",)) is None
-    for mount in (LAYOUTS[layout], "datasets/bob/more"):
-        (tmp_path / "input" / mount / "entities.jsonl").touch()
-    first, second = sorted(tmp_path / "input" / mount for mount in (LAYOUTS[layout], "datasets/bob/more"))
-    assert locate_data("", ("entities.jsonl",)) == first
-    assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
-
-
-def test_a_folder_of_ones_own_is_taken_as_it_is_and_not_searched(tmp_path):
-    (tmp_path / "tree" / "inner").mkdir(parents=True)
-    (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
-    assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"
 
 
 class Several(Task):
     several = True
 
 
-def test_a_list_of_folders_is_found_by_path_and_by_name_for_a_task_that_takes_several(toy, tmp_path, monkeypatch):
+def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_content_of_each(
+    toy, tmp_path, monkeypatch
+):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
-    (tmp_path / "here").mkdir()
-    config = toy({"data.dir": [str(tmp_path / "here"), "ada/graphs"]})
+    here, mount = tmp_path / "here", tmp_path / "input" / "datasets" / "ada" / "graphs"
+    here.mkdir()
+    config, single = toy({"data.dir": [str(here), "ada/graphs"]}), toy({"data.dir": [str(here)]})
+    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
+        load_task(config)
+    assert load_task(single).sources == (here,)
     monkeypatch.setattr("lib.task.loading.find_task", lambda name: Several)
     task = load_task(config)
-    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
-    assert (task.source, task.sources) == (tmp_path / "here", (tmp_path / "here", mount))
-    one = load_task(toy({"data.dir": [str(tmp_path / "here")]}))
-    assert (one.source, one.sources) == (tmp_path / "here", (tmp_path / "here",))
+    assert (task.source, task.sources) == (here, (here, mount)) and type(task)(
+        config, task.sources
+    ).sources == task.sources
     with pytest.raises(BadInput, match="There is no input gone"):
-        load_task(toy({"data.dir": [str(tmp_path / "here"), "gone"]}))
-    assert type(task)(config, task.sources).sources == task.sources
+        load_task(toy({"data.dir": [str(here), "gone"]}))
     task.datasets = lambda: {"train": [1]}
-    assert task.describe_data() == f"Data: {tmp_path / 'here'}, {mount}. Samples: 1 train."
-
-
-def test_the_data_of_several_folders_is_recognised_by_the_content_of_each(toy, tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.txt").write_text(name)
-    folders = [tmp_path / "a", tmp_path / "b"]
-    both, alone = Several(toy(), folders).fingerprint(), Several(toy(), folders[0]).fingerprint()
-    assert Several(toy(), folders[:1]).fingerprint() == alone != both == Several(toy(), folders).fingerprint()
-    (tmp_path / "b" / "x.txt").write_text("c")
-    assert Several(toy(), folders).fingerprint() != both
-
-
-def test_a_task_that_reads_one_folder_refuses_several(toy, tmp_path):
-    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
-        load_task(toy({"data.dir": [str(tmp_path), "other"]}))
-    assert load_task(toy({"data.dir": [str(tmp_path)]})).source == tmp_path
+    assert task.describe_data() == f"Data: {here}, {mount}. Samples: 1 train."
+    (here / "x.txt").write_text("a")
+    both, alone = task.fingerprint(), load_task(single).fingerprint()
+    assert alone != both == load_task(config).fingerprint()
+    (mount / "x.txt").write_text("c")
+    assert load_task(config).fingerprint() != both
 
 
 SHORT = """

@@ -10,7 +10,6 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from lib import __version__, command
 from lib.config import split_overrides
@@ -40,22 +39,17 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--table", action="store_true", help="only show how far each run is")
     runs.set_defaults(run=_queue)
     predict = commands.add_parser("predict", help="apply the trained models of an archive to new data")
-    _add_archive(predict)
+    predict.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs")
     predict.add_argument("data", help="the folder to predict, or one file where the task takes one")
     predict.add_argument("out", help="the folder that results are written to")
+    predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    predict.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
+    predict.add_argument("--run", default="", dest="name", metavar="NAME", help="one of several runs, or of queues")
     predict.set_defaults(run=_predict)
     kaggle_commands.add(commands)
     _add_fits(commands)
     return parser
-
-
-def _add_archive(command: argparse.ArgumentParser) -> None:
-    """Adds the archive with trained models, and what its models are read with."""
-    command.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    command.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
-    command.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
-    command.add_argument("--run", default="", dest="name", metavar="NAME", help="one of several runs, or of queues")
 
 
 def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -133,18 +127,18 @@ def _fits(options: argparse.Namespace) -> int:
     from trainbook.fits import language
 
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
-    asked = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
+    question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
     if options.largest:
-        found = language.most(asked, options.largest)
-        print(f"{options.largest} of {asked.model}, {asked.method}: {found}")
-        if options.layers:
-            print(f"\n{of_layers(found.prediction)}")
-        return 0 if found.size else 2
-    prediction = language.fits(asked)
-    print(f"{asked.model}, {asked.method}, {asked.batch} x {asked.length:,} tokens:\n{prediction}")
+        answer = language.most(question, options.largest)
+        prediction, does_fit = answer.prediction, bool(answer.size)
+        print(f"{options.largest} of {question.model}, {question.method}: {answer}")
+    else:
+        prediction = language.fits(question)
+        does_fit = prediction.fits
+        print(f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}")
     if options.layers:
         print(f"\n{of_layers(prediction)}")
-    return 0 if prediction.fits else 2
+    return 0 if does_fit else 2
 
 
 def _queue(options: argparse.Namespace) -> int:
@@ -160,10 +154,7 @@ def _queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), **_read_with(options)))
+    keywords = {"own_task": options.task, "trusted": options.trust, "name": options.name}
+    archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
+    print(ensemble.run(archive, data, out, changes=split_overrides(options.set), **keywords))
     return 0
-
-
-def _read_with(options: argparse.Namespace) -> dict[str, Any]:
-    changes = split_overrides(options.set)
-    return {"own_task": options.task, "trusted": options.trust, "changes": changes, "name": options.name}

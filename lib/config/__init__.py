@@ -160,10 +160,10 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "linear", "constant", "one_cycle", "plateau"] = option(
+    name: Literal["cosine", "linear", "constant", "plateau"] = option(
         "cosine", "The learning rate after the warm-up; plateau lowers it when validation stops improving."
     )
-    warmup_steps: int = option(0, "Steps in which the rate rises; of one_cycle 0 means 30 % of all.", minimum=0)
+    warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1)
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
@@ -222,8 +222,6 @@ class Queue:
     )
     mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
     best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
-    mean_at_most: float = option(0.0, "What their mean should fall to where a smaller metric is better; 0: not judged.")
-    best_at_most: float = option(0.0, "What the best of them should fall to where smaller is better; 0: not judged.")
 
     @property
     def has_runs(self) -> bool:

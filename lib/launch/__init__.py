@@ -4,24 +4,22 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from torch import nn
-
 from lib import checkpoint, ranks
-from lib.checkpoint import frozen
+from lib.checkpoint import frozen, weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, failures, resume, torchrun, watching
-from lib.launch.failures import noting
+from lib.launch import code, failures, resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
-from lib.launch.run import Run, prepare
+from lib.launch.run import Run, prepare, progress, tracker
 from lib.machine import disk, platform
+from lib.ranks import sharding
 from lib.report import outputs
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
@@ -34,6 +32,7 @@ from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
 
 CONFIG = "config.yaml"
+EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 
 
@@ -45,26 +44,33 @@ def train(config: Config | Run) -> Summary:
     trains this one.
     """
     run = config if isinstance(config, Run) else prepare(config)
-    with _alone(run.folder), _stopping_at_signals():
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # SIGTERM, too, leaves a summary
+        raise KeyboardInterrupt
+
+    with _alone(run.folder), contextlib.nullcontext() if ranks.under_torchrun() else handling_signals(interrupt):
         return _train(run)
 
 
 def _train(run: Run) -> Summary:
     earlier = ranks.from_first(Summary.read(run.folder))
-    training = run.config.training
-    if earlier and earlier.is_done(training.max_steps, training.stop_after_evaluations):
+    if earlier and earlier.is_done(run.config.training.max_steps, run.config.training.stop_after_evaluations):
         return _complete(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    before = max(ranks.from_first(resume.sessions(run)), earlier.session if earlier else 0)
-    number = int(os.environ.get(environment.SESSION, 0)) or before + 1
-    if (count := torchrun.processes(run.config)) > 1:
-        return _train_below(run, count, number)
-    saved = None
+    number = int(os.environ.get(environment.SESSION, 0)) or ranks.from_first(resume.session_number(run))
+    count, saved = torchrun.processes(run.config), None
     with ranks.together():
-        if ranks.is_first():
-            saved = _begin(run, number)
+        if count > 1:
+            disk.check_writable(run.folder)
+        elif ranks.is_first():
+            saved = _begin(run)
     try:
-        with watching.tracked(run, saved is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+        if count > 1:
+            torchrun.train(run.config, run.folder, count, number, _predictions(run), progress(run))
+            if written := Summary.read(run.folder):
+                return written
+            raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
+        with tracker(run, saved is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
             outcome = resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if tracked:
@@ -96,60 +102,22 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _stopping_at_signals() -> Iterator[None]:
-    """Makes SIGTERM an interrupt like SIGINT, so that a summary is left also where no step can be finished first."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with contextlib.nullcontext() if ranks.under_torchrun() else handling_signals(interrupt):  # torchrun sends it twice
-        yield
-
-
-def _complete(run: Run, earlier: Summary) -> Summary:
-    """Makes what a completed run lacks; all else stays as it is. Raises BadInput for another run."""
-    is_tested = not earlier.missing.keys() - {"plot"}
-    with ranks.together():
-        if ranks.is_first() and not torchrun.is_watched():  # otherwise the process above has printed it
-            warning = check_completed(run, earlier)
-            lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
-            sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
-            print(*filter(None, [sentence, warning, lacking]), sep="\n")
-            if is_tested:
-                _print_result(earlier)
-    if not is_tested or ranks.from_first(export.is_lacking(run)):
-        if (count := torchrun.processes(run.config)) > 1:
-            torchrun.train(run.config, run.folder, count, earlier.session, {})
-            return Summary.read(run.folder) or earlier
-        earlier = _test_again(run, earlier)
-    if not ranks.is_first():
-        return earlier
-    _tidy(run)
-    if "plot" in earlier.missing or not picture(run).is_file():
-        missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
-        with noting(missing, "plot"):
-            plot(run, earlier.baseline)
-        if missing != earlier.missing:
-            earlier = dataclasses.replace(earlier, missing=missing)
-            _write(run, earlier)
-    if not outputs.is_current(run.output_dir):
-        _pack(run)
-    return earlier
-
-
-def _train_below(run: Run, count: int, number: int) -> Summary:
-    """Trains in `count` processes of their own; the first of them writes the summary."""
+def _begin(run: Run) -> checkpoint.Checkpoint | None:
+    """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
+    saved = announce(run)
+    if not run.config.checkpoint.keep_last:
+        files = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
+        print(f"checkpoint.keep_last is 0, so {files}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
-    try:
-        torchrun.train(run.config, run.folder, count, number, _predictions(run), watching.progress(run))
-        written = Summary.read(run.folder)
-        if written is None:
-            raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
-        return written
-    except BaseException as error:
-        _write_failure(run, error, number)
-        raise
+    for name in (CONFIG, METRICS, EVENTS, SUMMARY):
+        if (run.folder / name).is_dir():
+            raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
+    _tidy(run)
+    if saved:
+        bring_along(run, saved)
+    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
+    return saved
 
 
 def _predictions(run: Run) -> dict[str, Any]:
@@ -163,35 +131,125 @@ def _predictions(run: Run) -> dict[str, Any]:
     }
 
 
-def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
-    """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
-    saved = announce(run)
-    if not run.config.checkpoint.keep_last:
-        files = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
-        print(f"checkpoint.keep_last is 0, so {files}: a session that ends early cannot be resumed.")
-    disk.check_writable(run.folder)
-    for name in (CONFIG, METRICS, EVENTS, SUMMARY):
-        if (run.folder / name).is_dir():
-            raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
-    _tidy(run)
-    if saved:
-        bring_along(run, saved)
-        with contextlib.suppress(OSError):
-            disk.write_text(run.folder / resume.SESSION, str(number))
-    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
-    return saved
-
-
 def _tidy(run: Run, state: State | None = None) -> None:
     """Removes what killed saves and deletions left; with the state of a run's end also what retention left."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
-    with contextlib.suppress(OSError):  # the summary has it by now
-        (run.folder / resume.SESSION).unlink()
     if state and run.config.checkpoint.keep_last:
         retention = Retention(run.folder, run.config.checkpoint)
         retention.after_checkpoint(state.step, [best["step"] for best in state.kept_best])
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
+    """Tests a completed run, draws, and writes the summary, which also names what failed.
+
+    A kill before the summary leaves a run that resumes at its last step, and comes here again.
+    """
+    state, tested, model = outcome.state, {}, None
+    if outcome.reason == "completed":
+        tested, model = _tested(run, state), _gathered(run, state)
+    if not ranks.is_first():
+        return _summary(run, outcome.reason, state.step, number)
+    with _noting(tested.get("missing", {}), "plot"):
+        plot(run, tested.get("baseline", {}))
+    learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
+    facts = {
+        "identity": identity.facts(run.config, run.task), **_predictions(run),
+        "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
+        "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
+        "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
+        "world_size": ranks.world(),
+    }  # fmt: skip
+    return _report(run, _summary(run, outcome.reason, state.step, number, **tested, **facts), state, model)
+
+
+def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
+    config = run.config
+    return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
+
+
+def _tested(run: Run, state: State) -> dict[str, Any]:
+    """Tests the best weights; returns the summary's metrics, baseline and report, and what failed as `missing`."""
+    missing: dict[str, str] = {}
+    scores: dict[str, float] = {}
+    baseline: dict[str, float] = {}
+    report = ""
+    with _noting(missing, "test"):
+        best = checkpoint_from_first(_best_weights(run, state) if ranks.is_first() else None)
+        if best:
+            frozen.put_back(state.model, best)
+            state.ema = None  # the best weights are averages already
+        print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
+        shown = choose_progress()
+        scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], shown)
+        shown.close()
+    if ranks.is_first():
+        with _noting(missing, "baseline"):
+            baseline = baseline_of(run.task)
+        if scores:
+            with _noting(missing, "report"):
+                report = run.task.report(scores, run.folder)
+                if not isinstance(report, str):
+                    kind, report = type(report).__name__, ""
+                    raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
+    return {
+        "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
+        "test_loss": scores.get("loss"), "report": report,
+    }  # fmt: skip
+
+
+def _best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
+    """Returns the best weights that can be read; prints which are passed over."""
+    for best in state.kept_best:
+        path = checkpoint.path_of(run.folder / "best", best["step"])
+        try:
+            return frozen.completed(checkpoint.load_model(path))
+        except checkpoint.DamagedCheckpoint as damage:
+            print(f"The best weights {path} are skipped ({damage}).")
+    return None
+
+
+def _exports(run: Run) -> bool:
+    return hasattr(run.task, "export") and getattr(run.task, "exports", True)
+
+
+def _gathered(run: Run, state: State) -> dict[str, Any] | None:
+    """Returns the weights of shards in one piece, {} without shards; None if nothing is exported. For all ranks."""
+    if not _exports(run) or not state.sharded:
+        return {} if _exports(run) else None
+    with state.averaged():
+        return sharding.on_first(weights.of(state.model))
+
+
+def _report(run: Run, ended: Summary, state: State, model: dict[str, Any] | None) -> Summary:
+    """Writes and prints a summary, and lets the task export its model; returns the summary with its failures."""
+    _write(run, ended)
+    _print_result(ended)
+    missing = dict(ended.missing)
+    if model is not None:
+        with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
+            if model:  # in one piece again
+                weights.put_back(network := run.task.model(), model)
+            else:
+                stack.enter_context(state.averaged())
+                network = state.model
+            if (run.folder / EXPORT).is_dir():
+                disk.discard(run.folder / EXPORT)
+            with disk.whole(run.folder / EXPORT) as aside:
+                aside.mkdir()
+                run.task.export(network.eval(), aside)  # type: ignore[attr-defined]
+    if missing != ended.missing:
+        ended = dataclasses.replace(ended, missing=missing)
+        _write(run, ended)
+    return ended
+
+
+def _write(run: Run, summary: Summary) -> None:
+    with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
+        disk.twice(lambda: summary.write(run.folder))
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
@@ -203,9 +261,72 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
         _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
-def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
-    config = run.config
-    return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
+def _print_result(summary: Summary) -> None:
+    """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
+    if not platform.in_notebook() and (text := results(summary)):
+        print(text, flush=True)
+
+
+def _pack(run: Run) -> None:
+    """Packs the archive of the output folder. A failure is a warning: the next call packs."""
+    with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
+        outputs.package(run.output_dir)
+
+
+@contextlib.contextmanager
+def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
+    """Notes an error of the block in `missing` and prints it: after training no error may cost the run its end.
+
+    Errors that several ranks must answer together are raised: memory that runs out, or a rank that is gone. With
+    `alone` no other rank takes part in the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
+        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not is_sentence:
+            raise
+        missing[name] = f"{type(error).__name__}: {error}"
+        print("" if is_sentence else traceback.format_exc(), end="")
+        print(
+            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
+            "on the disk, and run again: what is missing is made, and nothing is trained again.",
+            flush=True,
+        )
+
+
+# --- a completed run --------------------------------------------------------------------------------------------------
+
+
+def _complete(run: Run, earlier: Summary) -> Summary:
+    """Makes what a completed run lacks; all else stays as it is. Raises BadInput for another run."""
+    is_tested = not earlier.missing.keys() - {"plot"}
+    with ranks.together():
+        if ranks.is_first() and not torchrun.is_watched():  # otherwise the process above has printed it
+            warning = check_completed(run, earlier)
+            lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
+            sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
+            print(*filter(None, [sentence, warning, lacking]), sep="\n")
+            if is_tested:
+                _print_result(earlier)
+    if not is_tested or ranks.from_first(_exports(run) and not (run.folder / EXPORT).is_dir()):
+        if (count := torchrun.processes(run.config)) > 1:
+            torchrun.train(run.config, run.folder, count, earlier.session, {})
+            return Summary.read(run.folder) or earlier
+        earlier = _test_again(run, earlier)
+    if not ranks.is_first():
+        return earlier
+    _tidy(run)
+    if "plot" in earlier.missing or not picture(run).is_file():
+        missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
+        with _noting(missing, "plot"):
+            plot(run, earlier.baseline)
+        if missing != earlier.missing:
+            earlier = dataclasses.replace(earlier, missing=missing)
+            _write(run, earlier)
+    if not outputs.is_current(run.output_dir):
+        _pack(run)
+    return earlier
 
 
 def _test_again(run: Run, earlier: Summary) -> Summary:
@@ -222,118 +343,14 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
     state = first_state(run.task, run.config, saved, print)
     if ranks.from_first(saved is None):
         state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
-        if not ranks.from_first(ranks.is_first() and best_weights(run, state) is not None):
+        if not ranks.from_first(ranks.is_first() and _best_weights(run, state) is not None):
             print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
             return earlier
-    tested = _tested(run, state)
-    exported = export.model_of(run, state)
+    tested, model = _tested(run, state), _gathered(run, state)
     if not ranks.is_first():
         return earlier
     plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
-    return _report(run, dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots}), exported)
-
-
-def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
-    """Tests a completed run, draws, and writes the summary, which also names what failed.
-
-    A kill before the summary leaves a run that resumes at its last step, and comes here again.
-    """
-    state = outcome.state
-    is_completed = outcome.reason == "completed"
-    tested = _tested(run, state) if is_completed else {}
-    exported = export.model_of(run, state) if is_completed else None
-    if not ranks.is_first():
-        return _summary(run, outcome.reason, state.step, number)
-    with noting(tested.get("missing", {}), "plot"):
-        plot(run, tested.get("baseline", {}))
-    learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
-    facts = {
-        "identity": identity.facts(run.config, run.task), **_predictions(run),
-        "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
-        "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
-        "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
-        "world_size": ranks.world(), "samples_seen": outcome.samples_seen,
-    }  # fmt: skip
-    return _report(run, _summary(run, outcome.reason, state.step, number, **tested, **facts), exported)
-
-
-def _report(run: Run, ended: Summary, model: Callable[[], AbstractContextManager[nn.Module]] | None) -> Summary:
-    """Writes and prints a summary, and lets the task export its model; returns the summary with its failures."""
-    _write(run, ended)
-    _print_result(ended)
-    missing = dict(ended.missing)
-    if model:
-        with noting(missing, "export", alone=True):
-            export.write(run, model)
-    if missing != ended.missing:
-        ended = dataclasses.replace(ended, missing=missing)
-        _write(run, ended)
-    return ended
-
-
-def _tested(run: Run, state: State) -> dict[str, Any]:
-    """Returns the summary's metrics, baseline and report, and under `missing` what of them failed."""
-    missing: dict[str, str] = {}
-    scores, baseline, report = test(run, state, missing)
-    metrics = with_all(scores, baseline)
-    return {
-        "missing": missing, "metrics": metrics, "baseline": baseline, "test_loss": scores.get("loss"), "report": report
-    }  # fmt: skip
-
-
-def _write(run: Run, summary: Summary) -> None:
-    with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        disk.twice(lambda: summary.write(run.folder))
-
-
-def _print_result(summary: Summary) -> None:
-    """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
-    if not platform.in_notebook() and (text := results(summary)):
-        print(text, flush=True)
-
-
-def _pack(run: Run) -> None:
-    """Packs the archive of the output folder. A failure is a warning: the next call packs."""
-    with noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
-        outputs.package(run.output_dir)
-
-
-def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float], str]:
-    """Returns metrics of the best weights on the test set, the baseline's, and the task's report; notes failures."""
-    scores: dict[str, float] = {}
-    baseline: dict[str, float] = {}
-    report = ""
-    with noting(missing, "test"):
-        best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
-        if best:
-            frozen.put_back(state.model, best)
-            state.ema = None  # the best weights are averages already
-        print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
-        progress = choose_progress()
-        scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
-        progress.close()
-    if not ranks.is_first():
-        return scores, {}, ""
-    with noting(missing, "baseline"):
-        baseline = baseline_of(run.task)
-    if scores:
-        with noting(missing, "report"):
-            report = run.task.report(scores, run.folder)
-            if not isinstance(report, str):
-                kind, report = type(report).__name__, ""
-                raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
-    return scores, baseline, report
-
-
-def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
-    """Returns the best weights that can be read; prints which are passed over."""
-    for best in state.kept_best:
-        path = checkpoint.path_of(run.folder / "best", best["step"])
-        try:
-            return frozen.completed(checkpoint.load_model(path))
-        except checkpoint.DamagedCheckpoint as damage:
-            print(f"The best weights {path} are skipped ({damage}).")
-    return None
+    return _report(run, dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots}), state, model)
 
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import tarfile
 from pathlib import Path
 
 from lib import checkpoint, untrusted
@@ -12,7 +11,7 @@ from lib.report import outputs
 _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
     r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
-    r"|data/\w[\w.-]{0,100}"  # what a task keeps of its data
+    r"|data/\w[\w.-]{0,100}"  # files of what a task learned
     r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
@@ -28,22 +27,16 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
     BadInput.
     """
     with outputs.opened(archive, ratio=_MOST_RATIO) as packed:
-        _take(packed, folder, with_code)
-
-
-def _take(packed: tarfile.TarFile, folder: Path, with_code: bool) -> None:
-    for number, member in enumerate(packed, 1):
-        if number > _MOST_MEMBERS:
-            raise outputs.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
-        name = member.name.removeprefix("./")
-        is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
-        if not is_wanted or not member.isreg() or member.issparse() or not all(map(untrusted.is_name, name.split("/"))):
-            continue
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        content = packed.extractfile(member)
-        with place.open("xb") as file:
-            shutil.copyfileobj(content, file, _CHUNK)  # type: ignore[type-var]
+        for number, member in enumerate(packed, 1):
+            if number > _MOST_MEMBERS:
+                raise outputs.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
+            name = member.name.removeprefix("./")
+            is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
+            is_plain = member.isreg() and not member.issparse() and all(map(untrusted.is_name, name.split("/")))
+            if is_wanted and is_plain:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("xb") as file:
+                    shutil.copyfileobj(packed.extractfile(member), file, _CHUNK)  # type: ignore[type-var]
 
 
 def damaged(run: Path) -> str:

@@ -54,32 +54,22 @@ def named_by(run: Path) -> str:
 
 
 def tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
-    """Returns the task of each run, as `_task_in` does; runs with the same code share the file of the first of them.
+    """Returns the task of each run, file.py:Class in its own folder of code; "" for a task of lib. Nothing is run.
 
-    So their tasks and settings are of the same class.
+    Runs with the same code share the file of the first of them, so that their tasks and settings are of one class.
+    Raises BadInput for a file elsewhere.
     """
     tasks: dict[Path, str] = {}
     first: dict[object, str] = {}
     for run in runs:
-        task = _task_in(run)
-        files = sorted((run / FOLDER).rglob("*.py")) if task else []
-        content = tuple((path.relative_to(run).as_posix(), path.read_bytes()) for path in files)
-        tasks[run] = first.setdefault((label(task), content), task)
+        task, folder = named_by(run), (run / FOLDER).resolve()
+        file = Path(task.rpartition(":")[0])
+        if ":" in task and not (file.resolve().is_relative_to(folder) and file.is_file()):
+            raise BadInput(
+                f"The configuration of {printable(run.name)} names the task {printable(task, most=200)}, and no such "
+                f"file is in its folder {FOLDER}. Give the file here: --task file.py:Class."
+            )
+        files = sorted(folder.rglob("*.py")) if ":" in task else []
+        content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
+        tasks[run] = first.setdefault((label(task), content), task) if files else ""
     return tasks
-
-
-def _task_in(run: Path) -> str:
-    """Returns the task that a run's configuration names, file.py:Class, if that is a file in its own folder of code.
-
-    "" for a task of lib. Nothing is run. Raises BadInput for a file elsewhere.
-    """
-    task = named_by(run)
-    if ":" not in task:
-        return ""
-    file, folder = Path(task.rpartition(":")[0]), (run / FOLDER).resolve()
-    if not (file.resolve().is_relative_to(folder) and file.is_file()):
-        raise BadInput(
-            f"The configuration of {printable(run.name)} names the task {printable(task, most=200)}, and no such file "
-            f"is in its folder {FOLDER}. Give the file here: --task file.py:Class."
-        )
-    return task

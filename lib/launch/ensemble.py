@@ -36,7 +36,8 @@ def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
 
     The options are those of `load_members`. Raises BadInput.
     """
-    with _loaded(archive, **options) as (task, models):
+    with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
+        task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
@@ -47,16 +48,9 @@ def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[
     Raises BadInput if there are no models, or if they differ in task, inputs or answers.
     """
     with contextlib.ExitStack() as unpacked:
-        task, models = unpacked.enter_context(_loaded(archive, own_task=own_task, name=name))
+        task, models = load_members(unpacked.enter_context(_runs(archive, False)), own_task, name=name)
         weakref.finalize(task, unpacked.pop_all().close)  # the data that the run stored is read when it predicts
     return task, models
-
-
-@contextlib.contextmanager
-def _loaded(archive: Path, **options: Any) -> Iterator[tuple[Task, list[nn.Module]]]:
-    """Yields task and models; the archive stays unpacked, since its task may import files when it needs them."""
-    with _runs(archive, options.get("trusted", False)) as runs:
-        yield load_members(runs, **{"name": "", **options})
 
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
@@ -76,14 +70,8 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     metrics, text = together(models, folder)
     with working("Scoring the trivial baseline"):
         baseline = task.baseline()
-    summary = Summary(
-        folder.name,
-        first.config.task,
-        "completed",
-        members=[run.name for run in runs],
-        metrics=with_all(metrics, baseline),
-        baseline=baseline,
-    )
+    scores, names = with_all(metrics, baseline), [run.name for run in runs]
+    summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
     summary.write(folder)
     name = task.selection[0]
@@ -123,30 +111,53 @@ def load_members(
     whose weights others started (`queue.before`) is left out. `name` takes one run or the folds and seeds of one
     queue, "" all that belong together. Raises BadInput if runs do not belong together, or differ in inputs or answers.
     """
-    members = _members(runs, own_task, trusted, changes or {}, name)
-    first = next(iter(members.values()))
-    models, taken = [], None
-    for run, task in members.items():
-        saved = _best_weights(run)
-        learned = saved.state.get("learned", {})
-        taken = learned if taken is None else taken
-        if learned == taken:
+    runs = _named(runs, name) if name else runs
+    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
+    loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
+    earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
+    members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
+    if name is not None:
+        _check_together(members)
+    first, learned, models = None, {}, []
+    for run, config in members.items():
+        task, summary, steps = find_task(config.task)(config), Summary.read(run), checkpoint.steps(run / "best")
+        best = summary.best.get("step") if summary else None
+        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        first, learned = first or task, learned if first else saved.state.get("learned", {})
+        if is_alike := saved.state.get("learned", {}) == learned:
             task.take_learned(restored(learned, run))
-        if learned != taken or (task is not first and _form(task) != _form(first)):
+        if not is_alike or (task is not first and _form(task) != _form(first)):
             raise BadInput(
                 f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or answers "
                 "differ, or what they learned from data. Give runs of one kind, or the folder of a single run."
             )
-        _check_size(task, saved, run)
-        task.published = saved.state.get("published", {})
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
-            model = task.model()
-        frozen.put_back(model, saved)
-        models.append(model.to(memory.device()).eval())
+        models.append(_model(task, saved, run))
+    assert first
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
+    """Returns the model with a run's weights, on the device; raises BadInput for a far larger one than its weights are.
+
+    That is seen before it takes memory. Frozen weights that were left out count as saved if the model has them frozen.
+    """
+    left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
+    task.published = saved.state.get("published", {})
+    model = model_on_meta(task)
+    made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
+    described = sum(value.numel() for value in model.state_dict().values()) - made
+    if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
+        raise BadInput(
+            f"config.yaml of {printable(run.name)} describes a model of {described:,} numbers, and its weights have "
+            "fewer than half of them. They do not belong together."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
+        model = task.model()
+    frozen.put_back(model, saved)
+    return model.to(memory.device()).eval()
 
 
 def _form(task: Task) -> tuple[Any, ...]:
@@ -156,27 +167,13 @@ def _form(task: Task) -> tuple[Any, ...]:
     return label(task.config.task), getattr(task.config.workload, "source", None), forms
 
 
-def _members(
-    runs: Sequence[Path], own_task: str, trusted: bool, changes: Mapping[str, object], name: str | None
-) -> dict[Path, Task]:
-    """Returns the tasks of the runs that predict together; the arguments are as in `load_members`."""
-    runs = _named(runs, name) if name else runs
-    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
-    loaded = {run: _configuration(run, task, changes) for run, task in tasks.items()}
-    earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
-    members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
-    if name is not None:
-        _check_together(members)
-    return {run: find_task(config.task)(config) for run, config in members.items()}
-
-
 def _named(runs: Sequence[Path], name: str) -> list[Path]:
     """Returns the run of a name, or the folds and seeds of the queue of that name. Raises BadInput."""
-    chosen = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
-    if not chosen:
+    named = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+    if not named:
         names = ", ".join(run.name for run in runs)
         raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
-    return chosen
+    return named
 
 
 def _queue_of(run: Path) -> str:
@@ -207,28 +204,3 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
             f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
             f"file in its folder {code.FOLDER} is run."
         ) from None
-
-
-def _best_weights(run: Path) -> Checkpoint:
-    """Reads a run's best weights: those that its summary names, else the newest. Raises BadInput."""
-    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
-    best = summary.best.get("step") if summary else None
-    path = checkpoint.path_of(run / "best", best if best in steps else steps[-1])
-    return frozen.source(path)
-
-
-def _check_size(task: Task, saved: Checkpoint, run: Path) -> None:
-    """Raises BadInput where a configuration describes a far larger model than its weights are; it takes no memory.
-
-    Frozen weights that were left out count as saved where the task's model has them frozen, too.
-    """
-    left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
-    task.published = saved.state.get("published", {})
-    model = model_on_meta(task)
-    made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
-    described = sum(value.numel() for value in model.state_dict().values()) - made
-    if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
-        raise BadInput(
-            f"config.yaml of {printable(run.name)} describes a model of {described:,} numbers, and its weights have "
-            "fewer than half of them. They do not belong together."
-        )

@@ -1,4 +1,4 @@
-"""Failures of ranks and of runs: why a rank ended, what no longer fits in memory, what a completed run lacks."""
+"""Why a rank ended, whether a starting one still lives, and which micro-batch memory allows the next session."""
 
 import contextlib
 import dataclasses
@@ -7,13 +7,12 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from lib import ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine.disk import whole
@@ -82,9 +81,9 @@ def ending_of(place: Path, number: int) -> str:
         return f"Rank {number} was killed or crashed."
     if code >= 0:
         return f"Rank {number} ended with exit code {code} and left no error."
-    ended_by = signal.Signals(-code)
-    hint = " The system does this where the machine's RAM is full." if ended_by == signal.SIGKILL else ""
-    return f"Rank {number} was ended by signal {ended_by.value} ({ended_by.name}).{hint}"
+    name = signal.Signals(-code).name
+    hint = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
+    return f"Rank {number} was ended by signal {-code} ({name}).{hint}"
 
 
 class Signs:
@@ -103,7 +102,11 @@ class Signs:
         self._looked = now
         for number, process in processes.items():
             stage = boot.read_stage(self.place, number)
-            shown = None if stage == boot.TRAINING else self._sign(number, process)
+            shown: Any = now  # of a process that has just ended, which is seen elsewhere
+            with contextlib.suppress(OSError, psutil.Error):  # time of its last touch, CPU time, bytes from the disk
+                path, times = self.place / f"alive-{number}", process.cpu_times()
+                read = process.io_counters().read_bytes if hasattr(process, "io_counters") else 0  # not on macOS
+                shown = path.stat().st_mtime_ns if path.exists() else 0, times.user + times.system, read
             is_alive = stage == boot.TRAINING or shown != self._shown.get(number)
             self._shown[number] = shown
             self._silent[number] = 0.0 if is_alive else self._silent.get(number, 0.0) + passed
@@ -112,16 +115,6 @@ class Signs:
                 silence = f"it gave no sign of life for {SILENT_SECONDS:.0f} s"
                 return f"Rank {number} hung while it started, {where}: {silence}."
         return ""
-
-    def _sign(self, number: int, process: psutil.Process) -> Any:
-        """Returns what changes while a rank lives: the time of its last touch, CPU time, and bytes from the disk."""
-        with contextlib.suppress(OSError, psutil.Error):
-            path = self.place / f"alive-{number}"
-            touched = path.stat().st_mtime_ns if path.exists() else 0
-            times = process.cpu_times()
-            read = process.io_counters().read_bytes if hasattr(process, "io_counters") else 0  # not on macOS
-            return touched, times.user + times.system, read
-        return time.monotonic()  # it has just ended, which is seen elsewhere
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -142,10 +135,7 @@ def keep_limit(folder: Path, config: Config, error: BaseException) -> None:
 
 
 def newest_limit(folders: Iterable[Path], config: Config) -> int:
-    """Returns the largest micro-batch that the first summary in `folders` allows; 0 without a limit.
-
-    It holds for the same configured micro-batch and recomputation.
-    """
+    """Returns the most samples of a micro-batch by the first summary in `folders`; 0 without, or for other sizes."""
     earlier = next(filter(None, map(Summary.read, folders)), None)
     limit = dict(earlier.limit) if earlier else {}
     samples = limit.pop("samples", 0)
@@ -155,28 +145,3 @@ def newest_limit(folders: Iterable[Path], config: Config) -> int:
 def _sizes(config: Config) -> dict[str, Any]:
     training = config.training
     return {"micro_batch": training.micro_batch, "gradient_checkpointing": training.gradient_checkpointing}
-
-
-# --- after training ---------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
-    """Notes an error of the block in `missing` and prints it: after training no error may cost the run its end.
-
-    Errors that several ranks must answer together are raised: memory that runs out, or a rank that is gone. With
-    `alone` no other rank takes part in the block.
-    """
-    try:
-        yield
-    except Exception as error:
-        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
-        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not is_sentence:
-            raise
-        missing[name] = f"{type(error).__name__}: {error}"
-        print("" if is_sentence else traceback.format_exc(), end="")
-        print(
-            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
-            "on the disk, and run again: what is missing is made, and nothing is trained again.",
-            flush=True,
-        )

@@ -49,7 +49,7 @@ class Entry:
 class Progress:
     """How far a run of a queue is. `score` is its best validation, `test` the same metric on the test."""
 
-    state: str  # completed, stopped, failed, not started
+    state: str = "not started"  # or completed, stopped, failed
     step: int = 0
     max_steps: int = 0
     score: float | None = None
@@ -65,13 +65,8 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     """
     config = load_config(path, overrides)
     queue = config.queue
-    _check_criteria(config)
-    _check_overrides(config)
+    _check(config)
     runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
-    if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
-        raise BadInput(
-            f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
-        )
     axes: list[list[tuple[str, dict[str, Any]]]] = [
         [(f"-{key.rpartition('.')[2]}{re.sub(r'[^A-Za-z0-9.+-]+', '_', value)}", {key: value}) for value in values]
         for key, values in queue.grid.items()
@@ -91,9 +86,17 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     return runs
 
 
-def _check_overrides(config: Config) -> None:
-    """Raises BadInput for an override of a key that the queue itself sets, which would have no effect."""
-    queue = config.queue
+def _check(config: Config) -> None:
+    """Raises BadInput for keys of a queue that contradict each other, its metric, or overrides."""
+    queue, (metric, better) = config.queue, find_task(config.task).selection
+    if better == "min" and (queue.mean_at_least or queue.best_at_least):
+        raise BadInput(
+            f"queue.mean_at_least and best_at_least judge no {metric}, of which less is better: set them to 0."
+        )
+    if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
+        raise BadInput(
+            f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
+        )
     axes = {**dict.fromkeys(queue.grid, ("queue.grid", "{}"))}
     axes |= {queue.fold_key: ("queue.folds", "0")} if queue.folds else {}
     axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
@@ -124,27 +127,23 @@ def _before(path: Path, config: Config) -> list[Entry]:
     """Returns the run of a configuration that comes before the others; none if it was completed earlier."""
     shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
     shared = {key: value for key, value in shared.items() if value}
-    whole = load_config(path, shared)
-    if folder := find_completed(whole.run.name, platform.output_dir(config), whole):
-        print(f"{whole.run.name} was completed earlier: {folder}.")
+    whole, output_dir = load_config(path, shared), platform.output_dir(config)
+    name, short = whole.run.name, f"{whole.run.name}-short"
+    if folder := find_completed(name, output_dir, whole):
+        print(f"{name} was completed earlier: {folder}.")
         return []
     if not config.queue.before_overrides:
-        return [Entry(whole, whole.run.name, is_earlier=True)]
-    short = _short(whole.run.name)
+        return [Entry(whole, name, is_earlier=True)]
     changed = ", ".join(f"{key} {value}" for key, value in config.queue.before_overrides.items())
-    if folder := find_completed(short, platform.output_dir(config)):
-        print(f"Only a small {whole.run.name} was made earlier: {folder} (with {changed}).")
+    if folder := find_completed(short, output_dir):
+        print(f"Only a small {name} was made earlier: {folder} (with {changed}).")
         return []
     print(
-        f"No completed {whole.run.name} was found in the output folder or the inputs: a small one is made here as "
-        f"{short} ({changed}). For the whole one run {path.name} first, and mount its output."
+        f"No completed {name} was found in the output folder or the inputs: a small one is made here as {short} "
+        f"({changed}). For the whole one run {path.name} first, and mount its output."
     )
     small = load_config(path, {**shared, **config.queue.before_overrides, "run.name": short})
     return [Entry(small, short, is_earlier=True)]
-
-
-def _short(name: str) -> str:
-    return f"{name}-short"
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
@@ -171,9 +170,9 @@ def _places(output_dir: Path) -> list[Path]:
 
 
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
-    """Returns the folder of a completed run with its best weights, here or in a mounted earlier output.
+    """Returns the folder of a completed run that kept its best weights, here or in a mounted earlier output.
 
-    With `config` it raises BadInput for one that other settings or code made.
+    With `config`, raises BadInput for one that other settings or code made.
     """
     for folder in (place / name for place in _places(output_dir)):
         summary = Summary.read(folder)
@@ -187,20 +186,14 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
 def progress_of(entry: Entry) -> Progress:
     """Reads how far a run is from its folder, or from a mounted earlier output."""
     for folder in (place / entry.name for place in _places(entry.folder.parent)):
-        summary = Summary.read(folder)
-        saved = checkpoint.steps(folder / "checkpoints")
+        summary, saved = Summary.read(folder), checkpoint.steps(folder / "checkpoints")
         if summary is None and not saved:
             continue
         summary = summary or Summary(entry.name, entry.config.task, "interrupted")  # killed before it could write one
-        return Progress(
-            state=summary.reason if summary.reason in ("completed", "failed") else "stopped",
-            step=max([summary.step, *saved]),
-            max_steps=summary.max_steps,
-            score=summary.best.get("value"),
-            test=summary.metrics.get(summary.best.get("metric", "")),
-            steps_per_second=summary.steps_per_second,
-        )
-    return Progress("not started")
+        state = summary.reason if summary.reason in ("completed", "failed") else "stopped"
+        step, test = max([summary.step, *saved]), summary.metrics.get(summary.best.get("metric", ""))
+        return Progress(state, step, summary.max_steps, summary.best.get("value"), test, summary.steps_per_second)
+    return Progress()
 
 
 def run_queue(runs: Sequence[Entry]) -> int:
@@ -253,9 +246,8 @@ def _with_weights(entry: Entry) -> Config:
     """Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet."""
     if not entry.starts_from:
         return entry.config
-    output_dir = platform.output_dir(entry.config)
-    for name in (entry.starts_from, _short(entry.starts_from)):
-        if folder := find_completed(name, output_dir):
+    for name in (entry.starts_from, f"{entry.starts_from}-short"):
+        if folder := find_completed(name, platform.output_dir(entry.config)):
             return with_changes(entry.config, {"run.initial_weights": str(folder)})
     raise BadInput(f"It starts from the weights of {entry.starts_from}, which is not completed.")
 
@@ -287,7 +279,10 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     rates = rates or {e.kind: rate for e in runs if (rate := by_name[e.name].steps_per_second)}
     for entry in runs:
         progress = by_name[entry.name]
-        steps = progress.max_steps or entry.config.training.max_steps or _steps_by_data(entry.config)
+        steps = progress.max_steps or entry.config.training.max_steps
+        if not steps:  # a length in epochs; where the data cannot be read, training reports it
+            with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
+                steps = resolved(entry.config)[1].training.max_steps
         rate = progress.steps_per_second or rates.get(entry.kind, 0.0)
         left = (steps - progress.step) / rate if steps and rate else None
         left = 0.0 if progress.state == "completed" else left
@@ -299,21 +294,11 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     return f"{aligned(rows, left={0, 1})}\n{_projection(runs, seconds, unknown)}"
 
 
-def _steps_by_data(config: Config) -> int:
-    """Returns the steps of a length in epochs; 0 where the data cannot be read, which training will report."""
-    with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
-        return resolved(config)[1].training.max_steps
-    return 0
-
-
 def _projection(runs: Sequence[Entry], seconds: float, unknown: int) -> str:
     """Returns the sentence below the table: time and sessions that are left."""
-    if not runs:
-        return "The queue is empty."
-    if not seconds and not unknown:
-        return "Nothing is left to train."
     if not seconds:
-        return f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
+        later = f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
+        return later if unknown else "Nothing is left to train."
     options = runs[0].config.session
     sentence = f"About {duration(seconds)} of training is left"
     if minutes := options.minutes or platform.detect().session_minutes:
@@ -349,31 +334,9 @@ def verdict(runs: Sequence[Entry]) -> str:
         f"{len(reached)} runs by {metric} ({'larger' if better == 'max' else 'smaller'} is better): mean {mean:.4f}, "
         f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
     )
-    bound = "at_most" if better == "min" else "at_least"
-    criteria = [
-        Criterion(name, value, limit, better == "min")
-        for name, value in (("mean", mean), ("best", reached[best]))
-        if (limit := getattr(queue, f"{name}_{bound}"))
-    ]
+    judged = (("mean", mean, queue.mean_at_least), ("best", reached[best], queue.best_at_least))
+    criteria = [Criterion(name, value, limit) for name, value, limit in judged if limit]
     left = sum(not entry.is_earlier for entry in runs) - len(reached)
     if criteria and left:
         return f"{first}\n{left} runs are not completed; the criteria are judged once all are."
-    lines = [first, *map(str, criteria)]
-    if not all(criterion.reached for criterion in criteria):
-        lines.append(
-            "If the mean misses and the best run does not, folds are uneven or seeds unlucky: look at the worst run. "
-            "If both miss, train longer or start from better weights."
-        )
-    return "\n".join(lines)
-
-
-def _check_criteria(config: Config) -> None:
-    """Raises BadInput for a criterion that points against the metric: no run can be too good for it."""
-    metric, better = find_task(config.task).selection
-    right, wrong = ("at_least", "at_most") if better == "max" else ("at_most", "at_least")
-    for name in ("mean", "best"):
-        if value := getattr(config.queue, f"{name}_{wrong}"):
-            raise BadInput(
-                f"queue.{name}_{wrong} is {value:g}, but runs of {config.task} are compared by {metric}, of which "
-                f"{'more' if better == 'max' else 'less'} is better. Give queue.{name}_{right} instead."
-            )
+    return "\n".join([first, *map(str, criteria)])

@@ -4,14 +4,14 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from lib import checkpoint, ranks, untrusted
+from lib import checkpoint, ranks
 from lib.checkpoint import contents, frozen
 from lib.config import Config
 from lib.config.batches import slot_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures, folders, watching
-from lib.launch.run import Run, as_run
-from lib.machine import disk, memory, platform
+from lib.launch import failures
+from lib.launch.run import Run, as_run, progress, run_folders, saved_facts
+from lib.machine import disk, memory
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
@@ -19,61 +19,46 @@ from lib.training import identity, loop
 from lib.training.session import Session
 
 ATTEMPTS = 3  # in a row without a new checkpoint
-SESSION = "session"  # in a run's folder: the number of the session at work, until there is a summary
-_OPTIMIZER_IS_LOST = (
-    "The checkpoint is lightweight: the optimizer starts anew, so the run resumes, but not bit for bit."
-)
-
-
-def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
-    """Returns the newest valid checkpoint of a run: from `run.resume_from`, the output folder, or an input.
-
-    A damaged one is skipped with a line; in the run's own folder it is renamed. Raises BadInput if all are damaged, if
-    another configuration or a later version made it, or if `run.resume_from` holds none.
-    """
-    saved, sentences = look_for_checkpoint(run, quarantine=True)
-    print("".join(f"{sentence}\n" for sentence in sentences), end="")
-    return saved
-
-
-_announced: dict[Path, str] = {}  # by the folder of a run
 
 
 def announce(run: Run) -> checkpoint.Checkpoint | None:
-    """Does what `find_checkpoint` does, and prints what a run resumes from; a notebook prints the same text once."""
+    """Returns the checkpoint of `look_for_checkpoint`, renames damaged ones, and prints what a run resumes from."""
     saved, sentences = look_for_checkpoint(run, quarantine=True)
-    text = "\n".join([*sentences, describe_resume(run, saved)])
-    if not (platform.in_notebook() and _announced.get(run.folder) == text):
-        print(text, flush=True)
-    _announced[run.folder] = text
+    print("\n".join([*sentences, describe_resume(run, saved)]), flush=True)
     return saved
 
 
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
-    """Does what `find_checkpoint` does, and returns its lines too; without `quarantine` nothing is renamed."""
-    damaged: list[str] = []
-    for folder in resume_folders(run):
-        is_output = folder.resolve() == (run.folder / "checkpoints").resolve()
-        saved, sentences = checkpoint.load_newest(folder, is_output and quarantine, contents.check)
-        damaged += sentences
+    """Returns the newest valid checkpoint of a run, and lines to print, such as one for each damaged one.
+
+    It lies in `run.resume_from`, the output folder, or an input. `quarantine` renames damaged ones in the run's own
+    folder. Raises BadInput if all are damaged, if another configuration or a later version made it, or if
+    `run.resume_from` holds none.
+    """
+    lines: list[str] = []
+    name, resume_from = run.config.run.name, run.config.run.resume_from
+    for place in run_folders(run.config):
+        is_output = place.resolve() == run.folder.resolve()
+        saved, sentences = checkpoint.load_newest(place / "checkpoints", is_output and quarantine, contents.check)
+        lines += sentences
         if saved:
-            began = saved.path.parent.parent
-            now = identity.facts(run.config, run.task)
+            now, accepted = identity.facts(run.config, run.task), _accepted(run.config, saved.path.parent.parent)
             try:
-                warning = identity.check(saved.state["identity"], now, began, accepted=_accepted(run.config, began))
+                lines.append(identity.check(saved.state["identity"], now, saved.path.parent.parent, accepted=accepted))
             except BadInput as refused:
-                raise BadInput("\n".join([*damaged, str(refused)])) from None
-            lost = "" if "optimizer" in saved.tensors else _OPTIMIZER_IS_LOST
-            return saved, [*damaged, *filter(None, [warning, lost])]
-    if damaged:
+                raise BadInput("\n".join([*lines, str(refused)])) from None
+            if "optimizer" not in saved.tensors:
+                lines.append("The checkpoint is lightweight: the run resumes, but its optimizer starts anew.")
+            return saved, [line for line in lines if line]
+    if lines:
         raise BadInput(
-            "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
+            "\n".join(lines) + f"\nNo checkpoint of {name} is whole, and nothing was deleted. "
             "To start afresh, delete these folders or choose another run.name."
         )
-    if run.config.run.resume_from:
+    if resume_from:
         raise BadInput(
-            f"run.resume_from is {run.config.run.resume_from}, which has no checkpoint of {run.config.run.name}. Give "
-            "the output folder of the earlier session, the folder of the run in it, or leave it empty."
+            f"run.resume_from is {resume_from}, which has no checkpoint of {name}. Give the output folder of the "
+            "earlier session, the folder of the run in it, or leave it empty."
         )
     return None, []
 
@@ -83,7 +68,7 @@ def check_completed(run: Run, summary: Summary) -> str:
 
     Raises BadInput where resuming would.
     """
-    saved = summary.identity or folders.saved(run.folder, "identity")
+    saved = summary.identity or saved_facts(run.folder, "identity")
     now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
     return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
 
@@ -114,34 +99,25 @@ def check_settings(summary: Summary, config: Config, folder: Path) -> None:
         identity.check_settings(summary.identity, config, folder, _accepted(config, folder))
 
 
-def resume_folders(run: Run) -> list[Path]:
-    """Returns where checkpoints of a run may lie, in the order in which they are tried."""
-    return [folder / "checkpoints" for folder in folders.earlier(run.config)]
-
-
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     """Returns one sentence: the checkpoint, its step, and how many steps are left."""
-    total = run.config.training.max_steps
+    total, name = run.config.training.max_steps, run.config.run.name
     if saved is None:
-        return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."
+        return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
     stopping = saved.state.get("stopping", {})
     if 0 < run.config.training.stop_after_evaluations <= stopping.get("waited", 0) and saved.step < total:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
-        return f"{run.config.run.name} stopped early at step {saved.step:,} ({saved.path}): {how}."
+        return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
     left = max(0, total - saved.step)
-    return f"Resuming {run.config.run.name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
 
 
-def sessions(run: Run) -> int:
-    """Returns how many sessions a run had, with killed ones, which leave no summary."""
+def session_number(run: Run) -> int:
+    """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
+    places = [run.folder]
     with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
-        for folder in resume_folders(run):
-            if checkpoint.steps(folder):
-                summary, number = Summary.read(folder.parent), 1
-                with contextlib.suppress(OSError, ValueError):  # the first session writes none
-                    number = int(untrusted.read(folder.parent / SESSION, 20))
-                return max(number, summary.session if summary else 0)
-    return 0
+        places += run_folders(run.config)
+    return 1 + next((summary.session for summary in map(Summary.read, places) if summary), 0)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
@@ -166,19 +142,15 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
     for kind in ("best", frozen.FOLDER):
         for step in checkpoint.steps(origin / kind):
             with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
-                _copy_weights(origin, run.folder, kind, step)
-
-
-def _copy_weights(origin: Path, folder: Path, kind: str, step: int) -> None:
-    weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
-    try:
-        checkpoint.save(folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
-    except checkpoint.CheckpointNotSaved as error:
-        if kind == frozen.FOLDER:
-            raise BadInput(
-                f"The frozen weights of {origin} could not be copied, and without them no later session could resume "
-                f"from this one. {error} Nothing was trained, and {origin} stays as it is."
-            ) from error
+                weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
+                try:
+                    checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
+                except checkpoint.CheckpointNotSaved as error:
+                    if kind == frozen.FOLDER:
+                        raise BadInput(
+                            f"The frozen weights of {origin} could not be copied, and without them no later session "
+                            f"could resume from this one. {error} Nothing was trained, and {origin} stays as it is."
+                        ) from error
 
 
 def _irregular(folder: str, names: list[str]) -> list[str]:
@@ -195,8 +167,9 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
 
     Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
     """
-    places = [run.folder, *(folder.parent for folder in resume_folders(run))] if ranks.is_first() else []
-    most = ranks.from_first(failures.newest_limit(places, run.config))
+    most = ranks.from_first(
+        failures.newest_limit([run.folder, *run_folders(run.config)], run.config) if ranks.is_first() else 0
+    )
     training, folder = run.config.training, run.folder / "checkpoints"
     if 0 < most < (training.micro_batch or slot_of(training)):
         print(
@@ -206,7 +179,7 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
     left, reached = ATTEMPTS, checkpoint.newest_step(folder)
     while True:
         try:
-            return loop.train(run.task, run.config, run.folder, session, watching.progress(run), saved, most)
+            return loop.train(run.task, run.config, run.folder, session, progress(run), saved, most)
         except Exception as error:
             failure = _without_traceback(error)
             if failure is None:
@@ -216,13 +189,12 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
             if ranks.world() > 1 or not failure.micro_batch or not left:
                 raise failure from error
         memory.clear_memory()  # outside the except block, where the traceback no longer pins model and optimizer
-        saved = find_checkpoint(run)
-        most = failure.micro_batch
-        start = f"step {saved.step:,}" if saved else "the first step"
-        EventLog(run.folder / EVENTS).record(
-            saved.step if saved else 0, "oom_restart", failure.before, most,
-            f"{failure.text} Training starts again from {start} in micro-batches of {most}.",
-        )  # fmt: skip
+        saved, sentences = look_for_checkpoint(run, quarantine=True)
+        print("".join(f"{sentence}\n" for sentence in sentences), end="")
+        most, step = failure.micro_batch, saved.step if saved else 0
+        start = f"step {step:,}" if saved else "the first step"
+        text = f"{failure.text} Training starts again from {start} in micro-batches of {most}."
+        EventLog(run.folder / EVENTS).record(step, "oom_restart", failure.before, most, text)
 
 
 def _without_traceback(error: Exception) -> OutOfMemory | None:

@@ -1,29 +1,38 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
 import contextlib
+import glob
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from lib import ranks
+from lib import checkpoint, ranks, untrusted
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
+from lib.config.reader import flat
 from lib.errors import BadInput, TrainingFailed
-from lib.launch import folders, torchrun
-from lib.machine import memory, platform
+from lib.launch import torchrun
+from lib.machine import inputs, memory, platform
 from lib.machine.memory import GIB
 from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
 from lib.planner.limits import NotTraceable
 from lib.planner.search import Option
 from lib.planner.table import of_evaluation
-from lib.report.progress import working
+from lib.report.live import Watched, progress_of
+from lib.report.metrics import METRICS
+from lib.report.progress import Progress, working
+from lib.report.summary import Summary
+from lib.report.tracking import Tracked
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.training import data, learned
+from lib.training.evaluation import known_baseline
 from lib.training.order import Order
 from lib.training.precision import about_precision, choose_precision
 
+_STATE_BYTES = 2**24  # of a state.json
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
@@ -73,14 +82,36 @@ def _restore_learned(task: Task, config: Config) -> None:
     """Hands a task of a run that resumes what it learned when the run began, from wherever its checkpoints are."""
     values = {}
     with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
-        places = folders.earlier(config) if ranks.is_first() else []
-        values = next(filter(None, (learned.restored(folders.saved(run, "learned"), run) for run in places)), {})
+        places = run_folders(config) if ranks.is_first() else []
+        values = next(filter(None, (learned.restored(saved_facts(run, "learned"), run) for run in places)), {})
     values = ranks.from_first(values)
     if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
         raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
     if values:
         with contextlib.suppress(BadInput):  # of other settings, which are refused with their keys when it resumes
             task.take_learned(values)
+
+
+def run_folders(config: Config) -> list[Path]:
+    """Returns the folders that may hold an earlier state of a run, in the order in which they are tried."""
+    name, here = config.run.name, platform.detect()
+    if config.run.resume_from:
+        base = inputs.find_input(config.run.resume_from, here)
+        inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
+        return [base, base / name, *inner]
+    return [platform.output_dir(config) / name, *inputs.earlier_runs(name, here)]
+
+
+def saved_facts(run: Path, key: str) -> dict[str, Any]:
+    """Returns what the newest readable checkpoint of a run, else its best weights, has of a key; empty without one."""
+    for folder in (run / "checkpoints", run / "best"):
+        for step in reversed(checkpoint.steps(folder)):
+            with contextlib.suppress(OSError, BadInput):
+                path = checkpoint.path_of(folder, step) / "state.json"
+                facts = untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key)
+                if isinstance(facts, dict):
+                    return facts
+    return {}
 
 
 def as_run(config: Config) -> tuple[Config, list[str]]:
@@ -91,9 +122,16 @@ def as_run(config: Config) -> tuple[Config, list[str]]:
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
         cards = config.device.processes or len(ranks.cards(config.device))
-        slots = ranks.from_first(folders.slots(config) if ranks.is_first() else 0)
-        changed = {"training.micro_batch_slots": slots} if slots else {}
-        config = with_slots(with_changes(config, changed), ranks.world() if ranks.world() > 1 else cards)
+        slots = 0
+        with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
+            places = run_folders(config) if ranks.is_first() else []
+            facts = next(filter(None, (saved_facts(place, "identity") for place in places)), {})
+            slots = facts.get("training.micro_batch_slots", 0)
+        is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
+        changed = {"training.micro_batch_slots": slots} if is_usable else {}
+        config = with_slots(
+            with_changes(config, ranks.from_first(changed)), ranks.world() if ranks.world() > 1 else cards
+        )
     return config, changes
 
 
@@ -107,7 +145,6 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     config, lengths = resolve_lengths(config, order.samples)
-    lengths += [order.left_out] if order.left_out else []
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 
@@ -141,3 +178,23 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
         plan,
         [*(f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()), *said],
     )
+
+
+def watched(run: Run) -> Watched:
+    """Returns what the figure of a run shows; the baseline if the smoke test or an earlier session computed it."""
+    earlier = Summary.read(run.folder)
+    baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
+    peak = run.predicted.prediction.peak_bytes if run.predicted else None
+    name, steps = run.config.run.name, run.config.training.max_steps
+    shown, selection = run.task.shown, run.task.selection
+    return Watched(run.folder / METRICS, name, steps, shown, selection, baseline, memory.card_bytes(), peak)
+
+
+def progress(run: Run) -> Progress:
+    """Returns the form in which this process shows a run."""
+    return progress_of(watched(run))
+
+
+def tracker(run: Run, is_resumed: bool) -> Tracked:
+    """Returns what hands a run's rows to the trackers that its configuration names."""
+    return Tracked(run.folder, run.config.tracking, run.config.run.name, flat(run.config), is_resumed)

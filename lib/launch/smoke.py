@@ -37,52 +37,40 @@ def test(run: Run) -> str:
             f"batch of {run.config.training.effective_batch} stays), or recompute more layers "
             "(training.gradient_checkpointing)."
         )
-    return f"{_memory_table(run, outcome)}\n{_speed_line(run, outcome)}"
+    return _table(run, outcome)
 
 
 def few_steps(run: Run) -> Outcome:
     """Trains `training.smoke_steps` in a folder that is thrown away."""
     steps = run.config.training.smoke_steps
-    short = with_changes(
-        run.config,
-        {
-            "training.max_steps": steps,
-            "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
-            "training.log_every_steps": max(1, steps // 5),
-            "checkpoint.keep_last": 0,
-            "checkpoint.keep_best": 0,
-        },
-    )
+    changes = {
+        "training.max_steps": steps,
+        "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
+        "training.log_every_steps": max(1, steps // 5),
+        "checkpoint.keep_last": 0,
+        "checkpoint.keep_best": 0,
+    }
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     with tempfile.TemporaryDirectory() as folder:
-        return loop.train(run.task, short, Path(folder), session, choose_progress())
+        return loop.train(run.task, with_changes(run.config, changes), Path(folder), session, choose_progress())
 
 
-def _memory_table(run: Run, outcome: Outcome) -> str:
-    """Returns GiB after each phase of a step and at the peak: measured, and predicted where there is a plan."""
+def _table(run: Run, outcome: Outcome) -> str:
+    """Returns GiB after each phase of a step and at the peak, and the speed: measured, and predicted by a plan."""
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
-    if run.predicted:
-        prediction = run.predicted.prediction
-        predicted = {**prediction.moments, "peak": prediction.peak_bytes}
-        rows = [[*rows[0], "predicted"]] + [
-            [phase, size, f"{predicted[phase] / GIB:.2f}" if phase in predicted else ""] for phase, size in rows[1:]
-        ]
-    return aligned(rows)
-
-
-def _speed_line(run: Run, outcome: Outcome) -> str:
-    total, state = run.config.training.max_steps, outcome.state
-    count = torchrun.processes(run.config)
+    count, state, total = torchrun.processes(run.config), outcome.state, run.config.training.max_steps
+    expected, where = "", f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
+    if option := run.predicted:
+        predicted = {**option.prediction.moments, "peak": option.prediction.peak_bytes}
+        rows[0].append("predicted")
+        for row in rows[1:]:
+            row.append(f"{predicted[row[0]] / GIB:.2f}" if row[0] in predicted else "")
+        fast, slow = (1 / seconds for seconds in option.step_seconds)
+        on_all = f" on all {count}" if count > 1 else ""
+        expected = f" (predicted {1 / option.expected_seconds:.2f}, {slow:.2f} to {fast:.2f}{on_all})"
     whole = duration(total / max(outcome.steps_per_second * count, 1e-9))
-    where = f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
-    expected = ""
-    if run.predicted:
-        fast, slow = (1 / seconds for seconds in run.predicted.step_seconds)
-        likely = 1 / run.predicted.expected_seconds
-        expected = f" (predicted {likely:.2f}, {slow:.2f} to {fast:.2f}{f' on all {count}' if count > 1 else ''})"
     return (
-        f"{state.step} steps in micro-batches of {state.micro_batch}, {state.precision}: "
-        f"{outcome.steps_per_second:.2f} steps/s{where}{expected}. {total:,} steps take about {whole}, evaluation "
-        "aside."
+        f"{aligned(rows)}\n{state.step} steps in micro-batches of {state.micro_batch}, {state.precision}: "
+        f"{outcome.steps_per_second:.2f} steps/s{where}{expected}. {total:,} steps take {whole} without evaluations."
     )

@@ -17,8 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -119,16 +118,20 @@ class _ToLauncher:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        return self._or_end(self._stream.write, text)
+        with _ending():
+            return int(self._stream.write(text))
 
     def flush(self) -> None:
-        self._or_end(self._stream.flush)
+        with _ending():
+            self._stream.flush()
 
-    def _or_end(self, operation: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return operation(*arguments)
-        except BrokenPipeError:
-            os._exit(1)
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        os._exit(1)
 
 
 # --- above the ranks --------------------------------------------------------------------------------------------------
@@ -154,12 +157,10 @@ def train(
         if failure is None:
             return
         now = checkpoint.newest_step(folder / "checkpoints")
-        if isinstance(failure, OutOfMemory) and failure.micro_batch:
+        if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
             failures.keep_limit(folder, config, failure)  # the configuration stays, and with it the draws
-            events.record(
-                now, "oom_sharded", failure.before, failure.micro_batch,
-                f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
-            )  # fmt: skip
+            text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
+            events.record(now, "oom_sharded", failure.before, size, text)
             continue
         if not isinstance(failure, _Died):
             raise failure
@@ -169,92 +170,75 @@ def train(
                 f"{failure} This happened {LAUNCHES} times without a new checkpoint in between, so it is not tried "
                 f"again. What the ranks printed last:\n{launched.errors}"
             )
-        events.record(
-            now, "relaunch", count, count,
-            f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint).",
-        )  # fmt: skip
-
-
-def _numbers(place: Path, kind: str) -> set[int]:
-    """Returns the ranks that left a file of this kind."""
-    return {int(path.stem.partition("-")[2]) for path in place.glob(f"{kind}-*.json")}
+        text = f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint)."
+        events.record(now, "relaunch", count, count, text)
 
 
 class _Died(Exception):
     """A rank is gone, or does not answer, without an error of its own."""
 
 
-@dataclass
 class _Launch:
     """One start of torchrun, from its first line to the end of its last process."""
 
-    config: Config
-    count: int
-    session: int
-    summary: Mapping[str, Any]
-    progress: Progress
-    errors: str = ""  # the end of standard error
-    _signals: int = 0
-    _agent: subprocess.Popen | None = None
-    _ranks: dict[int, psutil.Process] = field(default_factory=dict)
-    _gone: set[int] = field(default_factory=set)  # ranks that ended without an error of their own
-    _hung: str = ""  # a sentence on a rank that hung while it started
+    def __init__(self, config: Config, count: int, session: int, summary: Mapping[str, Any], progress: Progress):
+        self.config, self.count, self.session, self.summary, self.progress = config, count, session, summary, progress
+        self.errors = ""  # the end of standard error
+        self._signals = 0
+        self._agent: subprocess.Popen | None = None
+        self._ranks: dict[int, psutil.Process] = {}
+        self._gone: set[int] = set()  # ranks that ended without an error of their own
+        self._hung = ""  # a sentence on a rank that hung while it started
 
     def run(self) -> Exception | None:
         """Returns None after a clean end, otherwise why it ended."""
         with tempfile.TemporaryDirectory(prefix="trainbook-ranks-") as name:
-            place = Path(name)
-            (place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
-            with (place / "stderr.txt").open("wb") as errors, handling_signals(self._on_signal):
-                self._agent = self._start(place, errors)
+            self._place = Path(name)
+            (self._place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
+            with (self._place / "stderr.txt").open("wb") as errors, handling_signals(self._on_signal):
+                self._agent = self._start(errors)
                 try:
-                    self._watch(place)
+                    self._watch(self._agent)
                 finally:
-                    self._end()
-            self.errors = "\n".join((place / "stderr.txt").read_text("utf-8", "replace").splitlines()[-30:])
-            return self._verdict(place)
+                    self._end(self._agent)
+            self.errors = "\n".join((self._place / "stderr.txt").read_text("utf-8", "replace").splitlines()[-30:])
+            return self._verdict(self._agent.returncode)
 
-    def _start(self, place: Path, errors: Any) -> subprocess.Popen:
+    def _start(self, errors: Any) -> subprocess.Popen:
         options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={self.count}"]
-        program = [boot.__file__, "rank", "train", str(place / "config.yaml")]
-        return subprocess.Popen(
-            [sys.executable, boot.__file__, "agent", str(os.getpid()), *options, *program],
-            env=self._environment(place),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # an interrupt of the kernel or the terminal comes here first
-        )
-
-    def _environment(self, place: Path) -> dict[str, str]:
-        path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {
+        program = [boot.__file__, "rank", "train", str(self._place / "config.yaml")]
+        environ = {
             "OMP_NUM_THREADS": str(hardware.cpus_per_process(self.count)),
             "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
             **os.environ,
             environment.SESSION_START: handed_down(),
             environment.SESSION: str(self.session),
             environment.SUMMARY: json.dumps(self.summary),
-            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYTHONUNBUFFERED": "1",
             environment.RELAY: "1",
-            environment.RANK_FOLDER: str(place),
+            environment.RANK_FOLDER: str(self._place),
         }
+        return subprocess.Popen(
+            [sys.executable, boot.__file__, "agent", str(os.getpid()), *options, *program],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # an interrupt of the kernel or the terminal comes here first
+        )
 
-    def _watch(self, place: Path) -> None:
+    def _watch(self, agent: subprocess.Popen) -> None:
         """Shows what the ranks print until torchrun ends; a rank that is gone or failed ends it after a moment."""
-        assert self._agent and self._agent.stdout
         lines: queue.Queue[str | None] = queue.Queue()
 
-        def read(stream: Any) -> None:
-            for raw in stream:
+        def read() -> None:
+            for raw in agent.stdout or ():
                 lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
             lines.put(None)
 
-        threading.Thread(target=read, args=(self._agent.stdout,), daemon=True).start()
-        signs = Signs(place)
-        until = float("inf")
-        looked = 0.0
+        threading.Thread(target=read, daemon=True).start()
+        signs, until, looked = Signs(self._place), float("inf"), 0.0
         while time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
                 line = lines.get(timeout=0.2)
@@ -263,13 +247,13 @@ class _Launch:
                 self._show(line)
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
-                if self._is_settled(place):
-                    self._wait_for_codes(place)
+                if self._is_settled():
+                    self._wait_for_codes(agent)
                     return
                 if hung := signs.look(self._ranks):
                     self._hung = hung
                     return
-                if self._agent.poll() is not None or any(place.glob("failed-*.json")):
+                if agent.poll() is not None or any(self._place.glob("failed-*.json")):
                     until = min(until, looked + GRACE_SECONDS)
 
     def _show(self, line: str) -> None:
@@ -279,9 +263,13 @@ class _Launch:
                 return
         self.progress.note(line)
 
-    def _is_settled(self, place: Path) -> bool:
+    def _left(self, kind: str) -> set[int]:
+        """Returns the ranks that left a file of this kind."""
+        return {int(path.stem.partition("-")[2]) for path in self._place.glob(f"{kind}-*.json")}
+
+    def _is_settled(self) -> bool:
         """Returns whether the cause is known: a rank with its own error, or one gone without an error."""
-        if any(not words["lost"] for words in failures.read_words(place)):
+        if any(not words["lost"] for words in failures.read_words(self._place)):
             return True
         self._look_for_ranks()
         gone = set()
@@ -290,64 +278,57 @@ class _Launch:
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     continue
             gone.add(number)
-        self._gone = gone - _numbers(place, "done") - _numbers(place, "failed")
+        self._gone = gone - self._left("done") - self._left("failed")
         return bool(self._gone)
 
     def _look_for_ranks(self) -> None:
-        assert self._agent
-        if len(self._ranks) == self.count:
-            return
-        with contextlib.suppress(psutil.Error, KeyError, ValueError):
-            for child in psutil.Process(self._agent.pid).children():
-                if child.pid not in {known.pid for known in self._ranks.values()}:
-                    self._ranks[int(child.environ()["RANK"])] = child
+        if self._agent and len(self._ranks) < self.count:
+            with contextlib.suppress(psutil.Error, KeyError, ValueError):
+                for child in psutil.Process(self._agent.pid).children():
+                    if child.pid not in {process.pid for process in self._ranks.values()}:
+                        self._ranks[int(child.environ()["RANK"])] = child
 
-    def _wait_for_codes(self, place: Path) -> None:
+    def _wait_for_codes(self, agent: subprocess.Popen) -> None:
         """Gives torchrun a moment to note how ranks ended, or to end itself, which is then the cause."""
-        assert self._agent
         until = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < until and self._agent.poll() is None:
-            if all((place / f"ended-{number}").exists() for number in self._gone):
+        while time.monotonic() < until and agent.poll() is None:
+            if all((self._place / f"ended-{number}").exists() for number in self._gone):
                 break
             time.sleep(0.01)
-        first = self._gone & failures.failed(place)  # not those that torchrun ended in the meantime because of it
-        if first or self._agent.poll() is not None:
+        first = self._gone & failures.failed(self._place)  # not those that torchrun ended in the meantime because of it
+        if first or agent.poll() is not None:
             self._gone = first
 
-    def _end(self) -> None:
+    def _end(self, agent: subprocess.Popen) -> None:
         """Kills torchrun, and ranks that lost it; loader workers and trackers end with their rank."""
-        assert self._agent
         left = [*self._ranks.values()]
         with contextlib.suppress(psutil.Error):
-            left += [child for child in psutil.Process(self._agent.pid).children(recursive=True) if child not in left]
-        for process in [self._agent, *self._ranks.values()]:
+            left += [child for child in psutil.Process(agent.pid).children(recursive=True) if child not in left]
+        for process in [agent, *self._ranks.values()]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self._agent.wait()
-        _, alive = psutil.wait_procs(left, timeout=10)
-        for process in alive:
+        agent.wait()
+        for process in psutil.wait_procs(left, timeout=10)[1]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
-    def _verdict(self, place: Path) -> Exception | None:
-        words = failures.read_words(place)
-        assert self._agent
-        if not words and self._agent.returncode == 0:
+    def _verdict(self, code: int) -> Exception | None:
+        words = failures.read_words(self._place)
+        if not words and code == 0:
             return None
         if self._signals:
             raise KeyboardInterrupt
         causes = sorted((error for error in words if not error["lost"]), key=lambda error: error["time"])
-        # Without any words a rank was seen to be gone before the others noticed.
-        silent = self._gone or failures.failed(place)
-        if words:
-            silent = set(range(self.count)) - {error["rank"] for error in words} - _numbers(place, "done")
         if causes:
             return failures.error_of(causes[0])
         if self._hung:
             return _Died(self._hung)
+        silent = self._gone or failures.failed(self._place)  # without any words, gone before the others noticed
+        if words:
+            silent = set(range(self.count)) - {error["rank"] for error in words} - self._left("done")
         if silent:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            return _Died(f"Rank {min(silent)} hung." if late else failures.ending_of(place, min(silent)))
+            return _Died(f"Rank {min(silent)} hung." if late else failures.ending_of(self._place, min(silent)))
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -102,7 +102,8 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
 
     NVML is opened here, on the caller's thread. The function raises what torch raises.
     """
-    nvml = handle = None
+    nvml: Any = None
+    handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes
         nvml = _nvml()
         uuid = str(torch.cuda.get_device_properties(index).uuid)  # torch's numbers leave out GPUs hidden from it

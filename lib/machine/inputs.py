@@ -109,6 +109,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1
     matches: dict[Path, int] = {}  # with their depths
+    ends = [*WRITTEN_BY_A_RUN, *(names for names in _PUBLISHED if names.isdisjoint(sentinels))]
     waiting: deque[tuple[Path, tuple[str, ...]]] = deque((folder, ()) for folder in folders)
     count = 0
     while waiting:
@@ -121,7 +122,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
             break
         _, inner, files = next(os.walk(folder), ("", [], []))
         count += len(files) + len(inner)
-        if any(names.issubset(files) for names in (*WRITTEN_BY_A_RUN, *_PUBLISHED)):
+        if any(names.issubset(files) for names in ends):
             continue
         for *above, last in patterns:
             up = len(above)

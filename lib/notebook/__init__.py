@@ -101,17 +101,19 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         path = Path(parameters["CONFIG"])
         path = path if path.exists() else home / path
     else:
-        name, why = default_config(workload, torch.cuda.is_available(), (home / _small(workload)).is_file())
+        name, why = default_config(
+            workload, torch.cuda.is_available(), (home / f"configs/{workload}_small.yaml").is_file()
+        )
         path = home / name
         print(f"CONFIG is empty: taking {name}, because {why}.")
     overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
-    saved = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials)
-    if saved is None:
-        return path, overrides
-    file_name, planned = saved
+    file_name, planned = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials) or (
+        "",
+        {},
+    )
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")
@@ -120,32 +122,23 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
 
 def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, str]:
     """Returns the configuration file of an empty CONFIG, and why it is that one."""
-    if has_gpu:
-        return f"configs/{workload}.yaml", "a GPU is there"
-    if has_small:
-        return _small(workload), "there is no GPU, so this is the small size for a laptop"
-    small = Path(_small(workload)).name
-    return f"configs/{workload}.yaml", f"there is no GPU, and no {small} for such a machine"
-
-
-def _small(workload: str) -> str:
-    return f"configs/{workload}_small.yaml"
+    small = f"{workload}_small.yaml"
+    if has_small and not has_gpu:
+        return f"configs/{small}", "there is no GPU, so this is the small size for a laptop"
+    why = "a GPU is there" if has_gpu else f"there is no GPU, and no {small} for such a machine"
+    return f"configs/{workload}.yaml", why
 
 
 def plan(run: launch.Run) -> planner.Plan | None:
     """Returns the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
-    if run.plan:
+    if run.plan or torch.cuda.is_available():
+        print("" if run.plan else "There is no plan; the lines under Data say why.\n", end="")
         return run.plan
-    if torch.cuda.is_available():
-        print("There is no plan; the lines under Data say why.")
-        return None
     try:
         kaggle_plan = planner.plan(run.config, "t4")
-    except BadInput as error:
-        print(f"There is no GPU here to plan for. On Kaggle's T4s: {error}")
-        return None
-    except TrainingFailed as error:
-        print(f"Warning: nothing is planned. {str(error).splitlines()[-1]}")
+    except (BadInput, TrainingFailed) as error:
+        text = str(error) if isinstance(error, BadInput) else f"Nothing is planned. {str(error).splitlines()[-1]}"
+        print(f"There is no GPU here to plan for. On Kaggle's T4s: {text}")
         return None
     print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
     return kaggle_plan
@@ -153,12 +146,11 @@ def plan(run: launch.Run) -> planner.Plan | None:
 
 def ended(summary: Summary) -> str:
     """Returns how a run ended, and how to continue it."""
-    said = f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}"
-    ways = {
+    way = {
         "interrupted": ": everything is saved. Run this cell again to continue.",
         "deadline": ": everything is saved. Run again in a new session, with this run's output as an input.",
-    }
-    return f"{said}{ways.get(summary.reason, '.')} {summary.why_early}".rstrip()
+    }.get(summary.reason, ".")
+    return f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}{way} {summary.why_early}".rstrip()
 
 
 _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it

@@ -52,9 +52,8 @@ class Choice:
 
     def plan(self, cancelled: threading.Event | None = None) -> Plan:
         """Returns the plan. Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled."""
-        config = self.config()
         card = card_of_gpu(0) if self.card == HERE else find_card(self.card)
-        return planner.plan(config, card, self.cards, cancelled)
+        return planner.plan(self.config(), card, self.cards, cancelled)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""
@@ -155,8 +154,16 @@ class Panel:
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
-        fixed = [self.workload, self.card, self.own, self.count, self.profile, self.batch, self.precision]
-        fixed.append(self.recomputed)
+        fixed = [
+            self.workload,
+            self.card,
+            self.own,
+            self.count,
+            self.profile,
+            self.batch,
+            self.precision,
+            self.recomputed,
+        ]
         left = w.VBox([*fixed, self.dials, self.about, self.use, self.status, self.gauge], layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
@@ -174,21 +181,22 @@ class Panel:
     def _take_sizes(self, path: Path, profile: str | None = None) -> None:
         """Sets batch, precision, recomputation and the task's dials to a configuration's values, without planning.
 
-        `profile` is that of the configuration where none is given.
+        `profile` is by default that of the configuration.
         """
-        overrides = self._cell_overrides(path)
+        overrides = self.start.overrides if path == self.start.path else {}  # those of the parameters cell
         profile = load_config(path, overrides).memory.profile if profile is None else profile
         config = _by_profile(path, {**overrides, "memory.profile": profile})
-        task, values = find_task(config.task), flat(config)
-        self._dials = {}
-        for key, sizes in task.dials.items():
-            options = sorted({*sizes, values[key]})
-            self._dials[key] = self._control(self._w.SelectionSlider, _name(key), options=options, value=values[key])
+        dials, values = find_task(config.task).dials, flat(config)
         helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
+        names = {key: key.rpartition(".")[2].replace("_", " ").capitalize() for key in dials}
+        self._dials = {}
+        for key, sizes in dials.items():
+            options = {"options": sorted({*sizes, values[key]}), "value": values[key]}
+            self._dials[key] = self._control(self._w.SelectionSlider, names[key], **options)
         self.about.value = "".join(
-            f'<div style="font-size:12px;line-height:16px;margin-bottom:4px"><b>{escape(_name(key))}</b>: '
+            f'<div style="font-size:12px;line-height:16px;margin-bottom:4px"><b>{escape(names[key])}</b>: '
             f"{escape(helps[key])}</div>"
-            for key in task.dials
+            for key in dials
         )
         self._setting = True
         try:
@@ -201,10 +209,6 @@ class Panel:
             self.dials.children = tuple(self._dials.values())
         finally:
             self._setting = False
-
-    def _cell_overrides(self, path: Path) -> Mapping[str, Any]:
-        """Returns the overrides of the parameters cell for the configuration that it names, none for others."""
-        return self.start.overrides if path == self.start.path else {}
 
     def _show_own(self) -> None:
         self.own.layout.display = "" if self.card.value == _OWN else "none"
@@ -220,7 +224,8 @@ class Panel:
             **{key: dial.value for key, dial in self._dials.items()},
         }
         card = self.own.value.strip() if self.card.value == _OWN else self.card.value
-        return Choice(path, {**self._cell_overrides(path), **values}, card, self.count.value)
+        overrides = self.start.overrides if path == self.start.path else {}
+        return Choice(path, {**overrides, **values}, card, self.count.value)
 
     # --- planning --------------------------------------------------------------------------------------------------
 
@@ -238,10 +243,9 @@ class Panel:
         if self.card.value == _OWN and not self.own.value.strip():
             self.status.value = "Write the memory of your card, for example <i>8 GiB, capability 8.6</i>."
             return
-        if change["owner"] is self.workload:
-            self._take_sizes(self._paths[self.workload.value])
-        elif change["owner"] is self.profile:
-            self._take_sizes(self._paths[self.workload.value], self.profile.value)
+        if change["owner"] in (self.workload, self.profile):
+            profile = self.profile.value if change["owner"] is self.profile else None
+            self._take_sizes(self._paths[self.workload.value], profile)
         self._cancelled.set()
         self._cancelled = threading.Event()
         choice = self.choice()
@@ -252,11 +256,10 @@ class Panel:
     def _work(self, choice: Choice, cancelled: threading.Event) -> None:
         """Plans a choice after the plan that is being ended, and shows it unless there is a newer choice by then."""
         with self._planning:
-            answer: Plan | str
+            if cancelled.is_set():
+                return
             try:
-                if cancelled.is_set():
-                    return
-                answer = choice.plan(cancelled)
+                answer: Plan | str = choice.plan(cancelled)
             except (BadInput, TrainingFailed) as error:
                 answer = str(error)
             except Cancelled:
@@ -309,10 +312,6 @@ class Panel:
             note = refusal(str(error))
         line = widgets.code(overrides)
         self.message.value = framed(f"Paste into the Parameters of the training notebook:{line}{note}")
-
-
-def _name(key: str) -> str:
-    return key.rpartition(".")[2].replace("_", " ").capitalize()
 
 
 def _recomputations(config: Config) -> list[tuple[str, int | str]]:

@@ -48,13 +48,11 @@ def show_live(widget: Any, otherwise: str) -> None:
 
 def print_answer(html: str, text: str) -> None:
     """Shows an answer without controls: as a picture in a notebook, as text in a log, and in a batch run as both."""
-    if not platform.in_notebook():
-        print(text)
-    elif platform.detect().batch:
-        print(text)  # the log of the session has no pictures
-        SavedAnswer().show(html, "")
-    else:
-        SavedAnswer().show(html, text)
+    is_batch = platform.detect().batch
+    if is_batch or not platform.in_notebook():
+        print(text)  # the log of a session has no pictures
+    if platform.in_notebook():
+        SavedAnswer().show(html, "" if is_batch else text)
 
 
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:

@@ -44,7 +44,6 @@ class Summary:
     skipped_steps: int = 0
     stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
-    samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
     limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.failures
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 

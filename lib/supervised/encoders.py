@@ -21,12 +21,9 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
     is_plan = torch.empty(0).is_meta
     weights = published.located(name, download=not is_plan) if name else None
     if name and weights is None and not is_plan:
-        print(
-            f"The weights {printable(name)} for {what} are neither mounted nor cached, and the Hugging Face hub does "
-            f"not give them. The run begins with {what} from scratch, which is worth less: add the weights as a Kaggle "
-            "model or data set and start a run under another run.name.",
-            flush=True,
-        )
+        advice = "Add the weights as a Kaggle model or data set and start a run under another run.name."
+        where = f"The weights {printable(name)} for {what} are neither mounted nor cached nor on the Hugging Face hub"
+        print(f"{where}. The run begins with {what} from scratch, which is worth less. {advice}", flush=True)
     return weights
 
 
@@ -44,7 +41,8 @@ def configuration(folder: Path) -> Any:
     try:
         return transformers().AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"The configuration in {printable(folder)} cannot be used ({_why(error)}).") from None
+        why = printable(str(error).partition("\n")[0], most=300)
+        raise BadInput(f"The configuration in {printable(folder)} cannot be used ({why}).") from None
 
 
 def folder_of(name: str) -> Path:
@@ -64,27 +62,25 @@ def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
         text = loaded.backend_tokenizer.to_str()
         lacking = [name for name in needed if getattr(loaded, f"{name}_token_id") is None]
     except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
-        raise BadInput(
-            f"The tokenizer in {printable(folder)} cannot be used ({_why(error)}). Beside the weights it needs "
-            "tokenizer.json, or what it can be made of: vocab.txt, or spiece.model."
-        ) from None
+        why = printable((str(error).strip() or type(error).__name__).splitlines()[0], most=300)
+        advice = "Beside the weights it needs tokenizer.json, or what it can be made of: vocab.txt, or spiece.model."
+        raise BadInput(f"The tokenizer in {printable(folder)} cannot be used ({why}). {advice}") from None
     if lacking or len(text) > _MOST_CHARACTERS:
-        raise BadInput(
-            f"The tokenizer in {printable(folder)} lacks tokens ({', '.join(lacking) or 'none'}), or is larger than "
-            f"{_MOST_CHARACTERS:,} characters. Take an encoder like BERT's, and a decoder like T5's."
-        )
+        why = f"lacks tokens ({', '.join(lacking) or 'none'}), or is larger than {_MOST_CHARACTERS:,} characters"
+        advice = "Take an encoder like BERT's, and a decoder like T5's."
+        raise BadInput(f"The tokenizer in {printable(folder)} {why}. {advice}")
     return loaded, text
 
 
 def tokenizer_of(text: str) -> Tokenizer:
     """Returns a tokenizer out of its text, which neither cuts nor pads. Raises BadInput."""
     try:
-        made = Tokenizer.from_str(text)
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises Exception itself
         raise BadInput(f"The tokenizer that is kept with the weights cannot be read ({printable(error)}).") from None
-    made.no_truncation()
-    made.no_padding()
-    return made
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def without_pooler(encoder: Any) -> nn.Module:
@@ -92,7 +88,3 @@ def without_pooler(encoder: Any) -> nn.Module:
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     return encoder
-
-
-def _why(error: Exception) -> str:
-    return printable((str(error).strip() or type(error).__name__).splitlines()[0], most=300)

@@ -20,13 +20,13 @@ def images(folder: Path, number: int = 180, size: int = 64) -> Path:
         picture = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
         x, y = draw.integers(0, size // 2, 2).tolist()
         w = int(draw.integers(size // 4, size // 2))
-        corners = {"square": [x, y, x + w, y + w], "triangle": [x, y + w, x + w, y + w, x + w // 2, y]}
         pen, colour = ImageDraw.Draw(picture), tuple(draw.integers(150, 255, 3).tolist())
         if name == "circle":
             pen.ellipse([x, y, x + w, y + w], fill=colour)
+        elif name == "square":
+            pen.rectangle([x, y, x + w, y + w], fill=colour)
         else:
-            shape = pen.rectangle if name == "square" else pen.polygon
-            shape(corners[name], fill=colour)
+            pen.polygon([x, y + w, x + w, y + w, x + w // 2, y], fill=colour)
         (folder / name).mkdir(parents=True, exist_ok=True)
         picture.save(folder / name / f"{index:04}.png")
     return folder

@@ -12,7 +12,7 @@ from lib.errors import BadInput, printable
 from lib.supervised import samples as of
 from lib.supervised.samples import ORDERING, Item, input_of, names_in, path_of, target_of
 from lib.task.fingerprint import canonical
-from lib.task.place import place_of
+from lib.task.place import explained
 
 _SHOWN = 12  # classes that a sentence names
 
@@ -37,11 +37,6 @@ class Part:
             return getattr(self.samples, name)
         raise AttributeError(f"A part of the samples has no {name}.")
 
-    def content(self) -> str:
-        """Returns the samples as text, of a lazy sequence their number. Raises BadInput for what has no text."""
-        samples = self.samples
-        return canonical([*samples]) if isinstance(samples, list | tuple | np.ndarray) else f"{len(samples)} samples"
-
     def texts(self) -> Iterator[str] | None:
         """Returns a text for each sample without its target; None for a lazy sequence, and for what has no text."""
         if not isinstance(self.samples, list | tuple):
@@ -55,23 +50,20 @@ def read(task: Any) -> dict[str, Part]:
     advice = "Look at data.dir, and at how the data is read."
     try:
         with of.reading(source):
-            data = task.read() if source is None else task.read(Path(source))
-            for order in [] if isinstance(data, Mapping) else ORDERING:
-                if hasattr(data, order):
-                    raise BadInput(
-                        f"{name} returned one list with `{order}`, which is to be dealt to three parts. Return "
-                        '{"train": ..., "validation": ..., "test": ...}: it belongs to the training samples.'
-                    )
+            data = task.read() if source is None else task.read(source)
+            order = next((order for order in ORDERING if hasattr(data, order)), "")
+            if order and not isinstance(data, Mapping):
+                raise BadInput(
+                    f"{name} returned one list with `{order}`, which is to be dealt to three parts. Return "
+                    '{"train": ..., "validation": ..., "test": ...}: it belongs to the training samples.'
+                )
             data = data if isinstance(data, Mapping) else of.split(data)
             parts = {part: of.in_order(rows, source) for part, rows in data.items() if rows is not None}
     except (BadInput, MemoryError):
         raise
-    except OSError as error:
-        why = f"{error.strerror or error}: {printable(error.filename)}" if error.filename else f"{error}"
-        raise BadInput(f"{name} cannot read {printable(source)} ({why}). {advice}") from error
     except Exception as error:
-        what, where = printable(f"{type(error).__name__}: {error}", most=300), place_of(error)
-        raise BadInput(f"{name} raises {what}{f' ({where})' if where else ''}. {advice}") from error
+        what = f"{name}, which reads {printable(source)}," if isinstance(error, OSError) else name
+        raise BadInput(explained(what, error, advice)) from error
     if not any(map(len, parts.values())):
         raise BadInput(f"{name} found no samples {f'in {printable(source)}' if source else ''}. {advice}")
     unknown = sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows)
@@ -80,40 +72,44 @@ def read(task: Any) -> dict[str, Part]:
     return {part: Part(task, part, rows) for part, rows in parts.items()}
 
 
+def content(parts: Mapping[str, Part]) -> str:
+    """Returns all samples as text; of a lazy sequence their number. Raises BadInput for what has no text."""
+    every = (part.samples for part in parts.values())
+    return canonical(
+        [canonical([*s]) if isinstance(s, list | tuple | np.ndarray) else f"{len(s)} samples" for s in every]
+    )
+
+
 def digest(parts: Mapping[str, Part]) -> str:
     """Returns a hash of which samples are in which part; of a lazy sequence, or of what has no text, their number."""
     digest = hashlib.sha256()
     for name, part in parts.items():
         digest.update(f"{name} {len(part)}\n".encode())
-        if isinstance(part.samples, list | tuple):
-            try:
-                for sample in part.samples:
-                    text = canonical(sample, part.task.source)
-                    digest.update(text.encode("utf-8", "surrogateescape") + b"\n")
-            except BadInput:
-                digest.update(b"objects\n")
+        try:
+            for sample in part.samples if isinstance(part.samples, list | tuple) else ():
+                digest.update(canonical(sample, part.task.source).encode("utf-8", "surrogateescape") + b"\n")
+        except BadInput:
+            digest.update(b"objects\n")
     return digest.hexdigest()[:16]
 
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     """Raises BadInput for samples whose class, a name, is none of `names`: all such classes, part by part."""
-    missing: dict[str, Counter[str]] = {}
+    where, missing = [], set()
     for name, part in parts.items():
-        if isinstance(part.samples, list | tuple):
-            targets = (target for sample in part.samples for target in names_in(part.task.kind, target_of(sample)))
-            missing[name] = Counter(target for target in targets if target not in names)
-    where = ". ".join(f"{name}: {_listed(targets)}" for name, targets in missing.items() if targets)
-    if count := len(set().union(*missing.values())):
+        samples = part.samples if isinstance(part.samples, list | tuple) else []
+        targets = (target for sample in samples for target in names_in(part.task.kind, target_of(sample)))
+        counts = sorted(Counter(target for target in targets if target not in names).items())
+        missing |= {target for target, _ in counts}
+        shown = [f"{printable(repr(target), most=40)} ({number:,})" for target, number in counts[:_SHOWN]]
+        shown += [f"and {len(counts) - _SHOWN} more"] if len(counts) > _SHOWN else []
+        where += [f"{name}: {', '.join(shown)}"] if shown else []
+    if missing:
         raise BadInput(
-            f"{count} {'class is' if count == 1 else 'classes are'} in no training sample and in no setting `classes` "
-            f"(in brackets the number of samples). {where}. List all classes in the setting `classes`, so that the "
-            "model has outputs for them, or leave these samples out in read()."
+            f"{len(missing)} {'class is' if len(missing) == 1 else 'classes are'} in no training sample and in no "
+            f"setting `classes` (in brackets the number of samples). {'. '.join(where)}. List all classes in the "
+            "setting `classes`, so that the model has outputs for them, or leave these samples out in read()."
         )
-
-
-def _listed(targets: Mapping[str, int]) -> str:
-    shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in sorted(targets.items())[:_SHOWN]]
-    return ", ".join([*shown, *([f"and {len(targets) - _SHOWN} more"] if len(targets) > _SHOWN else [])])
 
 
 def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
@@ -121,8 +117,6 @@ def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
     if not (isinstance(samples, list) and samples and len(samples[0]) == 2 and path_of(samples[0])):
         return {}
     paths = [path_of(sample) for sample in samples]
-    values: dict[str, Any] = {"suffixes": sorted({path.suffix for path in paths})}
     first, *others = {canonical(path.parent, source) for path in paths}
-    if isinstance(target_of(samples[0]), Path) and not others and not Path(first).is_absolute():
-        values["folder"] = first
-    return values
+    has_folder = isinstance(target_of(samples[0]), Path) and not others and not Path(first).is_absolute()
+    return {"suffixes": sorted({path.suffix for path in paths}), **({"folder": first} if has_folder else {})}

@@ -29,7 +29,6 @@ def read(task: Any, source: Path) -> list[Any]:
         is_below = folder.is_dir() and folder.resolve().is_relative_to(source.resolve())  # an archive is untrusted
         paths = [source] if source.is_file() else (folder if is_below else source).rglob("*")
         samples = [(path, None) for path in paths if path.suffix in suffixes and path.is_file()]
-        what = f"no file ending in {', '.join(sorted(suffixes))}"
     else:
         try:
             with reading(source, is_new=True):
@@ -37,18 +36,18 @@ def read(task: Any, source: Path) -> list[Any]:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = printable(f"{type(error).__name__}: {error}", most=200)
             raise BadInput(f"{name}.read cannot read {printable(source)} ({why}). {advice}") from error
-        lists = [list(rows) for rows in (parts.values() if isinstance(parts, Mapping) else [parts]) if rows is not None]
-        samples, count = [sample for rows in lists for sample in rows], sum(map(bool, lists))
+        lists = [list(rows) for rows in (parts.values() if isinstance(parts, Mapping) else [parts]) if rows]
+        samples = [sample for rows in lists for sample in rows]
         names = [path_of(sample) for sample in samples]
-        if count > 1 and not (all(names) and len(set(names)) == len(names)):
+        if len(lists) > 1 and not (all(names) and len(set(names)) == len(names)):
+            what = f"{name}.read returns the new data in {len(lists)} parts, so the numbers in {FILE} would not be its"
             raise BadInput(
-                f"{name}.read returns the new data in {count} parts, so the numbers in {FILE} would not be those of "
-                f"its rows. Write read_new(source) in {name}, which returns new samples in the order of the data. Or "
-                "let read return one list, or what lib.supervised.split returns, which does not deal new data."
+                f"{what} rows'. Write read_new(source) in {name}, which returns new samples in the order of the data. "
+                "Or let read return one list, or what lib.supervised.split returns, which does not deal new data."
             )
-        what = f"no sample that {name}.read finds"
     if not samples:
-        raise BadInput(f"There is {what} in {printable(source)}. {advice}")
+        what = f"file ending in {', '.join(sorted(suffixes))}" if suffixes else f"sample that {name}.read finds"
+        raise BadInput(f"There is no {what} in {printable(source)}. {advice}")
     return in_order(samples, source)
 
 
@@ -58,10 +57,17 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
         raise BadInput(f"Give one folder or file to predict, not a {type(source).__name__}.")
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. Give the folder or file with new data.")
-    samples = list(task.read_new(source))
-    progress, remaining = choose_progress(), Remaining()
+
+    def answered(some: Sequence[Any]) -> list[Mapping[str, Any]]:
+        with torch.inference_mode():
+            answers = task.answers(models, [_completed(task, sample) for sample in some])
+        if len(answers) != len(some):
+            raise BadInput(f"{type(task).__name__}.answers returned {len(answers)} rows for {len(some)} samples.")
+        return [row if isinstance(row, Mapping) else {"prediction": row} for row in answers]
+
+    samples, progress, remaining = list(task.read_new(source)), choose_progress(), Remaining()
     rows: list[Mapping[str, Any]] = []
-    for more in in_batches(partial(_rows, task, models), samples, task.config.training.micro_batch or _AT_ONCE):
+    for more in in_batches(answered, samples, task.config.training.micro_batch or _AT_ONCE):
         rows += more
         progress.update(len(rows), len(samples), partial(remaining.text, "samples predicted", len(rows), len(samples)))
     progress.close()
@@ -69,14 +75,6 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
     if out is not None:
         _write(answers, out)
     return answers
-
-
-def _rows(task: Any, models: list[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
-    with torch.inference_mode():
-        rows = task.answers(models, [_completed(task, sample) for sample in samples])
-    if len(rows) != len(samples):
-        raise BadInput(f"{type(task).__name__}.answers returned {len(rows)} rows for {len(samples)} samples.")
-    return [row if isinstance(row, Mapping) else {"prediction": row} for row in rows]
 
 
 def _completed(task: Any, sample: Any) -> Any:
@@ -90,27 +88,23 @@ def _completed(task: Any, sample: Any) -> Any:
     if names_in(task.kind, target):
         target = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
 
-    def is_used(given: Any) -> bool:
-        is_there = given is not None and not (isinstance(given, Path) and not given.exists())
-        return task.kind in ("tokens", "next_tokens") and is_there
+    def completed(value: Any) -> Any:
+        is_there = value is not None and not (isinstance(value, Path) and not value.exists())
+        return value if task.kind in ("tokens", "next_tokens") and is_there else target
 
-    if isinstance(example, Mapping) and isinstance(sample, Mapping) and sample.keys() >= {*[*example][:-1]}:
-        *_, last = example
-        given = sample.get(last)
-        return {**{k: v for k, v in sample.items() if k != last}, last: given if is_used(given) else target}
-    is_row = isinstance(sample, tuple | list) and not isinstance(example, Mapping)
-    if is_row and len(sample) == len(example) - 1:
-        return [*sample, target] if isinstance(sample, list) else (*sample, target)
-    if is_row and len(sample) == len(example):
-        return sample if is_used(target_of(sample)) else with_target(sample, target)
-    has, needs = f"is a {type(sample).__name__}", f"{len(example)}, its target last"
-    if isinstance(sample, Mapping):
-        has = f"has {', '.join(map(repr, sample))}"
-    elif isinstance(sample, tuple | list):
-        has = f"has {len(sample)} values"
     if isinstance(example, Mapping):
-        *inputs, last = map(repr, example)
-        needs = f"{', '.join(inputs)}, and {last} as its target"
+        *inputs, last = example
+        if isinstance(sample, Mapping) and sample.keys() >= {*inputs}:
+            return {**{k: v for k, v in sample.items() if k != last}, last: completed(sample.get(last))}
+        needs = f"{', '.join(map(repr, inputs))}, and {last!r} as its target"
+    else:
+        is_row, needs = isinstance(sample, tuple | list), f"{len(example)}, its target last"
+        if is_row and len(sample) == len(example) - 1:
+            return [*sample, target] if isinstance(sample, list) else (*sample, target)
+        if is_row and len(sample) == len(example):
+            return with_target(sample, completed(target_of(sample)))
+    has = f"has {len(sample)} values" if isinstance(sample, tuple | list) else f"is a {type(sample).__name__}"
+    has = f"has {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else has
     name = type(task).__name__
     raise BadInput(
         f"A new sample {printable(has, most=200)}, and {name}.example() has {needs}. Let {name}.read, or read_new, "
@@ -121,38 +115,32 @@ def _completed(task: Any, sample: Any) -> Any:
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
     """Returns a row for each sample by the mean of all models. Raises BadInput where that says nothing."""
     if task.kind == "next_tokens":
-        raise BadInput(
-            f"What follows a text is generated, and how is for you to say. Write answers(models, samples) in "
-            f"{type(task).__name__}, which returns a text for each sample."
-        )
-    device = next(models[0].parameters()).device
-    batch = {name: value.to(device) for name, value in task.labelled(samples).items()}
+        what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"
+        raise BadInput(f"{what} in {type(task).__name__}, which returns a text for each sample.")
+    names, device = task.known_names(), next(models[0].parameters()).device
+
+    def name(number: int) -> str:
+        return names[number] if number < len(names) else str(number)
+
+    batch = {key: value.to(device) for key, value in task.labelled(samples).items()}
     outputs = [task.outputs(model, batch).float() for model in models]
     if task.kind == "numbers":
         mean = torch.stack(outputs).mean(0).reshape(len(samples), -1)
-        names = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
-        return [dict(zip(names, row, strict=True)) for row in mean.tolist()]
+        keys = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
+        return [dict(zip(keys, row, strict=True)) for row in mean.tolist()]
     if task.kind == "labels":
-        rows = []
-        for row in torch.stack([each.sigmoid() for each in outputs]).mean(0).tolist():
-            likely = [number for number, share in enumerate(row) if share > 0.5]
-            shares = "; ".join(f"{row[number]:.6f}" for number in likely)
-            rows.append({"prediction": "; ".join(_name(task, number) for number in likely), "probability": shares})
-        return rows
+        rows = torch.stack([each.sigmoid() for each in outputs]).mean(0).tolist()
+        likely = [[(name(k), f"{share:.6f}") for k, share in enumerate(row) if share > 0.5] for row in rows]
+        return [{"prediction": "; ".join(n for n, _ in r), "probability": "; ".join(p for _, p in r)} for r in likely]
     shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
     if chosen.dim() > 2:
         kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16
         return [{"prediction": image.cpu().numpy().astype(kind)} for image in chosen]
     if chosen.dim() > 1:  # whatever the kind: a class for each position
-        rows = zip(chosen, batch["labels"] != IGNORED, strict=True)
-        return [{"prediction": " ".join(_name(task, k) for k in row[known].tolist())} for row, known in rows]
+        pairs = zip(chosen, batch["labels"] != IGNORED, strict=True)
+        return [{"prediction": " ".join(map(name, row[known].tolist()))} for row, known in pairs]
     pairs = zip(chosen.tolist(), shares.tolist(), strict=True)
-    return [{"prediction": _name(task, k), "probability": round(share, 6)} for k, share in pairs]
-
-
-def _name(task: Any, number: int) -> str:
-    names = task.known_names()
-    return names[number] if number < len(names) else str(number)
+    return [{"prediction": name(k), "probability": round(share, 6)} for k, share in pairs]
 
 
 def _names(samples: list[Any], source: Path) -> list[str]:
@@ -167,14 +155,14 @@ def _names(samples: list[Any], source: Path) -> list[str]:
 
 
 def _write(answers: Mapping[str, Mapping[str, Any]], out: Path) -> None:
-    columns = dict.fromkeys(name for row in answers.values() for name in row)
-    rows = ([name, *(_cell(row.get(c, ""), f"{c}s/{name}", out) for c in columns)] for name, row in answers.items())
+    """Writes a table; an image of labels (height, width) becomes a PNG, and its path is the cell."""
+
+    def cell(value: Any, name: str) -> Any:
+        if not isinstance(value, np.ndarray) or value.ndim != 2:
+            return value
+        path = (out / name).with_suffix(".png") if Path(name).suffix else out / f"{name}.png"
+        return write_image(path, value).relative_to(out).as_posix()
+
+    columns = dict.fromkeys(column for row in answers.values() for column in row)
+    rows = ([name, *(cell(row.get(c, ""), f"{c}s/{name}") for c in columns)] for name, row in answers.items())
     write_table(out / FILE, [["sample", *columns], *rows])
-
-
-def _cell(value: Any, name: str, out: Path) -> Any:
-    """Returns what the table has of a value; an image of labels (height, width) becomes a PNG, and its path is it."""
-    if not isinstance(value, np.ndarray) or value.ndim != 2:
-        return value
-    path = (out / name).with_suffix(".png") if Path(name).suffix else out / f"{name}.png"
-    return write_image(path, value).relative_to(out).as_posix()

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,22 +20,14 @@ PARTS = ("train", "validation", "test")
 ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """What is being read: the folder that paths count from, and whether it is new data, which is not dealt."""
-
-    root: Path | None = None
-    is_new: bool = False
-
-
-_DEALT = _Reading()
-_reading: ContextVar[_Reading] = ContextVar("reading", default=_DEALT)
+# What is being read: the folder that paths count from, and whether it is new data, which is not dealt
+_reading: ContextVar[tuple[Path | None, bool]] = ContextVar("reading", default=(None, False))
 
 
 @contextlib.contextmanager
 def reading(root: Path | None, is_new: bool = False) -> Iterator[None]:
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
-    token = _reading.set(_Reading(root, is_new))
+    token = _reading.set((root, is_new))
     try:
         yield
     finally:
@@ -51,14 +42,14 @@ def split(
     Adding items moves none of those that were there. `group` returns what items have in common (a patient, a
     document); by default it is the item without its target. New data, which is read to be predicted, is not dealt.
     """
-    now = _reading.get()
+    root, is_new = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
     for item in items:
-        text = "" if now.is_new else canonical(group(item) if group else input_of(item), now.root)
+        text = "" if is_new else canonical(group(item) if group else input_of(item), root)
         share = int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) / 16**12
-        is_held = now.is_new or share < test
+        is_held = is_new or share < test
         parts["test" if is_held else "validation" if share < test + validation else "train"].append(item)
     return parts
 
@@ -70,20 +61,19 @@ def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
     """
     for path in [source] if source.is_file() else sorted(source.glob(pattern)):
         with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix in (".json", ".jsonl", ".ndjson"):
-                yield from (_json(line, path, number) for number, line in enumerate(file, 1) if line.strip())
-            else:
+            if path.suffix not in (".json", ".jsonl", ".ndjson"):
                 yield from csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
-
-
-def _json(line: str, path: Path, number: int) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise BadInput(f"{printable(path)}:{number}: This line is no JSON ({error}). Correct or delete it.") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{printable(path)}:{number}: This line is no JSON object. Correct or delete it.")
-    return found
+                continue
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line) if line.strip() else {}
+                    if not isinstance(row, dict):
+                        raise ValueError(f"a {type(row).__name__}")
+                except ValueError as error:
+                    what = f"{printable(path)}:{number}: This line is no JSON object ({error})"
+                    raise BadInput(f"{what}. Correct or delete it.") from None
+                if line.strip():
+                    yield row
 
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
@@ -156,12 +146,11 @@ def names_in(kind: str, target: Any) -> list[str]:
 
 def class_names(kind: str, samples: Any) -> list[str]:
     """Returns the names that training samples have for classes, in the order of the alphabet."""
-    if kind not in ("classes", "labels"):
-        return []
-    if kind == "classes":
-        is_named = len(samples) and isinstance(target_of(samples[0]), str)
-        return sorted({str(target_of(sample)) for sample in samples}) if is_named else []
-    return sorted({name for sample in samples for name in names_in(kind, target_of(sample))})
+    if kind == "classes" and len(samples) and isinstance(target_of(samples[0]), str):
+        return sorted({str(target_of(sample)) for sample in samples})
+    return sorted(
+        {name for sample in samples for name in names_in(kind, target_of(sample))} if kind == "labels" else ()
+    )
 
 
 def numbered(kind: str, target: Any, numbers: Mapping[str, int]) -> Any:
@@ -171,14 +160,11 @@ def numbered(kind: str, target: Any, numbers: Mapping[str, int]) -> Any:
     """
     names = names_in(kind, target)
     if unknown := [name for name in names if name not in numbers]:
-        known = ", ".join(printable(name, most=40) for name in [*numbers][:12])
-        raise BadInput(
-            f"There is no class {printable(repr(unknown[0]), most=60)}. The classes are: {known}. Name it in the "
-            "setting `classes`, or see that the training samples have it."
-        )
-    if kind == "classes" and names:
-        return numbers[names[0]]
-    is_empty = kind == "labels" and isinstance(target, list | tuple | set | frozenset) and not target
-    if kind == "labels" and (names or (is_empty and numbers)):
-        return [float(name in set(names)) for name in numbers]
-    return target
+        what = f"There is no class {printable(repr(unknown[0]), most=60)}"
+        classes = ", ".join(printable(name, most=40) for name in [*numbers][:12])
+        advice = "Name it in the setting `classes`, or see that the training samples have it."
+        raise BadInput(f"{what}. The classes are: {classes}. {advice}")
+    if kind == "classes":
+        return numbers[names[0]] if names else target
+    is_empty = isinstance(target, list | tuple | set | frozenset) and not target
+    return [float(name in set(names)) for name in numbers] if names or (is_empty and numbers) else target

@@ -4,7 +4,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,32 +17,37 @@ Metric = str | Callable[[np.ndarray, np.ndarray], float]
 
 # Short name -> function of scikit-learn and its arguments. Without zero_division it warns of each class never guessed.
 _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "accuracy": ("accuracy_score", {}),
-    "balanced_accuracy": ("balanced_accuracy_score", {}),
+    "accuracy": ("accuracy_score", {}), "balanced_accuracy": ("balanced_accuracy_score", {}),
     **{
-        f"{average}_{short}": (name, {"average": average, "zero_division": 0})
-        for average in ("macro", "micro", "weighted")
-        for short, name in (("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score"))
+        f"{average}_{short}": (f"{short}_score", {"average": average, "zero_division": 0})
+        for average in ("macro", "micro", "weighted") for short in ("f1", "precision", "recall")
     },
-    "f1": ("f1_score", {"zero_division": 0}),
-    "precision": ("precision_score", {"zero_division": 0}),
-    "recall": ("recall_score", {"zero_division": 0}),
-    "mcc": ("matthews_corrcoef", {}),
-    "kappa": ("cohen_kappa_score", {}),
-    "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}),
-    "mse": ("mean_squared_error", {}),
-    "rmse": ("root_mean_squared_error", {}),
-    "mae": ("mean_absolute_error", {}),
-    "mape": ("mean_absolute_percentage_error", {}),
-    "rmsle": ("root_mean_squared_log_error", {}),
+    **{short: (f"{short}_score", {"zero_division": 0}) for short in ("f1", "precision", "recall")},
+    "mcc": ("matthews_corrcoef", {}), "kappa": ("cohen_kappa_score", {}),
+    "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}), "mse": ("mean_squared_error", {}),
+    "rmse": ("root_mean_squared_error", {}), "mae": ("mean_absolute_error", {}),
+    "mape": ("mean_absolute_percentage_error", {}), "rmsle": ("root_mean_squared_log_error", {}),
     "r2": ("r2_score", {}),
-}
+}  # fmt: skip
 # What needs a probability for each class
 _PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
 _NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")  # whose guesses count from 0
 # "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: its guide, 3.4
 _SMALLER = ("_error", "_loss", "_deviance")
 _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
+
+
+class Judged(NamedTuple):
+    """Targets and guesses, of (targets,), or (samples, numbers) with NaN where a target is unknown.
+
+    `counts` says how often each pair came; without it each came once. `shares` (targets, classes) are probabilities,
+    where a metric needs them.
+    """
+
+    true: np.ndarray
+    guess: np.ndarray
+    counts: np.ndarray | None = None
+    shares: np.ndarray | None = None
 
 
 def name_of(metric: Metric) -> str:
@@ -68,12 +73,13 @@ def needs_probabilities(metrics: Sequence[Metric]) -> bool:
 def check(metrics: Sequence[Metric], kind: str) -> None:
     """Raises BadInput for a name that scikit-learn does not have, or one that the targets have no answer to."""
     for metric in metrics:
-        if metric in _PROBABILITIES and kind == "labels" and metric not in ("roc_auc", "average_precision"):
-            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is 'labels'. Name roc_auc, say.")
-        if metric in _PROBABILITIES and kind == "numbers":
-            raise BadInput(f"The metric {metric!r} judges classes, and kind is 'numbers'. Name rmse, mae or r2.")
+        is_ranking = metric in ("roc_auc", "average_precision")
         if metric not in _PROBABILITIES:
             _function(metric)
+        elif kind == "numbers" or (kind == "labels" and not is_ranking):
+            judges = "classes" if kind == "numbers" else "one class a sample"
+            advice = "Name rmse, mae or r2." if kind == "numbers" else "Name roc_auc, say."
+            raise BadInput(f"The metric {metric!r} judges {judges}, and kind is {kind!r}. {advice}")
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
@@ -83,51 +89,39 @@ def can_weigh(metrics: Sequence[Metric]) -> bool:
     return len(names) == len(metrics) and all("sample_weight" in parameters for parameters in takes)
 
 
-def scores(
-    metrics: Sequence[Metric],
-    true: np.ndarray,
-    guess: np.ndarray,
-    shares: np.ndarray | None = None,
-    counts: np.ndarray | None = None,
-) -> dict[str, float]:
-    """Returns each metric of (targets,) truths and guesses, or of (samples, numbers), in which NaN is unknown.
+def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
+    """Returns each metric. Raises BadInput.
 
-    `shares` (targets, classes) are probabilities, and `counts` (targets,) how often each pair came, if not once. Of
-    several numbers a sample of which some are unknown, it is the mean of the metric over columns. Raises BadInput.
+    Of several numbers a sample of which some are unknown, it is the mean of the metric over columns.
     """
-    return {name_of(metric): _score(metric, true, guess, shares, counts) for metric in metrics}
 
-
-def _score(
-    metric: Metric, true: np.ndarray, guess: np.ndarray, shares: np.ndarray | None, counts: np.ndarray | None
-) -> float:
-    if callable(metric):
-        return _by_column(metric, true, guess)
-    try:
+    def score(metric: Metric) -> float:
+        true, guess, counts, shares = judged
         if metric in _PROBABILITIES:
             return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
-        if metric in _NOT_NEGATIVE:
-            guess = np.maximum(guess, 0)
-        weighed = {} if counts is None else {"sample_weight": counts}
-        return _by_column(partial(_function(metric), **weighed), true, guess)
-    except (ValueError, TypeError) as error:  # of scikit-learn, whose line says nothing to who named the metric
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(
-            f"The metric {metric!r} cannot judge these targets ({printable(why, most=300)}). Name another one in the "
-            "task's `metrics`, or write a function of (true, guess) there."
-        ) from error
+        weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}
+        guess, function = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess, _function(metric)
+        unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
+        if not unknown.any():
+            return float(function(true, guess, **weighed))
+        columns = zip(*(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True)
+        return float(np.mean([function(truth[known], value[known]) for truth, value, known in columns if known.any()]))
+
+    values = {}
+    for metric in metrics:
+        try:
+            values[name_of(metric)] = score(metric)
+        except (ValueError, TypeError) as error:
+            if callable(metric):
+                raise
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            advice = "Name another one in the task's `metrics`, or write a function of (true, guess) there."
+            what = f"The metric {metric!r} cannot judge these targets ({printable(why, most=300)})"
+            raise BadInput(f"{what}. {advice}") from error
+    return values
 
 
-def _by_column(judge: Callable[..., float], true: np.ndarray, guess: np.ndarray) -> float:
-    """Returns a score; where some of several numbers are unknown, its mean over the columns of what is known."""
-    unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
-    if not unknown.any():
-        return float(judge(true, guess))
-    columns = zip(*(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True)
-    return float(np.mean([judge(truth[known], guessed[known]) for truth, guessed, known in columns if known.any()]))
-
-
-def _function(metric: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
+def _function(metric: Metric) -> Callable[..., float]:
     if callable(metric):
         return metric
     from sklearn import metrics  # a second that a process which only loads data does not need
@@ -135,10 +129,10 @@ def _function(metric: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
     name, more = _GUESSES.get(metric, (metric, {}))
     function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
     if not callable(function) or isinstance(function, type):
-        known = [*_GUESSES, *_PROBABILITIES]
-        near = difflib.get_close_matches(metric, known, n=1) or ["accuracy"]
+        names = [*_GUESSES, *_PROBABILITIES]
+        near = difflib.get_close_matches(metric, names, n=1) or ["accuracy"]
         raise BadInput(
-            f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(known)}, every function of "
+            f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(names)}, every function of "
             "sklearn.metrics that takes truths and guesses, or a function of your own of (true, guess)."
         )
     return partial(function, **more)
@@ -174,15 +168,14 @@ def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[n
         often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
         return (often > 0.5).astype(np.int64), often
     counts = np.bincount(train, minlength=classes)
-    shares = np.broadcast_to(counts / counts.sum(), (number, len(counts)))
-    return np.full(number, counts.argmax()), shares
+    return np.full(number, counts.argmax()), np.broadcast_to(counts / counts.sum(), (number, len(counts)))
 
 
 def balanced(counts: np.ndarray, classes: int) -> np.ndarray:
     """Returns a weight for each class by how often it is a target: all classes weigh alike, a target 1 on average."""
     counts = np.pad(counts, (0, max(0, classes - len(counts))))
-    present = np.count_nonzero(counts)
-    return np.where(counts > 0, counts.sum() / (present * np.maximum(counts, 1)), 1.0).astype(np.float32)
+    weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return np.where(counts > 0, weights, 1.0).astype(np.float32)
 
 
 def mean_loss(mean: Tensor, batch: Batch, count: Callable[[Batch], Mapping[str, float]]) -> dict[str, Tensor]:
@@ -190,8 +183,8 @@ def mean_loss(mean: Tensor, batch: Batch, count: Callable[[Batch], Mapping[str, 
 
     `count` counts the targets that the mean was taken over, in one term.
     """
-    counted = count(batch)
-    if len(counted) != 1:
-        raise BadInput(f"mean_loss is for one term, and count() has {len(counted)}: {', '.join(map(repr, counted))}.")
-    term, number = next(iter(counted.items()))
+    counts = count(batch)
+    if len(counts) != 1:
+        raise BadInput(f"mean_loss is for one term, and count() has {len(counts)}: {', '.join(map(repr, counts))}.")
+    ((term, number),) = counts.items()
     return {term: mean * number if number else torch.zeros((), device=mean.device, requires_grad=True)}  # 0 / 0 is NaN

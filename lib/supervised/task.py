@@ -20,7 +20,6 @@ from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
 from lib.task import Batch, Task
 from lib.task.contract import to_write
-from lib.task.fingerprint import canonical
 from lib.task.loading import locate_data
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels"]
@@ -51,34 +50,32 @@ class Supervised(Task):
     def __init_subclass__(cls, **more: Any):
         """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
         super().__init_subclass__(**more)
-        given = vars(cls)
+        fields = vars(cls)
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
         if cls.balanced and cls.kind in _FLOATS:
             raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
-        if "metrics" not in given and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
+        if cls.kind == "numbers" and cls.metrics is Supervised.metrics:
             cls.metrics = ("rmse", "r2")
-        elif isinstance(given.get("metrics"), str) or callable(given.get("metrics")):
-            cls.metrics = (given["metrics"],)
-        if {"metrics", "kind"} & given.keys():
+        elif isinstance(metric := fields.get("metrics"), str) or callable(metric):
+            cls.metrics = (metric,)
+        if {"metrics", "kind"} & fields.keys():
             names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
             better = scoring.better(cls.metrics[0]) if cls.metrics else "min"
-            cls.selection = given.get("selection", (names[0], better))
+            cls.selection, cls.shown = fields.get("selection", (names[0], better)), fields.get("shown", names)
             if not cls.selection[1]:
-                raise BadInput(
-                    f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name. Write "
-                    f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}.'
-                )
-            cls.shown = given.get("shown", names)
+                what = f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name"
+                advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
+                raise BadInput(f"{what}. Write {advice}.")
 
-    def __init__(self, config: Any, source: Path | None = None):
+    def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
         self.settings = config.workload
         self._learned: dict[str, Any] | None = None
         self._width = 0  # of the outputs, once they were seen
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
         self._passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
-        self._tested: evaluation.Judged | None = None
+        self._tested: scoring.Judged | None = None
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
@@ -90,9 +87,7 @@ class Supervised(Task):
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`."""
-        raise to_write(
-            self, "batch(samples, training)", 'a dict of tensors, samples first, with the targets as "labels"'
-        )
+        raise to_write(self, "batch(samples, training)", 'tensors, samples first, with the targets as "labels"')
 
     def example(self) -> Any:
         """Returns one raw sample of the largest size that can occur. It reads no data."""
@@ -124,10 +119,10 @@ class Supervised(Task):
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
-        found = dict(self.parts)
+        samples = dict(self.parts)
         if self.kind in ("classes", "labels") and self.names:
-            parts.check_names(found, self.names)
-        return found
+            parts.check_names(samples, self.names)
+        return samples
 
     def describe_data(self) -> str:
         text = super().describe_data()
@@ -137,9 +132,8 @@ class Supervised(Task):
 
     @cached_property
     def _digest(self) -> str:
-        if self.source is not None:
-            return f"{self._files_hash} {parts.digest(self.parts)}"
-        return canonical([part.content() for part in self.parts.values()])
+        files = f"{self._files_hash} {parts.digest(self.parts)}" if self.source is not None else ""
+        return files or parts.content(self.parts)
 
     def fingerprint(self) -> str:
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
@@ -161,20 +155,17 @@ class Supervised(Task):
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
         batch, name = self.batch(samples, training), f"{type(self).__name__}.batch"
-        found = batch.get("labels") if isinstance(batch, Mapping) else None
-        if not isinstance(found, Tensor):
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
-        if self.kind == "labels" and bool(((found != 0) & (found != 1) & ~found.isnan()).any()):  # on the CPU
+        if self.kind == "labels" and bool(((labels != 0) & (labels != 1) & ~labels.isnan()).any()):  # on the CPU
             sentence = "a label is 1 where the sample has the class and 0 elsewhere; NaN: unknown."
             raise BadInput(f"With kind = 'labels' {sentence}")
-        if self.kind in _FLOATS:
-            return batch if found.is_floating_point() else {**batch, "labels": found.float()}
-        if found.is_floating_point() or found.is_complex():
-            raise BadInput(
-                f"{name} returned labels of {found.dtype}. Classes are whole numbers; or set kind = 'numbers', or "
-                "'labels' where a sample has any number of classes, each marked by 0 or 1."
-            )
-        return {**batch, "labels": found.long()}
+        is_float = labels.is_floating_point()
+        if is_float and self.kind not in _FLOATS:
+            what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers; or set kind = 'numbers'"
+            raise BadInput(f"{what}, or 'labels' where a sample has any number of classes, each marked by 0 or 1.")
+        return batch if is_float else {**batch, "labels": labels.float() if self.kind in _FLOATS else labels.long()}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self.example()
@@ -191,11 +182,9 @@ class Supervised(Task):
         names = self.known_names()
         is_unknown = not names and self._learned is None and not self._has_data()
         if is_unknown and names_in(self.kind, target_of(self.example())):
-            raise BadInput(
-                f"The names of the classes of {type(self).__name__} come from its training samples, and there is no "
-                "data here (data.dir). For a plan without data give the classes in a setting `classes`, in the order "
-                "of the model's outputs."
-            )
+            what = f"The names of the classes of {type(self).__name__} come from its training samples"
+            advice = "For a plan without data give the classes in a setting `classes`, in the order of the outputs."
+            raise BadInput(f"{what}, and there is no data here (data.dir). {advice}")
         return names
 
     def known_names(self) -> list[str]:
@@ -203,8 +192,8 @@ class Supervised(Task):
         return self._given_names() or list(self.learned().get("classes", []))
 
     def _given_names(self) -> list[str]:
-        given = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
-        return [*map(str, given)] if isinstance(given, tuple | list) else []
+        names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
+        return [*map(str, names)] if isinstance(names, tuple | list) else []
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -224,11 +213,10 @@ class Supervised(Task):
         if self._learned is None:  # in a plan, which is not handed the data
             data = None
             with contextlib.suppress(BadInput):
-                data = locate_data(self.config.data.dir, self.sentinels)  # type: ignore[arg-type]
+                data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
             self._learned = type(self)(self.config, data).learned() if data else None
-        if self._learned is None:  # a plan where there is no data: shapes count, and not values
-            return dict(self.learn([self.example()] * 2))
-        return self._learned
+        # in a plan where there is no data shapes count, and not values
+        return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
 
     def _has_data(self) -> bool:
         """Whether there is a source, or `read` needs none."""
@@ -245,10 +233,10 @@ class Supervised(Task):
         self._seen.clear()
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        found = self.placed(batch["labels"])
+        labels = self.placed(batch["labels"])
         if self._width and self.kind not in _FLOATS:
-            self._check_classes(found)
-        return {"loss": int(self.known(found).sum())}
+            self._check_classes(labels)
+        return {"loss": int(self.known(labels).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
@@ -268,37 +256,34 @@ class Supervised(Task):
             distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
             each = distance(outputs, labels.nan_to_num(), reduction="none")
             return torch.where(self.known(labels), each, 0.0).sum()
-        weights = self._weights(outputs) if self.balanced else None
+        weights = None
+        if self.balanced and outputs.is_meta:  # of a plan, which is made where there is no data
+            weights = torch.ones(outputs.shape[-1], device=outputs.device)
+        elif self.balanced:
+            if "weights of classes" not in self._seen:
+                self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), outputs.shape[-1])
+            weights = torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
         return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
-
-    def _weights(self, outputs: Tensor) -> Tensor:
-        if outputs.is_meta:  # of a plan, which is made where there is no data
-            return torch.ones(outputs.shape[-1], device=outputs.device)
-        if "weights of classes" not in self._seen:
-            self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), outputs.shape[-1])
-        return torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
 
     def matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns outputs in fp32 and labels in shapes that fit. Raises BadInput where they cannot."""
-        labels, name = self.placed(labels), f"{type(self).__name__}.outputs"
+        labels, advice = self.placed(labels), ""
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
-        shapes = f"{name} has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
         if self.kind == "numbers":
             if outputs.shape not in (labels.shape, (*labels.shape, 1)) and labels.shape != (*outputs.shape, 1):
-                raise BadInput(f"{shapes}. Return a number for each label.")
-            return outputs.float().reshape(labels.shape), labels
-        if self.kind == "labels":
+                advice = "Return a number for each label."
+        elif self.kind == "labels":
             if labels.dim() != 2 or outputs.shape != labels.shape:
-                raise BadInput(f"{shapes}. With kind = 'labels' both are (samples, classes): a score for each mark.")
-            return outputs.float(), labels
-        if outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
-            raise BadInput(
-                f"{shapes}. Return the labels' shape and one dimension more at the end: a score for each class."
-            )
-        if self._width != outputs.shape[-1] and not outputs.is_meta:
+                advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
+        elif outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
+            advice = "Return the labels' shape and one dimension more at the end: a score for each class."
+        elif self._width != outputs.shape[-1] and not outputs.is_meta:
             self._width = outputs.shape[-1]
             self._check_classes(labels)
-        return outputs.float(), labels
+        if advice:
+            shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
+            raise BadInput(f"{type(self).__name__}.outputs {shapes}. {advice}")
+        return outputs.float().reshape(labels.shape) if self.kind == "numbers" else outputs.float(), labels
 
     def placed(self, labels: Tensor) -> Tensor:
         """Returns those labels that the outputs are for."""
@@ -313,15 +298,13 @@ class Supervised(Task):
         least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
         most = max(most, len(self.known_names()) - 1)
         if least < 0 or most >= self._width:
-            raise BadInput(
-                f"The labels go from {least} to {most}, and the model has outputs for {self._width} classes, which are "
-                f"labelled 0 to {self._width - 1}. {IGNORED} is for no target."
-            )
+            what = f"The labels go from {least} to {most}, and the model has outputs for {self._width} classes"
+            raise BadInput(f"{what}, which are labelled 0 to {self._width - 1}. {IGNORED} is for no target.")
 
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if part not in self._seen:
-            self._seen[part] = evaluation.targets(self, self.parts[part])
+            self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
         return self._seen[part]
 
     def class_counts(self, part: str) -> np.ndarray:
@@ -363,7 +346,9 @@ class Supervised(Task):
         """Writes confusion.csv and plots/confusion.png, or plots/numbers.png, of the test; returns a row a class."""
         if self._tested is None:
             return ""
-        true, guess, counts = self._tested.known()
+        true, guess, counts, _ = self._tested
+        if self.kind == "numbers":  # (numbers) that are known
+            true, guess = true[~np.isnan(true)], guess[~np.isnan(true)]
         return result.write(self.kind, true, guess, self.names, max(self._width, len(self.names)), folder, counts)
 
     def read_new(self, source: Path) -> list[Any]:

@@ -56,7 +56,7 @@ def own_files(path: Path) -> OwnFiles:
             top, *inner = [part for part in ".".join(parts).split(".") if part] or [""]
             bases = [] if top in _NOT_BESIDE else [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
             pairs = [(base / "__init__.py", base.with_name(f"{base.name}.py")) for base in bases if base != folder]
-            beside = [file for pair in pairs if (file := next(filter(Path.is_file, pair), None))]
+            beside = [other for pair in pairs for other in [*filter(Path.is_file, pair)][:1]]
             files += [other for other in beside if other not in files]
             packages |= {top} if name.is_needed and not beside and top not in _NOT_BESIDE else set()
     return OwnFiles(folder, (path, *sorted(files[1:])), tuple(sorted(packages)))

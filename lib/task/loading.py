@@ -138,7 +138,7 @@ def load_task(config: Config) -> Task:
             "holds them all. A task of your own takes several with `several = True`; they are its `sources`."
         )
     paths = [locate_data(name, cls.sentinels) for name in names or [""]]
-    return cls(config, [path for path in paths if path is not None])
+    return cls(config, paths[0] if len(paths) == 1 else [path for path in paths if path is not None])
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:

@@ -32,8 +32,8 @@ from lib.training.groups import groups_of
 from lib.training.order import INITIALISE, Order, mix
 from lib.training.precision import autocast, choose_precision
 
+_SIZE = 4  # samples of a batch: two halves of two
 _SEED, _OTHER, _DRAWS = 11, 12, 8  # as many passes of a loss that draws have their means compared
-_MOST_SAMPLES = 2000  # of a whole split, which is evaluated if two batches alone raise an error
 _SEEDED = (
     "Draw from torch, np.random or random, which are seeded for each batch, not from a generator of your own, the "
     "system or the clock; change copies (.clone()), and keep no state between two calls."
@@ -90,7 +90,7 @@ class _Probe:
 
     def __init__(self, task: Task, config: Config, thorough: bool):
         self.task, self.config, self.thorough = task, config, thorough
-        self.name, self.device, self.size = type(task).__name__, memory.device(), 4  # samples: two halves of two
+        self.name, self.device = type(task).__name__, memory.device()
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
         self.learned: Mapping[str, Any] = {}
@@ -101,10 +101,9 @@ class _Probe:
     def train_set(self, sets: Mapping[str, Any]) -> Any:
         return data.subset(sets["train"], self.config.data.subset_ratio, self.config.seed)
 
-    def indices(self, dataset: Any, number: int = 0, size: int = 0) -> list[int]:
+    def indices(self, dataset: Any, number: int = 0, size: int = _SIZE) -> list[int]:
         """Returns the samples of a training batch, in the order of the run."""
-        order = dataclasses.replace(Order.of(dataset, self.config), effective_batch=size or self.size, slots=1)
-        return order.indices(number, 0)
+        return dataclasses.replace(Order.of(dataset, self.config), effective_batch=size, slots=1).indices(number, 0)
 
     def batch(self, dataset: Any, indices: Sequence[int], seed: int = _SEED, split: str = "train") -> Batch:
         """Collates samples as a slot with this seed does. Raises BadInput."""
@@ -127,12 +126,12 @@ class _Probe:
             return self.bare().model()
 
 
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], share: float = 0.0) -> bool:
+def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, share: float = 0.0) -> bool:
     """Compares tensors by name, element by element, to a share of their size; NaN equals NaN."""
-    return one.keys() == other.keys() and all(
-        (value.shape, value.dtype) == (other[name].shape, other[name].dtype)
-        and bool(torch.isclose(value, other[name], rtol=share, atol=0, equal_nan=True).all())
-        for name, value in one.items()
+    return first.keys() == second.keys() and all(
+        (value.shape, value.dtype) == (second[name].shape, second[name].dtype)
+        and bool(torch.isclose(value, second[name], rtol=share, atol=0, equal_nan=True).all())
+        for name, value in first.items()
     )
 
 
@@ -147,12 +146,11 @@ def _data(probe: _Probe) -> Sequence[str]:
         if task.describe_data() and task.fingerprint() != task.fingerprint():
             raise BadInput(f"{name}.fingerprint() differs each time, so no run could be resumed. Hash what files hold.")
     train_set = probe.train_set(probe.sets)
-    probe.config, _ = resolve_lengths(probe.config, len(train_set))
-    task.config = probe.config
+    task.config = probe.config = resolve_lengths(probe.config, len(train_set))[0]
     for split in SPLITS:
         probe.batch(probe.sets[split], [0, len(probe.sets[split]) - 1], _SEED, split)
     # the last one has another size, which tells samples from classes
-    for number, size in enumerate((probe.size, probe.size, probe.size + 1)):
+    for number, size in enumerate((_SIZE, _SIZE, _SIZE + 1)):
         batch = probe.batch(train_set, probe.indices(train_set, number * 7, size), _SEED + number)
         with naming(f"{name}.collate()", "Return tensors by name: a dict."):
             data.check_samples(batch)
@@ -178,49 +176,37 @@ def _repeats(probe: _Probe) -> Iterator[str]:
             learned.take(task, None)
             again, fingerprint = returned.checked_datasets(task), task.fingerprint()
         probe.batch(probe.train_set(again), indices[::-1], _OTHER)
-        if fingerprint != probe.task.fingerprint() or any(_differ(probe, again, split, indices) for split in SPLITS):
+        differs = fingerprint != probe.task.fingerprint()
+        for split in SPLITS:
+            old, new = (probe.train_set(sets) if split == "train" else sets[split] for sets in (probe.sets, again))
+            spread = [number * (len(old) - 1) // (_SIZE - 1) for number in range(_SIZE)]
+            places = indices if split == "train" else spread
+            differs = differs or len(old) != len(new)
+            differs = differs or not _same(*(probe.batch(each, places, _SEED, split) for each in (old, new)))
+        if differs:
             yield f"{probe.name}.datasets() or fingerprint() {_AGAIN}"
 
 
-def _differ(probe: _Probe, again: Mapping[str, Any], split: str, indices: Sequence[int]) -> bool:
-    old, new = (probe.train_set(sets) if split == "train" else sets[split] for sets in (probe.sets, again))
-    indices = indices if split == "train" else _spread(len(old), probe.size)
-    batches = [probe.batch(each, indices, _SEED, split) for each in (old, new) if len(old) == len(new)]
-    return not batches or not _same(batches[0], batches[1])
-
-
-def _spread(length: int, size: int) -> list[int]:  # from the whole range of a data set, which may be shorter
-    return [number * (length - 1) // max(1, size - 1) for number in range(size)]
-
-
 def _splits(probe: _Probe) -> Sequence[str]:
-    """Doubts a split that shares samples with another one: by their texts, else by the first and last ones."""
+    """Doubts a split of which texts are in another one; other samples are not compared."""
     for one, other in itertools.combinations(SPLITS, 2):
         first, second = probe.sets[one], probe.sets[other]
         try:
             texts = {*first.texts()}
             number = sum(text in texts for text in second.texts())
         except (AttributeError, BadInput):  # of a data set that has no texts
-            number = len(second) * _overlap(probe, *sorted((first, second), key=len))
+            continue
         if number:
             share = f"{number:,} of the {len(second):,} samples of {other!r} in {one!r} too"
             probe.doubts.append(f"{probe.name}.datasets() has {share}. Split them: lib.supervised.split does.")
     return ()
 
 
-def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
-    if len(shorter) < len(longer) and isinstance(shorter[0], int):
-        return False  # numbers from which samples are made begin at 0 in many a set
-    indices = _spread(len(shorter), probe.size)
-    ends = ([index + shift for index in indices] for shift in (0, len(longer) - len(shorter)))
-    return any(_same(probe.batch(shorter, indices), probe.batch(longer, end)) for end in ends)
-
-
 def _example(probe: _Probe) -> Iterator[str]:
     """Compares `example_batch` with real batches: as large, of the same types."""
     name, bare = f"{probe.name}.example_batch()", probe.bare()
     with put_back(), naming(name, "It makes a batch of the largest shape without reading data."):
-        example = bare.example_batch(probe.size, torch.device("cpu"))
+        example = bare.example_batch(_SIZE, torch.device("cpu"))
     for key, real in probe.batches[0].items():
         value = example.get(key, torch.empty(0))
         pairs = zip(value.shape, real.shape, strict=False)
@@ -253,8 +239,7 @@ def _loss(probe: _Probe) -> Iterator[str]:
         with naming(f"{probe.name}.term_weights()", "The trainer calls it for every step, from 0 to the last."):
             returned.check_terms(task, counts, task.term_weights(step), counts)
     probe.model.train()
-    one, other = _passes(probe, batch, counts, [_SEED, _SEED])
-    if not _same(one, other, 1e-4):
+    if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), share=1e-4):
         yield f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch. {_SEEDED}"
         return
     if any(counts.values()):
@@ -297,7 +282,7 @@ def _passes(probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Seq
 
 
 def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> Iterator[str]:
-    """Back-propagates once: every trained parameter should get a gradient, and a finite one."""
+    """Back-propagates once: every trained parameter should get a gradient."""
     due = [value / counts[term] for term, value in sums.items() if counts[term] and value.requires_grad]
     if not due:
         yield f"{probe.name}.loss() has no gradient: no .item(), .detach(), .numpy() or torch.no_grad() on the way."
@@ -312,27 +297,25 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
             f"{len(missing)} of {len(gradients)} trained parameters, such as {missing[0]!r}, get no gradient from a "
             f"batch. Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
         )
-    if bad := [name for name, value in gradients.items() if value is not None and not value.isfinite().all()]:
-        yield f"{probe.name}.loss() gives {bad[0]!r} an infinite gradient or NaN. Look for sqrt, log or a norm at zero."
 
 
 def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> Iterator[str]:
     """Compares counts and losses of a batch with the sums over its halves; of losses that draw, their means."""
-    halves = list(data.micro_batches(batch, probe.size // 2))
+    halves = list(data.micro_batches(batch, _SIZE // 2))
     summed = add_counts(map(probe.task.count, halves))
     if wrong := [term for term in counts if not math.isclose(counts[term], summed.get(term, 0), rel_tol=1e-4)]:
         yield f"{probe.name}.count() of {wrong[0]!r} is not the sum over a batch's halves. Count each sample by itself."
         return
     pieces = enumerate((batch, *halves))
-    whole, *parts = (_passes(probe, piece, counts, range(seed, 3 * _DRAWS, 3)) for seed, piece in pieces)
+    passes = [_passes(probe, piece, counts, range(seed, 3 * _DRAWS, 3)) for seed, piece in pieces]
     for term in filter(counts.get, counts):
-        one, *each = (torch.stack([sums[term] for sums in passes]).double() for passes in (whole, *parts))  # (draws)
-        other = torch.stack(each).sum(0)
-        error = float(((one.var() + other.var()) / _DRAWS).sqrt())
-        if abs(float(one.mean() - other.mean())) > 0.02 * abs(float(other.mean())) + 6 * error + 1e-12:
+        whole, *parts = (torch.stack([sums[term] for sums in each]).double() for each in passes)  # (draws) each
+        both = torch.stack(parts).sum(0)
+        error = float(((whole.var() + both.var()) / _DRAWS).sqrt())
+        if abs(float(whole.mean() - both.mean())) > 0.02 * abs(float(both.mean())) + 6 * error + 1e-12:
             yield (
-                f"{probe.name}.loss() gives {float(one.mean()):.5g} as {term!r} of a batch, and "
-                f"{float(other.mean()):.5g} for its halves together. It is a mean, where a sum is due "
+                f"{probe.name}.loss() gives {float(whole.mean()):.5g} as {term!r} of a batch, and "
+                f"{float(both.mean()):.5g} for its halves together. It is a mean, where a sum is due "
                 "(reduction='sum', or the mean times its count), or samples see each other (broadcast shapes such as "
                 "(n, 1) and (n), negatives of the same batch)."
             )
@@ -350,38 +333,26 @@ def _evaluation(probe: _Probe) -> Iterator[str]:
     """Evaluates validation and test: the metric of `selection`, the same ones again, and the model as it was."""
     name, metric = f"{probe.name}.evaluate()", probe.task.selection[0]
     probe.model.eval()
-    versions = [value._version for value in probe.model.parameters()]
+
+    def evaluated(kind: type[EvaluationLoader], size: int) -> dict[str, float]:
+        loader = kind(probe.task, probe.sets[split], size, probe.device, step=0)
+        with seeded_draws(_SEED), torch.inference_mode(), naming(f"{name} of {split} samples"):
+            return returned.checked_scores(probe.task, probe.task.evaluate(probe.model, loader))
+
     for split in ("validation", "test"):
         try:
-            probe.scores = _scored(probe, split)
+            probe.scores, again = evaluated(_Few, _SIZE), evaluated(_Few, _SIZE)
         except BadInput as error:
-            yield str(error)
-        if not math.isfinite(probe.scores.get(metric, 0)):
+            if error.__cause__ is None:  # no error of the task's code
+                raise
+            probe.scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
+        for key, value in probe.scores.items():
+            if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
+                yield f"{name} gives another {key!r} of the same samples. {_SEEDED}"
+        if not math.isfinite(probe.scores[metric]):
             probe.doubts.append(f"{name} gives {probe.scores[metric]} as {metric!r} of a few samples of {split}.")
     if any(module.training for module in probe.model.modules()):
         yield f"{name} leaves the model in training mode, which changes the scores. Take out model.train()."
-    if versions != [value._version for value in probe.model.parameters()]:
-        yield f"{name} changes weights of the model. It must leave the model as it was."
-
-
-def _scored(probe: _Probe, split: str) -> dict[str, float]:
-    """Evaluates a few samples twice, or a whole small split where a few raise an error."""
-    dataset, few = probe.sets[split], _Few(probe.task, probe.sets[split], probe.size, probe.device, step=0)
-    try:
-        scores, again = (_evaluated(probe, few, split) for _ in range(2))
-    except BadInput as error:
-        if error.__cause__ is None or len(dataset) > _MOST_SAMPLES:
-            raise
-        return _evaluated(probe, EvaluationLoader(probe.task, dataset, 32, probe.device, step=0), split)
-    for key, value in scores.items():
-        if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
-            raise BadInput(f"{probe.name}.evaluate() gives another {key!r} of the same samples. {_SEEDED}")
-    return scores
-
-
-def _evaluated(probe: _Probe, loader: EvaluationLoader, split: str) -> dict[str, float]:
-    with seeded_draws(_SEED), torch.inference_mode(), naming(f"{probe.name}.evaluate() of {split} samples"):
-        return returned.checked_scores(probe.task, probe.task.evaluate(probe.model, loader))
 
 
 def _baseline(probe: _Probe) -> Iterator[str]:

@@ -27,6 +27,10 @@ from lib.training.draws import alone, put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
+_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
+Stop = Callable[[], object]
+Note = Callable[[str], None]
+STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
 
 
 class _SlotBatches(Dataset):
@@ -53,8 +57,8 @@ def train_batches(
     order: Order,
     steps: range,
     options: Data,
-    must_stop: Callable[[], object] = lambda: None,
-    note: Callable[[str], None] = print,
+    must_stop: Stop = lambda: None,
+    note: Note = print,
 ) -> Iterator[tuple[int, list[Batch]]]:
     """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
 
@@ -72,82 +76,68 @@ def train_batches(
         yield step, batch
 
 
-def _loaded(
-    batches: _SlotBatches, count: int, options: Data, must_stop: Callable[[], object], note: Callable[[str], None]
-) -> Iterator[Batch]:
+def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
-    done, pins = 0, options.pin_memory and torch.cuda.is_available()
-    sent = workers.Sent(batches, batches.task.config.task) if options.num_workers else None
-    while sent and options.num_workers and done < count:
+    done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
+    sent = workers.Sent(batches, batches.task.config.task) if number else None
+    while sent and number and done < count:
         slots: Any = ()
         try:
-            slots = iter(_loader(sent, range(done, count), options, pins))
+            workers.start_server()
+            loader = DataLoader(
+                sent,  # type: ignore[arg-type]
+                batch_size=None,
+                sampler=range(done, count),
+                num_workers=number,
+                prefetch_factor=options.prefetch_factor,
+                pin_memory=pins,
+                timeout=_SLICE,
+                collate_fn=workers.share,
+                multiprocessing_context=workers.context,
+                worker_init_fn=workers.end_with_parent,
+                generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
+            )
+            slots = iter(loader)
             for batch in workers.waiting(slots, must_stop, note):
                 yield batch
                 done += 1
             return
         except (RuntimeError, OSError, EOFError) as error:
-            loss = workers.loss_of(slots, error)
-        options = dataclasses.replace(options, num_workers=options.num_workers // 2)
-        note(
-            f"A process that loads data {loss}. From here on data.num_workers is {options.num_workers} (0 loads in the "
-            "training process). No result changes. Lower it for the next run."
-        )
-    for number in range(done, count):
+            loss, number = workers.loss_of(slots, error), number // 2
+        advice = "(0 loads in the training process). No result changes. Lower it for the next run."
+        note(f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}")
+    for place in range(done, count):
         with alone:
-            batch = batches[number]
+            batch = batches[place]
         yield pin_memory(batch) if pins else batch
 
 
-def _loader(sent: workers.Sent, numbers: range, options: Data, pins: bool) -> DataLoader:
-    workers.start_server()
-    return DataLoader(
-        sent,  # type: ignore[arg-type]
-        batch_size=None,
-        sampler=numbers,
-        num_workers=options.num_workers,
-        prefetch_factor=options.prefetch_factor,
-        pin_memory=pins,
-        timeout=_SLICE,
-        collate_fn=workers.share,
-        multiprocessing_context=workers.context,
-        worker_init_fn=workers.end_with_parent,
-        generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
-    )
-
-
-def limit_workers(task: Task, dataset: Any, options: Data) -> tuple[Data, str]:
-    """Caps `num_workers` at this process's share of the CPUs; returns the options and a sentence, empty if they fit.
+def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
+    """Returns the options with `num_workers` at most this process's share of the CPUs; notes a change.
 
     There are no workers where task or data set cannot be sent to them.
     """
     if not options.num_workers:
-        return options, ""
-    if what := _unsendable(task, dataset):
-        return dataclasses.replace(options, num_workers=0), (
-            f"data.num_workers is {options.num_workers}, but what loads the data cannot be sent to another process: "
-            f"{what}. The training process loads the data. No result changes. To use workers, open or make such a "
-            "thing where it is first used, and leave it out in __getstate__."
+        return options
+    changed = f"data.num_workers is {options.num_workers}, but"
+    if reason := workers.unsendable(task, dataset):
+        note(
+            f"{changed} what loads the data cannot be sent to another process: {reason}. The training process loads "
+            "the data. No result changes. To use workers, open or make such a thing where it is first used, and leave "
+            "it out in __getstate__."
         )
+        return dataclasses.replace(options, num_workers=0)
     workers.start_server()
-    most = hardware.cpus_per_process(ranks.local_world())
-    if most >= options.num_workers:
-        return options, ""
-    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
-    sentence = f"data.num_workers is {options.num_workers}, but {why}: {most} load data. No result changes."
-    return dataclasses.replace(options, num_workers=most), sentence
-
-
-def _unsendable(task: Task, dataset: Any) -> str:
-    return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
+    if (most := hardware.cpus_per_process(ranks.local_world())) >= options.num_workers:
+        return options
+    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es): {most} load data. No result changes."
+    note(f"{changed} {why}")
+    return dataclasses.replace(options, num_workers=most)
 
 
 def most_workers(task: Task, dataset: Any) -> int:
     """Returns the most loader workers that `limit_workers` lets a process have."""
-    return 0 if _unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
-
-
-_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
+    return 0 if workers.unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
 
 
 def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
@@ -156,9 +146,6 @@ def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
         begin = time.perf_counter()
         task.collate([dataset[i] for i in range(min(slot_size, len(dataset)))], torch.Generator())
         return time.perf_counter() - begin < _WAY_SECONDS
-
-
-STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
 
 
 def share(ratio: float | str) -> float:
@@ -171,14 +158,12 @@ def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
 
     A data set with a method `subset(share, seed)` chooses itself: whole documents, say.
     """
-    ratio = share(ratio)
-    if ratio >= 1:
+    if (ratio := share(ratio)) >= 1:
         return dataset
-    if callable(own := getattr(dataset, "subset", None)):
-        return own(ratio, seed)
-    keep = max(1, round(len(dataset) * ratio))
-    chosen = permutation(mix(SUBSET, seed), 0, len(dataset))[:keep]
-    return Subset(dataset, sorted(chosen.tolist()))
+    if callable(choose := getattr(dataset, "subset", None)):
+        return choose(ratio, seed)
+    shuffled = permutation(mix(SUBSET, seed), 0, len(dataset))
+    return Subset(dataset, sorted(shuffled[: max(1, round(len(dataset) * ratio))].tolist()))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -195,30 +180,26 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]
             yield to_device(batch, device)
         return
     stream = _copy_stream(device) if device.type == "cuda" else None
-    ahead = None
+    ahead: tuple[Batch, Any] | None = None
     for batch in itertools.chain(batches, [None]):
         coming = None
         if batch:
             with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
                 coming = to_device(batch, device), stream.record_event() if stream else None
         if ahead:
-            yield _arrived(*ahead)
+            batch, copied = ahead  # another name would hold the batch while the next one is copied
+            if copied:
+                computing = torch.cuda.current_stream()
+                computing.wait_event(copied)
+                for value in batch.values():
+                    value.record_stream(computing)  # its memory is not given away while `computing` reads it
+            yield batch
         ahead = coming
 
 
 @functools.cache  # a stream has memory of its own in the allocator
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
-
-
-def _arrived(batch: Batch, copied: torch.cuda.Event | None) -> Batch:
-    """Returns the batch once the computing stream is sure to find it copied."""
-    if copied:
-        computing = torch.cuda.current_stream()
-        computing.wait_event(copied)
-        for value in batch.values():
-            value.record_stream(computing)  # its memory is not given away while `computing` reads it
-    return batch
 
 
 def size_of(batch: Batch) -> int:
@@ -231,30 +212,27 @@ def check_samples(batch: Batch) -> None:
 
     The batch's size is the one that most of its tensors agree on, and of equally many the first.
     """
-    known = {value.shape[0] if type(value) is Tensor and value.dim() else -1 for value in batch.values()}
-    if len(known) == 1 and -1 not in known:
+    lengths = {value.shape[0] if type(value) is Tensor and value.dim() else -1 for value in batch.values()}
+    if len(lengths) == 1 and -1 not in lengths:
         return  # the usual case
     sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
     if not sizes:
         raise BadInput("The batch has no tensors with samples. Task.collate must return a mapping of name to tensor.")
     size = sizes.most_common(1)[0][0]
     for name, value in batch.items():
-        if not isinstance(value, Tensor):
-            what = f"a value {name!r} of type {type(value).__name__}"
-        elif not value.dim() or len(value) != size:
-            what = f"a tensor {name!r} of shape {tuple(value.shape)}"
-        else:
-            continue
-        raise BadInput(
-            f"A batch of {size} samples has {what}. It is cut into micro-batches along the samples, so Task.collate "
-            f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep it in the task."
-        )
+        if not isinstance(value, Tensor) or not value.dim() or len(value) != size:
+            shape = f" and shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+            raise BadInput(
+                f"A batch of {size} samples has {name!r} of type {type(value).__name__}{shape}. It is cut into "
+                f"micro-batches along the samples, so Task.collate must return tensors of shape ({size}, ...) alone. "
+                "Repeat it for each sample, or keep it in the task."
+            )
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
     """Yields slices of at most `most` samples."""
-    if size_of(batch) <= most:
+    if (size := size_of(batch)) <= most:
         yield batch
         return
-    for first in range(0, size_of(batch), most):
+    for first in range(0, size, most):
         yield {name: value[first : first + most] for name, value in batch.items()}

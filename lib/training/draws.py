@@ -1,4 +1,4 @@
-"""Random draws of a person's code from the generators that a process has anyway: torch's, NumPy's and Python's.
+"""Random draws of a user's code from the generators that a process has anyway: torch's, NumPy's and Python's.
 
 torchvision, albumentations and most transforms draw from these. Seeded for each slot of each step, they have no
 history: a resumed run sees the samples that it would have seen. So it is for each micro-batch of a step and
@@ -9,12 +9,11 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 
-from lib.training.order import DRAWS, begun, mix, seed_generators
+from lib.training.order import DRAWS, begun, mix
 
 _DRAWS = begun(DRAWS)
 alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
@@ -34,53 +33,33 @@ def seed_draws(seed: int) -> None:
 
 def seed_all(seed: int, device: torch.device) -> None:
     """Seeds the three generators and the device's, for what a model or a loss draws; it takes 15 microseconds."""
-    seed_generators(seed, device)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 150
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
     np.random.seed(mix(seed, start=_DRAWS) >> 31)
     random.seed(seed)
 
 
 @contextlib.contextmanager
-def put_back_all(device: torch.device) -> Iterator[None]:
-    """Leaves the three generators and the device's after the block as they were before it.
+def put_back(device: torch.device | None = None) -> Iterator[None]:
+    """Leaves the three generators, and with a `device` its own, after the block as they were before it.
 
-    Unlike `put_back` it makes no other thread wait, so that the block may load samples in threads of its own.
+    Without a device other threads wait, so the block must not load samples in threads of its own. NumPy takes most of
+    its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
     """
-    former, own = _states(), _of_device(device)
-    states = [generator.get_state() for generator in own]
-    try:
-        yield
-    finally:
-        _set_states(former)
-        for generator, state in zip(own, states, strict=True):
-            generator.set_state(state)
-
-
-def _of_device(device: torch.device) -> list[torch.Generator]:
-    return [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
-
-
-def _states() -> tuple[Any, Any, Any]:
-    return torch.default_generator.get_state(), np.random.get_state(legacy=False), random.getstate()
-
-
-def _set_states(states: tuple[Any, Any, Any]) -> None:
-    torch.default_generator.set_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])
-
-
-@contextlib.contextmanager
-def put_back() -> Iterator[None]:
-    """Leaves the three generators after the block as they were before it.
-
-    NumPy takes most of its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
-    """
-    with alone:
-        former = _states()
+    generators = [torch.default_generator]
+    if device and device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    with contextlib.nullcontext() if device else alone:
+        states = [generator.get_state() for generator in generators]
+        of_numpy, of_python = np.random.get_state(legacy=False), random.getstate()
         try:
             yield
         finally:
-            _set_states(former)
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
 
 
 @contextlib.contextmanager

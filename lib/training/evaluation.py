@@ -16,7 +16,7 @@ from lib.report.progress import Progress, Remaining, Within, working
 from lib.task import Batch, Task, checked_numbers, checked_scores
 from lib.text import listed
 from lib.training.data import check_samples, micro_batches, to_device
-from lib.training.draws import put_back_all, seed_all, seeded_draws
+from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -39,7 +39,7 @@ class EvaluationLoader:
         batch_size: int,
         device: torch.device,
         seed: int = 0,
-        on_batch: Callable[[int, int], None] | None = None,
+        on_batch: Callable[[int, int], None] = lambda done, total: None,
         most: int = 0,
         step: int | None = None,
     ):
@@ -64,8 +64,7 @@ class EvaluationLoader:
                     seed_all(mix(EVALUATE, self.seed, self.step, first + number * self.most), self.device)
                 yield to_device(part, self.device)
                 done += 1
-                if self.on_batch:
-                    self.on_batch(done, len(self))
+                self.on_batch(done, len(self))
 
 
 def evaluate(
@@ -73,28 +72,28 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the task's metrics on a data set, without gradients and in the run's precision.
 
-    Every rank evaluates the whole data set: a task's metrics are no sums that could be put together from parts, so
-    dividing it would change figures with the number of ranks. It takes as long as on one card, and the first rank's
-    scores count. Its draws follow from the seed, the step and the samples, so a test that is repeated gives the same.
-
-    Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
-    TrainingFailed where a single sample does not fit.
+    Every rank evaluates the whole data set, because metrics are no sums that could be put together from parts; the
+    first rank's scores count. Draws follow from the seed, the step and the samples. Where memory runs out the whole
+    evaluation is repeated with half as many samples at once: no metric changes. Raises TrainingFailed where a single
+    sample does not fit.
     """
-    own = config.data.evaluation_batch
-    collated = own or micro_batch_of(config.training)  # whatever fits, padding and draws stay the same
-    on_batch = _shown_in(progress) if progress else None
+    collated = config.data.evaluation_batch or micro_batch_of(config.training)  # padding and draws follow from it
+    remaining = Remaining()
+
+    def show(done: int, total: int) -> None:
+        if progress:
+            progress.update(done, total, partial(remaining.text, "batches evaluated", done, total))
+
     task.step = state.step
     state.model.eval()
     tried: list[int] = []
     while True:
-        most = state.evaluation_batch or own or state.micro_batch
-        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most, state.step)
+        most = state.evaluation_batch or config.data.evaluation_batch or state.micro_batch
+        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, show, most, state.step)
         scores = None
         try:
             without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
-            with (
-                put_back_all(state.device), state.averaged(), without_gradients, autocast(state.precision, state.device)
-            ):  # fmt: skip
+            with put_back(state.device), state.averaged(), without_gradients, autocast(state.precision, state.device):
                 seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)  # before the first sample
                 scores = checked_scores(task, task.evaluate(state.model, loader))
         except Exception as error:
@@ -107,15 +106,6 @@ def evaluate(
             return ranks.from_first(scores)
         tried.append(loader.most)
         _halve_evaluation_batch(state, tried)
-
-
-def _shown_in(progress: Progress | Within) -> Callable[[int, int], None]:
-    remaining = Remaining()
-
-    def show(done: int, total: int) -> None:
-        progress.update(done, total, partial(remaining.text, "batches evaluated", done, total))
-
-    return show
 
 
 def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
@@ -144,7 +134,7 @@ def baseline_of(task: Task) -> dict[str, float]:
         # what it draws is the same each time
         with working("Scoring the trivial baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
             _baselines[task] = checked_numbers(task, "baseline", task.baseline())
-    return dict(_baselines[task])
+    return known_baseline(task)
 
 
 def known_baseline(task: Task) -> dict[str, float]:

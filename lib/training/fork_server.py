@@ -11,23 +11,14 @@ from functools import partial
 
 from lib.config import environment
 
-
-def _prepare(starter: int) -> None:
-    """Ends this process with the one that started it, and each worker with this one; an interrupt is for neither.
-
-    To Linux the starter is a thread: where that ends before its process, the next training starts another server.
-    """
+if sys.argv[0] == "-c" and os.environ.get(environment.FORK_SERVER) == str(os.getppid()):
+    # It ends with the process that started it, and each worker with it; an interrupt is for neither. To Linux the
+    # starter is a thread: where that ends before its process, the next training starts another server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
     from lib import ranks
 
-    ranks.die_with(starter)
+    ranks.die_with(os.getppid())
     os.register_at_fork(after_in_child=partial(ranks.die_with, os.getpid()))
-
     import lib.training.data  # noqa: F401  and with it torch and NumPy
 
     gc.freeze()  # a collection in a worker would write to, and so copy, the memory that all of them share
-
-
-if sys.argv[0] == "-c" and os.environ.get(environment.FORK_SERVER) == str(os.getppid()):
-    _prepare(os.getppid())

@@ -33,8 +33,7 @@ _HARMLESS = (
     "data.prefetch_factor", "data.pin_memory", "training.smoke_steps", "training.stop_after_evaluations",
     "tracking.",
 )  # fmt: skip
-
-# Of the machine: it changes bits, and nothing that a person chose.
+# Of the machine: it changes bits, and nothing that a user chose.
 _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
 # How a run is computed and how long it is, not what it learns from: a warning. Any other difference is an edit.
 _COMPUTED = (
@@ -42,7 +41,6 @@ _COMPUTED = (
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.cudnn_benchmark",
     "training.compile", "training.fully_shard", "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
-_CODE = ("code of lib", "code of the task")  # none in what an earlier version saved
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
 
 
@@ -74,13 +72,13 @@ def _values(config: Config) -> dict[str, Any]:
 def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
     """Returns a digest of what lib trains with, and one of the task's source with the files that its settings name."""
     lib = Path(__file__).resolve().parents[1]
-    trains = [path for pattern in _TRAINS for path in sorted(lib.glob(pattern))]
+    of_lib = {"code of lib": _digest(path for pattern in _TRAINS for path in sorted(lib.glob(pattern)))}
     source = Path(getattr(sys.modules.get(task.__module__), "__file__", None) or "").resolve()
     if not source.is_file():  # a class that was typed into a notebook
-        return {"code of lib": _digest(trains)}
+        return of_lib
     package = WORKLOADS / source.relative_to(WORKLOADS).parts[0] if WORKLOADS in source.parents else None
     files = sorted(package.rglob("*.py")) if package else [*own_files(source).files, *named]
-    return {"code of lib": _digest(trains), "code of the task": _digest(files)}
+    return {**of_lib, "code of the task": _digest(files)}
 
 
 def _digest(files: Iterable[Path]) -> str:
@@ -99,19 +97,24 @@ def check(
     line to write, where settings, code of the task or data differ: the weights would not be those of this run.
     `accepted` is the beginning of the keys that may differ all the same, in everything but the order of the samples.
     """
-    saved = {**{key: value for key, value in _defaults().items() if key in now}, **saved}
-    left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
-    saved, now = _portable(saved), _portable(now)
-    keys = [key for key in {**saved, **now} if key not in left_out]
-    different = [key for key in keys if saved.get(key) != now.get(key)]
+    saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
+    now = _portable(now)
+    left_out = {*REMOVED, *(_MACHINE if is_completed else ())}
+    different = [key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)]
     other_samples = [key for key in _REFUSED if key in different]
     is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
-    computed = (key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
-    allowed = (*computed, *(() if accepted is None else (accepted,)))
-    edited = [key for key in different if not key.startswith(allowed)]
-    if refused := other_samples or edited:
+    allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
+    allowed += () if accepted is None else (accepted,)
+    if refused := other_samples or [key for key in different if not key.startswith(allowed)]:
         is_not = "was completed with another" if is_completed else "cannot be resumed with this"
-        ways = _ways(run, can_accept=not other_samples)
+        free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
+        line, where, yes = "--set {}={}", "on the command line", "true"
+        if machine_platform.in_notebook():
+            line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
+        ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
+        if not other_samples:
+            ways += "\nTo keep the trained weights and continue with the changes:\n  "
+            ways += line.format("run.accept_changes", yes)
         raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(refused, saved, now)}\n{ways}")
     if not different:
         return ""
@@ -119,17 +122,9 @@ def check(
     return f"The run {outcome}, because these differ:\n{_table(different, saved, now)}"
 
 
-def _ways(run: Path, can_accept: bool) -> str:
-    """Returns the lines that a user writes to train an edited run; `can_accept`: also the one to continue the old."""
-    free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
-    line, where, yes = "--set {}={}", "on the command line", "true"
-    if machine_platform.in_notebook():
-        line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
-    ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
-    if can_accept:
-        ways += "\nTo keep the trained weights and continue with the changes:\n  "
-        ways += line.format("run.accept_changes", yes)
-    return ways
+def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    shown = ((printable(key), printable(saved.get(key, "-")), printable(now.get(key, "-"))) for key in keys)
+    return textwrap.indent(aligned([("", "saved", "now"), *shown], left={0, 1, 2}), "  ")
 
 
 def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,24 +147,11 @@ def _defaults() -> dict[str, Any]:
 
 def check_settings(saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None) -> None:
     """Does what `check` does for a completed run, without its data: lengths in epochs are not compared."""
-    values = _values(config)
-    in_epochs = {key for key, value in values.items() if key.endswith("epochs") and value}
-    unknown = in_epochs | {_in_steps(key) for key in in_epochs}
-    keys = {key for key in values if not key.startswith(_HARMLESS)} - unknown | set(_CODE)
-    now = values | _code(find_task(config.task), tuple(named_files(config).values()))
-    check(
-        {key: value for key, value in saved.items() if key in keys},
-        {key: value for key, value in now.items() if key in keys},
-        run, is_completed=True, accepted=accepted,
-    )  # fmt: skip
-
-
-def _in_steps(key: str) -> str:
-    section, dot, name = key.rpartition(".")
-    return f"{section}{dot}{other_unit(name)}"
-
-
-def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    shown = ((printable(key), printable(saved.get(key, "-")), printable(now.get(key, "-"))) for key in keys)
-    rows = [("", "saved", "now"), *shown]
-    return textwrap.indent(aligned(rows, left={0, 1, 2}), "  ")
+    now = _values(config) | _code(find_task(config.task), tuple(named_files(config).values()))
+    unknown = set()
+    for key in (key for key, value in now.items() if key.endswith("epochs") and value):
+        section, dot, name = key.rpartition(".")
+        unknown |= {key, f"{section}{dot}{other_unit(name)}"}
+    keys = {key for key in now if not key.startswith(_HARMLESS)} - unknown
+    saved, now = ({key: value for key, value in side.items() if key in keys} for side in (saved, now))
+    check(saved, now, run, is_completed=True, accepted=accepted)

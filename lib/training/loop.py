@@ -6,7 +6,7 @@ memory that runs out, when to stop and save) is decided together; only the first
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,6 @@ class Outcome:
     steps_per_second: float
     peak_bytes: int
     allocated: dict[str, int]
-    samples_seen: list[int]  # by each rank, in this session
 
 
 def train(
@@ -60,17 +59,19 @@ def train(
     training = config.training
     set_determinism(training)
     learned.take(task, resume, folder if config.checkpoint.keep_last else None)
-    train_set = data.subset((datasets := task.datasets())["train"], config.data.subset_ratio, config.seed)
+    sets = task.datasets()
+    train_set = data.subset(sets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
-    loading, fewer = data.limit_workers(task, train_set, config.data)
-    if fewer:
-        progress.note(fewer)
+    loading = data.limit_workers(task, train_set, config.data, progress.note)
     state = first_state(task, config, resume, progress.note, most)
     state.events = EventLog(folder / EVENTS if ranks.is_first() else None, progress.note, state.step)
-    saver = _saver(folder, config, session, state)
+    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
+    if state.resumed_from:
+        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = _advice(task, train_set, order, loading.num_workers)
+    is_cheap = partial(data.is_cheap, task, train_set, order.slot_size)
+    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set), is_cheap)
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
@@ -82,7 +83,7 @@ def train(
         memory_for_next_launch(state),
     ):
         batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
-        for step, slots in _naming_stages(meter.waiting(batches), task, progress):
+        for step, slots in meter.waiting(batches):
             begin = time.perf_counter()
             rates = set_rates(state, config, step)
             meter.add(optimizer_step(state, task, config, slots, step, order, meter))
@@ -92,23 +93,20 @@ def train(
                 ranks.keep_pace()
                 prepare_saving(state, config, saver)
             last = state.step == training.max_steps
-
             if last or _due(state.step, training.log_every_steps):
                 row = {**_worst(meter.row(training.effective_batch)), **rates(), "micro_batch": state.micro_batch}
                 row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
-
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
-                    scores = _validate(state, task, config, datasets["validation"], progress)
+                    scores = evaluate(state, task, config, sets["validation"], Within(progress, state.step, steps.stop))
                     metrics.append({"step": state.step, "split": "validation", **_where(order, task, step), **scores})
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
                     last = last or state.has_stopped
-
             progress.update(state.step, training.max_steps, partial(_line, row, state, task, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
@@ -122,23 +120,9 @@ def train(
             reason = session.stop_alone() or "interrupted"
             _save(state, task, config, saver, meter, metrics)
         saver.finish()
-
     progress.close()
-    seen = ranks.gathered((state.step - steps.start) * len(order.share(ranks.rank(), ranks.world())) * order.slot_size)
     peak = max(ranks.gathered(memory.peak_bytes()))
-    return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated, seen)
-
-
-def _advice(task: Task, train_set: Any, order: Order, workers: int) -> Advice:
-    is_cheap = partial(data.is_cheap, task, train_set, order.slot_size)
-    return Advice(workers, partial(data.most_workers, task, train_set), is_cheap)
-
-
-def _saver(folder: Path, config: Config, session: Session, state: State) -> Saver:
-    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
-    if state.resumed_from:
-        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
-    return saver
+    return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated)
 
 
 def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:
@@ -165,22 +149,8 @@ def _worst(row: dict[str, float]) -> dict[str, float]:
     return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
 
 
-def _validate(state: State, task: Task, config: Config, dataset: Any, progress: Progress) -> dict[str, float]:
-    return evaluate(state, task, config, dataset, Within(progress, state.step, config.training.max_steps))
-
-
 def _stage(task: Task, step: int) -> str:
     return getattr(task, "stage_name", lambda step: "")(step)
-
-
-def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Progress) -> Iterator[tuple[int, Any]]:
-    """Yields the same, and notes each stage of a task with which a step begins."""
-    former = ""
-    for step, slots in batches:
-        if (stage := _stage(task, step)) != former:
-            progress.note(f"step {step:,}: {f'the stage {stage}' if stage else 'no stage'}")
-            former = stage
-        yield step, slots
 
 
 def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
@@ -191,15 +161,13 @@ def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
+    parts = [f"epoch {order.epoch(state.step):.2f}", _stage(task, max(0, state.step - 1))]
+    if row:  # a row alone waits for the device
+        parts += [f"loss {row.get('loss', math.nan):.4f}", f"lr {row['lr']:.2e}"]
+        parts += [f"{row['samples_per_second']:.1f} samples/s"]
     left = duration((config.training.max_steps - state.step) / max(meter.steps_per_second(), 1e-9))
-    skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
-    measured = (
-        f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
-        if row
-        else ""  # before the first row, which alone waits for the device
-    )
-    stage = f"{name}  " if (name := _stage(task, max(0, state.step - 1))) else ""
-    return f"epoch {order.epoch(state.step):.2f}  {stage}{measured}{left} left{skipped}"
+    skipped = f"skipped {state.skipped_steps}" if state.skipped_steps else ""
+    return "  ".join(filter(None, [*parts, f"{left} left", skipped]))
 
 
 def _validation_line(step: int, scores: Mapping[str, float], task: Task) -> str:

@@ -17,24 +17,19 @@ from lib.training.groups import Group
 def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule).
 
-    A group with a weight decay of its own has it for all of its parameters.
+    A group with a weight decay of its own has it for all of its parameters. `scale` is the group's factor on the rate.
     """
-    options = config.optimizer
-    parts = [part for group in groups for part in _parts(group, options.weight_decay) if part["params"]]
+    options, parts = config.optimizer, list[dict[str, Any]]()
+    for group in groups:
+        parameters, decay = list(group.parameters.values()), group.weight_decay
+        split = [(parameters, decay)]
+        if decay is None:
+            matrices = [p for p in parameters if p.dim() >= 2]
+            split = [(matrices, options.weight_decay), ([p for p in parameters if p.dim() < 2], 0.0)]
+        parts += [{"params": params, "weight_decay": decay, "scale": group.lr} for params, decay in split if params]
     if options.name == "sgd":
         return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
     return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps)
-
-
-def _parts(group: Group, weight_decay: float) -> list[dict[str, Any]]:
-    """Returns a group as torch's optimizers take it: once, or its matrices before its vectors; `scale` is ours."""
-    parameters = list(group.parameters.values())
-    if group.weight_decay is not None:
-        return [{"params": parameters, "weight_decay": group.weight_decay, "scale": group.lr}]
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay, "scale": group.lr},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, "scale": group.lr},
-    ]
 
 
 def state_names(group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -58,7 +53,6 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _first_value(name: str, parameter: Tensor) -> Tensor:
-    """Returns the value of a state before the first step."""
     if name == "step":
         return torch.tensor(0.0, device="cpu")  # its value costs no wait there
     if name == "momentum_buffer":  # torch begins with the gradient itself, and -0.0 plus that has its bits
@@ -89,10 +83,6 @@ class Plateau:
     def lr(self) -> float:
         return self._rate.param_groups[0]["lr"]
 
-    @property
-    def patience(self) -> int:
-        return self._scheduler.patience
-
     def observe(self, value: float) -> bool:
         """Takes an evaluation's value (NaN is not better than anything); returns whether the rate was lowered."""
         before = self.lr
@@ -101,8 +91,7 @@ class Plateau:
 
     def facts(self) -> dict[str, float | int | None]:
         """Returns what a checkpoint keeps: the rate, the best value (None before the first), evaluations since then."""
-        best = self._scheduler.best
-        waited = self._scheduler.num_bad_epochs
+        best, waited = self._scheduler.best, self._scheduler.num_bad_epochs
         return {"lr": self.lr, "best": best if math.isfinite(best) else None, "waited": waited}
 
     def load(self, facts: Mapping[str, Any]) -> None:
@@ -130,20 +119,16 @@ class Stopping:
     def observe(self, value: float, step: int) -> None:
         """Takes a validation's value; one that is not finite is not better than anything."""
         sign = -1 if self.direction == "max" else 1
+        self.waited += 1
         if math.isfinite(value) and (self.best is None or sign * value < sign * self.best):
             self.best, self.best_step, self.waited = value, step, 0
-        else:
-            self.waited += 1
 
     def facts(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps."""
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
-    def load(self, facts: Mapping[str, Any]) -> None:
-        self.best, self.best_step, self.waited = facts["best"], facts["best_step"], facts["waited"]
-
     def sentence(self, step: int, total: int) -> str:
-        """Says at which step the run stopped, and why."""
+        """Returns at which step the run stopped, and why."""
         than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
         return (
             f"It stopped early, at step {step:,} of {total:,}: in {self.waited} validations in a row {self.metric} was "
@@ -153,36 +138,14 @@ class Stopping:
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
     """Returns a step's rate by the configuration: linear warm-up, then what `scheduler.name` says."""
-    options, total = config.scheduler, config.training.max_steps
-    if options.name == "one_cycle":
-        factor = _one_cycle(step, options.warmup_steps or 0.3 * total, total)
-    elif step < options.warmup_steps:
+    options, factor = config.scheduler, 1.0
+    if step < options.warmup_steps:
         factor = (step + 1) / options.warmup_steps
-    elif options.name not in ("cosine", "linear"):
-        factor = 1.0
-    else:
-        done = min((step - options.warmup_steps) / max(1, total - options.warmup_steps), 1.0)
+    elif options.name in ("cosine", "linear"):
+        done = min((step - options.warmup_steps) / max(1, config.training.max_steps - options.warmup_steps), 1.0)
         left = (1 + math.cos(math.pi * done)) / 2 if options.name == "cosine" else 1 - done
         factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * left
     return (plateau.lr if plateau else config.optimizer.lr) * factor
-
-
-_FIRST, _LAST = 1 / 25, 1 / 25 / 1e4  # of a cycle, as shares of the highest rate: torch's defaults
-
-
-def _one_cycle(step: int, rising: float, total: int) -> float:
-    """Returns torch's OneCycleLR (Smith and Topin, 2018, in two phases along cosines) as a share of the highest rate.
-
-    The highest is at the end of the `rising` steps. The momentum stays as it is.
-    """
-    top, end = rising - 1, total - 1
-    if step <= top or end <= top:
-        return _along_cosine(_FIRST, 1.0, min(step / top, 1.0) if top > 0 else 1.0)
-    return _along_cosine(1.0, _LAST, min((step - top) / (end - top), 1.0))
-
-
-def _along_cosine(first: float, last: float, done: float) -> float:
-    return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
@@ -218,16 +181,16 @@ class Ema:
         that runs out leaves both whole. FSDP2 keeps addresses of its own, so shards are copied: the weights are
         set aside before the first of them changes.
         """
-        own = {name: parameter.data for name, parameter in self._parameters.items()}
-        aside = {name: value.clone() for name, value in own.items() if sharding.is_shard(value)}
+        weights = {name: parameter.data for name, parameter in self._parameters.items()}
+        aside = {name: value.clone() for name, value in weights.items() if sharding.is_shard(value)}
         try:
             self._put(self.average, aside.keys())
             yield
         finally:
             try:
-                self._put({**own, **aside}, aside.keys())
+                self._put({**weights, **aside}, aside.keys())
             except BaseException:  # of a signal's handler, which may run between two of them
-                self._put({**own, **aside}, aside.keys())
+                self._put({**weights, **aside}, aside.keys())
                 raise
 
     @torch.no_grad()

@@ -5,12 +5,15 @@ import os
 from typing import Literal
 
 import torch
+from torch import nn
 
-from lib.config import Training
+from lib.checkpoint import weights
+from lib.config import Config, Training
 from lib.errors import BadInput
 from lib.machine import memory
 
 Precision = Literal["fp32", "fp16", "bf16"]
+_HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def set_determinism(training: Training) -> None:
@@ -27,25 +30,25 @@ def set_determinism(training: Training) -> None:
     torch.backends.cudnn.benchmark = training.cudnn_benchmark
 
 
-def choose_precision(asked: str, on: torch.device) -> Precision:
+def choose_precision(setting: str, on: torch.device) -> Precision:
     """Returns the precision to compute in: "auto" is bf16 where the card has hardware for it, else fp16, fp32 on a CPU.
 
     `torch.cuda.is_bf16_supported()` is True on a T4, which only emulates it, several times slower than fp16; the
     capability (8.0 and up) is what counts.
     """
     if on.type == "cpu":
-        return "fp32" if asked == "auto" else asked  # type: ignore[return-value]
-    return precision_on_card(asked, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on))
+        return "fp32" if setting == "auto" else setting  # type: ignore[return-value]
+    return precision_on_card(setting, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on))
 
 
-def precision_on_card(asked: str, capability: tuple[int, int], card: str) -> Precision:
+def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> Precision:
     """Returns what `choose_precision` gives on a card with this capability, here or not. Raises BadInput."""
     has_bf16 = capability >= (8, 0)
-    if asked == "bf16" and not has_bf16:
+    if setting == "bf16" and not has_bf16:
         raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")
-    if asked == "auto":
+    if setting == "auto":
         return "bf16" if has_bf16 else "fp16"
-    return asked  # type: ignore[return-value]
+    return setting  # type: ignore[return-value]
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
@@ -64,4 +67,29 @@ def allow_tf32(in_precision: Precision, on: torch.device) -> None:
 def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractContextManager:
     if in_precision == "fp32":
         return contextlib.nullcontext()
-    return torch.autocast(on.type, torch.float16 if in_precision == "fp16" else torch.bfloat16)
+    return torch.autocast(on.type, _HALVES[in_precision])
+
+
+def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
+    """Gives frozen matrices the type of `training.frozen_precision`, and makes fp32 what is trained.
+
+    Most updates are too small for the few digits of 16 bits. Frozen vectors (biases, norms), which take no memory, stay
+    as they are. Raises BadInput where the run computes in fp32, which takes no frozen matrix of another type.
+    """
+    parameters = [p for p in model.parameters() if p.is_floating_point()]
+    trained, frozen = ([p for p in parameters if p.requires_grad == state] for state in (True, False))
+    kind = config.training.frozen_precision if frozen else ""
+    if kind and precision == "fp32":
+        raise BadInput(
+            f"training.frozen_precision is {kind}, but this run computes in fp32, which takes no weights of another "
+            "type. Leave it empty here, or write training.precision: bf16 or fp16 where the processor has it."
+        )
+    for parameter in frozen:
+        if kind and parameter.dim() >= 2:
+            parameter.data = parameter.data.to(_HALVES[kind])
+    if halves := [p for p in trained if p.dtype in _HALVES.values()]:
+        for module in model.modules():
+            if (inside := list(module.parameters())) and all(p.requires_grad for p in inside):
+                weights.widen(module)  # with its buffers, which its layers compute with
+        for parameter in halves:
+            parameter.data = parameter.data.float()

@@ -12,38 +12,32 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from lib.errors import BadInput
 from lib.task.blocks import find_blocks
 
-
-def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
-    """Returns the blocks, or none where the model was told to recompute them itself: nothing is recomputed twice."""
-    return () if any(getattr(module, name, None) is True for module in model.modules() for name in _OWN) else blocks
-
-
-_OWN = ("gradient_checkpointing", "grad_checkpointing")  # the switches of transformers and of timm
-
-
-def recomputed_layers(asked: int | str, blocks: Sequence[nn.Module]) -> int:
-    """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput if there are none.
-
-    A part with published weights has more layers than the small one that stands in for it.
-    """
-    if asked and not blocks:
-        raise BadInput(
-            f"training.gradient_checkpointing is {asked}, but this model has no `blocks` to recompute: it repeats no "
-            "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
-            "leave that call out, or let blocks(model) of the task return its layers."
-        )
-    return len(blocks) if asked == "all" else min(int(asked), len(blocks))
-
-
-def about_recomputed(asked: int | str, count: int) -> str:
-    """Returns a sentence where fewer layers are recomputed than were asked for, else nothing."""
-    if asked == "all" or count >= int(asked):
-        return ""
-    return f"training.gradient_checkpointing is {asked}; the model has {count} layers, and all are recomputed."
+_SWITCHES = ("gradient_checkpointing", "grad_checkpointing")  # of transformers and of timm
+_CACHES = ("past_key_values", "past_key_value", "layer_past")  # what layers of transformers call it
+_NO_CACHE: dict[str, Any] = {"use_cache": False, **dict.fromkeys(_CACHES)}
 
 
 class NotRecomputable(BadInput):
     """A layer whose second pass would not repeat the first one."""
+
+
+def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
+    """Returns the blocks, or none where the model was told to recompute them itself: nothing is recomputed twice."""
+    return () if any(getattr(m, switch, None) is True for m in model.modules() for switch in _SWITCHES) else blocks
+
+
+def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
+    """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput if there are none.
+
+    A part with published weights has more layers than the small one that stands in for it.
+    """
+    if setting and not blocks:
+        raise BadInput(
+            f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute: it repeats no "
+            "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
+            "leave that call out, or let blocks(model) of the task return its layers."
+        )
+    return len(blocks) if setting == "all" else min(int(setting), len(blocks))
 
 
 def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
@@ -61,7 +55,8 @@ def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] |
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
     """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
-    names = _names(forward)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, part in inspect.signature(forward).parameters.items() if part.kind in by_position]
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     more: dict[str, Any] = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
 
@@ -97,31 +92,18 @@ def _versions(values: tuple) -> list[int]:
     return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
 
 
-def _names(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the arguments that a function takes by position."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [name for name, given in inspect.signature(function).parameters.items() if given.kind in kinds]
-
-
-_CACHES = ("past_key_values", "past_key_value", "layer_past")  # what layers of transformers call it
-_NO_CACHE: dict[str, Any] = {"use_cache": False, **dict.fromkeys(_CACHES)}
-
-
 def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Returns a layer's arguments without the cache for generating text, which a second pass would fill once more.
-
-    Raises NotRecomputable where something is in it already, which the layer reads.
-    """
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if not given.get("use_cache") and all(given.get(name) is None for name in _CACHES):
+    """Returns a layer's arguments without the cache for generating text, which a second pass would fill once more."""
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
+    caches = [values[name] for name in _CACHES if values.get(name) is not None]
+    if not values.get("use_cache") and not caches:
         return args, kwargs
-    for past in (given[name] for name in _CACHES if given.get(name) is not None):
-        if not hasattr(past, "get_seq_length") or past.get_seq_length():
-            raise NotRecomputable(
-                f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache (a prefix, or "
-                "those of layers before it), which a second pass would change. Call the model with use_cache=False "
-                "and without a prefix, or set training.gradient_checkpointing to 0."
-            )
+    if any(not hasattr(cache, "get_seq_length") or cache.get_seq_length() for cache in caches):
+        raise NotRecomputable(
+            f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache (a prefix, or "
+            "those of layers before it), which a second pass would change. Call the model with use_cache=False "
+            "and without a prefix, or set training.gradient_checkpointing to 0."
+        )
     left = tuple(_NO_CACHE.get(name, value) for name, value in zip(names, args, strict=False))
     return (*left, *args[len(names) :]), {name: _NO_CACHE.get(name, value) for name, value in kwargs.items()}
 
@@ -133,11 +115,11 @@ def _statistics_aside(norms: Sequence[nn.Module]) -> Iterator[None]:
     A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
     tensors than the first pass, which torch refuses.
     """
-    kept = [dict(norm._buffers) for norm in norms]
-    for norm, buffers in zip(norms, kept, strict=True):
+    before = [dict(norm._buffers) for norm in norms]
+    for norm, buffers in zip(norms, before, strict=True):
         norm._buffers.update({name: value.clone() for name, value in buffers.items() if value is not None})
     try:
         yield
     finally:
-        for norm, buffers in zip(norms, kept, strict=True):
+        for norm, buffers in zip(norms, before, strict=True):
             norm._buffers.update(buffers)

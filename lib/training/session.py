@@ -17,6 +17,9 @@ from lib import ranks
 from lib.config import environment
 from lib.machine import platform
 
+Reason = Literal["completed", "deadline", "interrupted"]
+_STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the later one wins
+
 
 def _clock() -> float:
     """Returns seconds that nobody sets and that go on while the machine is suspended, where the system counts these."""
@@ -26,21 +29,16 @@ def _clock() -> float:
 # The clock on the wall is read once: set back or forward in mid-session, it moves no deadline.
 _ANCHOR = time.time() - _clock()
 _STARTED = psutil.Process().create_time()
+# Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
+# on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
+_FACTOR = {"step": 1.0, "evaluate": 1.25, "save": 1.5, "package": 1.5}
+_CONSTANT_SECONDS = {"step": 0.0, "evaluate": 0.0, "save": 5.0, "package": 5.0}
+_ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the terminal themselves
 
 
 def now() -> float:
     """Returns the Unix time that it would be if nobody had set the clock since this process began."""
     return _ANCHOR + _clock()
-
-
-Reason = Literal["completed", "deadline", "interrupted"]
-_STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the later one wins
-
-# Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
-# on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
-_FACTOR = {"step": 1.0, "evaluate": 1.25, "save": 1.5, "package": 1.5}
-_ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the terminal themselves
-_CONSTANT_SECONDS = {"step": 0.0, "evaluate": 0.0, "save": 5.0, "package": 5.0}
 
 
 class Session:
@@ -54,12 +52,10 @@ class Session:
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
         self._reserves = dict(_CONSTANT_SECONDS)
-        self._signal: str | None = None
-        self._signalled_at = 0.0
-        self._process = os.getpid()
+        self._is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
-        """Seconds until the deadline; infinite without one."""
+        """Returns the seconds until the deadline; infinite without one."""
         return self.deadline - now()
 
     @contextmanager
@@ -70,12 +66,12 @@ class Session:
         self.record(name, time.perf_counter() - begin)
 
     def record(self, name: str, seconds: float) -> None:
-        """Notes how long a "save" took that went on in the background."""
+        """Notes how long something took; a "save" goes on in the background."""
         self._seconds[name].append(seconds)
         self._reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
 
     def reserve(self, name: str) -> float:
-        """Seconds to keep free for the next `name`, from the longest of the last eight."""
+        """Returns the seconds to keep free for the next `name`, from the longest of the last eight."""
         return self._reserves[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
@@ -83,7 +79,7 @@ class Session:
 
         `evaluates_next`: an evaluation follows the next step.
         """
-        if self._signal:
+        if self._is_signalled:
             return "interrupted"
         reserves = self._reserves
         needed = self.margin_seconds + reserves["step"] + reserves["save"] + reserves["package"]
@@ -103,15 +99,14 @@ class Session:
         if ranks.world() > 1:
             number, due = ranks.highest(_STOPS.index(stop), save)
             stop, save = _STOPS[int(number)], bool(due)
-        if stop == "interrupted":  # the signal may have come to another rank
-            self._signal = self._signal or "SIGINT"
+        self._is_signalled |= stop == "interrupted"  # the signal may have come to another rank
         return stop, save
 
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
         """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
         # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
-        with handling_signals(self._on_signal, lambda: bool(self._signal) and ranks.under_torchrun()):
+        with handling_signals(self._on_signal, lambda: self._is_signalled and ranks.under_torchrun()):
             yield
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -120,13 +115,13 @@ class Session:
                 os._exit(128 + number)
             return
         seconds = time.monotonic()
-        if self._signal and not (ranks.under_torchrun() and seconds - self._signalled_at < _ECHO_SECONDS):
+        if self._is_signalled:
+            if ranks.under_torchrun() and seconds - self._signalled_at < _ECHO_SECONDS:
+                return
             raise KeyboardInterrupt
-        if self._signal:
-            return
-        self._signal, self._signalled_at = signal.Signals(number).name, seconds
-        asked = "Interrupted" if number == signal.SIGINT else "Asked to end by the system"
-        print(f"{asked}: finishing this step and saving; a second one stops at once.", flush=True)
+        self._is_signalled, self._signalled_at = True, seconds
+        why = "Interrupted" if number == signal.SIGINT else "Asked to end by the system"
+        print(f"{why}: finishing this step and saving; a second one stops at once.", flush=True)
 
 
 @contextmanager
@@ -156,10 +151,9 @@ def start_session(minutes: float, margin_seconds: float) -> Session:
     An imitated Kaggle has no container: its limit counts from the start of the process too.
     """
     here = platform.detect()
-    limit = minutes or here.session_minutes
     has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
-    begun = _process_start() if minutes or not has_container else _container_start()
-    return Session(limit, margin_seconds, begun)
+    begun = _container_start() if has_container and not minutes else _process_start()
+    return Session(minutes or here.session_minutes, margin_seconds, begun)
 
 
 def handed_down() -> str:

@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from lib.config import Config, with_changes
 from lib.task import Task, checked_blocks
@@ -18,7 +17,7 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     published weights that are not on this machine count with the size that a plan takes for them.
     """
     groups = state_tensors(_on_meta(task, config), config)
-    sizes = {group: sum(map(_bytes, named.values())) for group, named in groups.items()}
+    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in groups.items()}
     return sum(sizes.values()), sizes["model"]
 
 
@@ -30,34 +29,26 @@ def sharded_bytes(task: Task, config: Config, count: int) -> tuple[int, int]:
     """
     state = _on_meta(task, config)
     held = [*state.model.parameters(), *(p.grad for p in state.parameters if p.grad is not None)]
-    held += [value for own in state.optimizer.state.values() for value in own.values() if isinstance(value, Tensor)]
+    held += [value for states in state.optimizer.state.values() for value in states.values()]
     held += list(state.ema.average.values()) if state.ema else []
-    layers = [sum(map(_bytes, block.parameters())) for block in checked_blocks(task, state.model)]
-    outside = sum(map(_bytes, state.model.parameters())) - sum(layers)
-    return sum(_slice(value, count) for value in held), outside + max(layers, default=0)
+    rows = [len(value) if value.dim() else 1 for value in held]
+    layers = [sum(p.nbytes for p in block.parameters()) for block in checked_blocks(task, state.model)]
+    outside = sum(p.nbytes for p in state.model.parameters()) - sum(layers)
+    sharded = sum(value.nbytes // max(1, n) * -(-n // count) for value, n in zip(held, rows, strict=True))
+    return sharded, outside + max(layers, default=0)
 
 
 def _on_meta(task: Task, config: Config) -> State:
     """Returns all states of a run, whole and with gradients, without memory."""
     undivided = with_changes(config, {"training.fully_shard": False})
-    made = partial(new_state, task, undivided, torch.device("meta"), "fp32")
+    make = partial(new_state, task, undivided, torch.device("meta"), "fp32")
     try:
         with torch.device("meta"):
-            state = made()
+            state = make()
     except Exception:  # a model that reads its own numbers while it is built needs real ones
-        state = made()
+        state = make()
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
     make_moments(state.optimizer)
     return state
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _slice(tensor: Tensor, count: int) -> int:
-    """Returns the bytes of the first of `count` slices along the first dimension; a number is cut by nobody."""
-    rows = len(tensor) if tensor.dim() else 1
-    return _bytes(tensor) // max(1, rows) * -(-rows // count)

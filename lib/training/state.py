@@ -17,19 +17,18 @@ from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
-from lib.machine import inputs, memory, platform
+from lib.machine import inputs, memory, platform, published
 from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
-from lib.training import frozen as freezing
 from lib.training import groups, identity, optimization
 from lib.training.draws import seed_all
-from lib.training.groups import FirstGradients, Group
+from lib.training.groups import Group
 from lib.training.optimization import Ema, Stopping
 from lib.training.order import INITIALISE, mix
-from lib.training.precision import Precision, allow_tf32, choose_precision
-from lib.training.recomputation import about_recomputed, recompute
+from lib.training.precision import Precision, allow_tf32, choose_precision, set_types
+from lib.training.recomputation import recompute
 
 
 @dataclass
@@ -54,16 +53,13 @@ class State:
     stopping: Stopping | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
-    unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
-    notes: tuple[str, ...] = ()  # what is to be said of number formats and recomputed layers
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
-    gradients: FirstGradients = field(default_factory=FirstGradients)
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
-    # Found once, because a walk over a large model takes milliseconds:
+    # Computed once, because a walk over a large model takes milliseconds:
     parameters: list[nn.Parameter] = field(init=False)
     with_buffers: list[nn.Module] = field(init=False)
     trained: dict[str, str] = field(init=False)  # type and shape by name
@@ -108,16 +104,13 @@ def first_state(
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
-    state.unsaved = freezing.unsaved(state.model, saved, note)
-    for text in state.notes:
-        note(text)
     state.micro_batch = min(state.micro_batch, most or state.micro_batch)
     if saved:
         restore_state(state, saved, note)
     else:
         if config.run.initial_weights:
             note(start_from(state, task, config))
-        state.left_out, state.once = freezing.seals(state.model, task, config)
+        _seal_frozen(state, task, config)
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
@@ -142,8 +135,8 @@ def new_state(
 
     Device and precision are those of this machine, unless the planner gives others.
     """
-    device = device or memory.device()
-    precision = precision or choose_precision(config.training.precision, device)
+    training, device = config.training, device or memory.device()
+    precision = precision or choose_precision(training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
     seed_all(mix(INITIALISE, config.seed), torch.device("cpu"))  # what model() draws from NumPy and random, too
     allow_tf32(precision, device)
@@ -153,26 +146,24 @@ def new_state(
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
     blocks = checked_blocks(task, model)
-    about_types = freezing.set_types(model, config, precision)
-    sharded = config.training.fully_shard and ranks.world() > 1
+    set_types(model, config, precision)
+    sharded = training.fully_shard and ranks.world() > 1
     if sharded:
         sharding.shard(model, device, blocks)
     model.to(device)
-    asked = config.training.gradient_checkpointing
-    notes = about_types, about_recomputed(asked, recompute(model, asked, blocks))
-    if config.training.compile and device.type != "meta":
+    recompute(model, training.gradient_checkpointing, blocks)
+    if training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
-    own = groups.groups_of(task, model)
-    optimizer = optimization.build(own, config)
-    state = State(model, optimizer, scaler, device, precision, micro_batch_of(config.training), sharded, groups=own)
-    state.notes = tuple(filter(None, notes))
+    parts = groups.groups_of(task, model)
+    optimizer = optimization.build(parts, config)
+    state = State(model, optimizer, scaler, device, precision, micro_batch_of(training), sharded, groups=parts)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
-    if config.training.stop_after_evaluations:
-        state.stopping = Stopping(config.training.stop_after_evaluations, *task.selection)
-    if config.training.ema_decay:
-        state.ema = Ema(model, config.training.ema_decay)
+    if training.stop_after_evaluations:
+        state.stopping = Stopping(training.stop_after_evaluations, *task.selection)
+    if training.ema_decay:
+        state.ema = Ema(model, training.ema_decay)
     return state
 
 
@@ -181,13 +172,13 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
     Only the first rank reads them. Raises BadInput.
     """
-    name, read = config.run.initial_weights, None
+    name, source = config.run.initial_weights, None
     with ranks.together():
         if ranks.is_first():
-            read = frozen.source(inputs.find_input(name, platform.detect()))
-    found = checkpoint_from_first(read)
-    assert found
-    named = frozen.with_own(state.model, found)
+            source = frozen.source(inputs.find_input(name, platform.detect()))
+    source = checkpoint_from_first(source)
+    assert source
+    named = frozen.with_own(state.model, source)
     taken = task.published.get(name, {})  # by `Task.pretrained`
     task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
     adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
@@ -197,6 +188,46 @@ def start_from(state: State, task: Task, config: Config) -> str:
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)
     return sentence
+
+
+def _seal_frozen(state: State, task: Task, config: Config) -> None:
+    """Notes the hashes of frozen weights that checkpoints omit, and which of them the run's folder must hold.
+
+    `model()` loads the weights of a published file again, so their hash is enough. All ranks must call this.
+    """
+    options, parameters = config.checkpoint, frozen.parameters(state.model)
+    if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
+        return
+    state.left_out = {name: frozen.seal(value) for name, value in parameters.items()}
+    names: list[str] = []
+    if ranks.is_first():
+        kinds = {text.partition(" ")[0] for text in state.left_out.values()}  # of number
+        sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
+        tensors = [value for place in sources if place for value in published.read(place[1]).values()]
+        in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
+        names = [name for name, text in state.left_out.items() if text not in in_files]
+    state.once = frozenset(ranks.from_first(names))
+
+
+def _keep_frozen(state: State, saver: Saver) -> None:
+    """Writes frozen weights into the run's folder before its first checkpoint, or else into every checkpoint.
+
+    All ranks must call this.
+    """
+    if not state.once:
+        return
+    parameters = frozen.parameters(state.model).items()
+    tensors = sharding.on_first({name: value for name, value in parameters if name in state.once})
+    is_kept = True
+    if ranks.is_first():
+        try:
+            saver.write_now(frozen.FOLDER, checkpoint.pack(0, {"model": tensors}, checkpoint.to_json({"step": 0})))
+        except checkpoint.CheckpointNotSaved as error:
+            print(f"Warning: {error} The frozen weights are in every checkpoint instead.", flush=True)
+            is_kept = False
+    if not ranks.from_first(is_kept):
+        state.left_out = {name: seal for name, seal in state.left_out.items() if name not in state.once}
+    state.once = frozenset()
 
 
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
@@ -212,8 +243,9 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     """
     if not config.checkpoint.keep_last:
         return
-    finite = all(map(_is_finite, state.parameters))
-    if ranks.anywhere(not finite):
+    local = [sharding.local(p.detach()) for p in state.parameters if p.requires_grad]
+    largest = torch._foreach_norm([value for value in local if value.numel()], math.inf)
+    if ranks.anywhere(bool(largest) and not bool(torch.stack(largest).isfinite().all())):
         raise TrainingFailed(
             f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
@@ -221,9 +253,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     state.events.flush()
     _keep_frozen(state, saver)
     facts = {
-        **({"groups": group_facts} if (group_facts := groups.facts(state.groups)) else {}),
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
-        **({"unsaved": state.unsaved} if state.unsaved else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
@@ -251,44 +281,25 @@ def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str,
     return partial(groups.rates, state.groups, lr, step)
 
 
-def _keep_frozen(state: State, saver: Saver) -> None:
-    """Writes what is kept once of the frozen weights; what cannot be written goes into every checkpoint."""
-    if state.once and not freezing.keep_once(state.model, state.once, saver):
-        state.left_out = {name: seal for name, seal in state.left_out.items() if name not in state.once}
-    state.once = frozenset()
-
-
 def _saved_weights(state: State) -> dict[str, Tensor]:
     return {name: value for name, value in weights.of(state.model).items() if name not in state.left_out}
 
 
-def _is_finite(parameter: Tensor) -> bool:
-    """Says whether all numbers are finite; on the CPU where the device has no memory for the answers."""
-    value = sharding.local(parameter.detach())
-    try:
-        return bool(torch.isfinite(value).all())
-    except Exception as error:
-        if not memory.is_oom(error):
-            raise
-    memory.clear_memory()
-    return bool(torch.isfinite(value.cpu()).all())
-
-
 def observe(state: State, task: Task, config: Config, scores: Mapping[str, float]) -> None:
-    """Hands a validation's selection metric to what may stop the run and to the plateau scheduler, where there are."""
+    """Hands a validation's selection metric to what may stop the run and to the plateau scheduler."""
+    metric = task.selection[0]
     if state.stopping:
-        state.stopping.observe(scores[task.selection[0]], state.step)
+        state.stopping.observe(scores[metric], state.step)
         if ended := state.stopped_early(config.training.max_steps):
             state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
-    if state.plateau is None:
-        return
-    before = state.plateau.lr
-    if state.plateau.observe(scores[task.selection[0]]):
-        state.events.record(
-            state.step, "plateau", before, state.plateau.lr,
-            f"Step {state.step:,}: {task.selection[0]} has not improved for {state.plateau.patience + 1} "
-            f"validations; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
-        )  # fmt: skip
+    if state.plateau:
+        before = state.plateau.lr
+        if state.plateau.observe(scores[metric]):
+            state.events.record(
+                state.step, "plateau", before, state.plateau.lr,
+                f"Step {state.step:,}: {metric} has not improved for {config.scheduler.patience + 1} validations; the "
+                f"learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
+            )  # fmt: skip
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -309,40 +320,34 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
         then = None if config.checkpoint.keep_last else keep
         with state.averaged():
-            groups = {"model": sharding.on_first(_saved_weights(state))}
+            tensors = {"model": sharding.on_first(_saved_weights(state))}
             if ranks.is_first():
-                facts = {
-                    "best": new,
-                    "frozen": state.left_out,
-                    "published": task.published,
-                    "learned": task.saved_values,
-                }
-                saver.save("best", state.step, groups, facts, then)
+                facts = {"frozen": state.left_out, "published": task.published, "learned": task.saved_values}
+                saver.save("best", state.step, tensors, {"best": new, **facts}, then)
 
 
 def restore_state(
     state: State, saved: checkpoint.Checkpoint, note: Callable[[str], None] = lambda sentence: None
 ) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
-    state.resumed_from = saved.path
+    facts, state.resumed_from = saved.state, saved.path
     frozen.put_back(state.model, saved)
-    state.left_out = saved.state.get("frozen", {})
+    state.left_out = facts.get("frozen", {})
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
-    groups.note_changes(saved.state.get("groups", []), state.groups, note)
     _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
-    if state.scaler.is_enabled() and saved.state["scaler"]:
-        state.scaler.load_state_dict(saved.state["scaler"])
-    state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
-    state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
-    state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
-    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
-    if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
-        state.plateau.load(saved.state["plateau"])
+    if state.scaler.is_enabled() and facts["scaler"]:
+        state.scaler.load_state_dict(facts["scaler"])
+    state.step, state.kept_best, state.pending = saved.step, facts["kept_best"], facts["pending"]
+    state.skipped_steps, state.skipped_in_a_row = facts["skipped_steps"], facts["skipped_in_a_row"]
+    state.rows = facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    state.micro_batch = min(state.micro_batch, facts["micro_batch"])
+    if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
+        state.plateau.load(facts["plateau"])
     if state.stopping:
         best = state.best or {"value": None, "step": 0}
         counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without it
-        state.stopping.load(saved.state.get("stopping", counted))
+        vars(state.stopping).update(facts.get("stopping", counted))
 
 
 def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:
@@ -353,24 +358,18 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         # Counters of steps stay on the CPU. Copied, because what was loaded is mapped from a file, whose space would
         # not be free while it is used.
         by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
-    wanted = {
-        parameter: {*optimization.state_names(group)}
-        for group in state.optimizer.param_groups
-        for parameter in group["params"]
-    }
+    names = {p: {*optimization.state_names(g)} for g in state.optimizer.param_groups for p in g["params"]}
     unused = 0
     for name, parameter in state.model.named_parameters():
-        if name not in by_name:
-            continue
-        if by_name[name].keys() != wanted.get(parameter, by_name[name].keys()):
-            unused += 1
-            continue
-        state.optimizer.state[parameter] = {
-            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
-            for kind, value in by_name[name].items()
-        }
+        values = by_name.get(name, {})
+        if values and values.keys() == names.get(parameter, values.keys()):
+            state.optimizer.state[parameter] = {
+                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+                for kind, value in values.items()
+            }
+        unused += bool(values) and parameter not in state.optimizer.state
     if unused:
-        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
+        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(names)} parameters.")
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
@@ -379,13 +378,13 @@ def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
     The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
     are gathered: whole on the first rank's CPU, none on the others.
     """
-    groups = {"model": _saved_weights(state)}
+    tensors = {"model": _saved_weights(state)}
     if not config.checkpoint.lightweight:
-        groups["optimizer"] = {
+        tensors["optimizer"] = {
             f"{kind}/{name}": value
             for name, parameter in state.model.named_parameters()
             for kind, value in state.optimizer.state.get(parameter, {}).items()
         }
     if state.ema:
-        groups["ema"] = state.ema.average
-    return {group: sharding.on_first(named) for group, named in groups.items()} if state.sharded else groups
+        tensors["ema"] = state.ema.average
+    return {group: sharding.on_first(named) for group, named in tensors.items()} if state.sharded else tensors

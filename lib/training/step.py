@@ -4,12 +4,11 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lib import checkpoint, ranks
+from lib import ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
@@ -26,15 +25,6 @@ from lib.training.precision import autocast
 from lib.training.state import State
 
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
-
-
-class _Ready(NamedTuple):
-    """All that the update of the weights needs; the parameters hold their gradients, unscaled and clipped."""
-
-    means: dict[str, Tensor]
-    logged: Logged
-    buffers: list[dict[str, Tensor]]  # from before the step
-    finite: bool
 
 
 def summing_bytes(parameters: int) -> int:
@@ -59,48 +49,59 @@ def optimizer_step(
     state.frozen = groups.frozen_in(state.groups, step)
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     tried: list[int] = []
-    while (ready := _before_update(state, task, config, slots, step, counts, meter)) is None:
+    while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
         tried.append(state.micro_batch)
         _halve_micro_batch(state, step, tried)
-    if ready.finite:
+    means, logged, is_finite = computed
+    if is_finite:
         state.skipped_in_a_row = 0
-        _update(state)
+        update = getattr(state.optimizer.step, "__wrapped__", None)  # without torch's profiler mark, 20 microseconds
+        if state.scaler.is_enabled() or not update:
+            state.scaler.step(state.optimizer)
+        else:
+            update(state.optimizer)
         if state.ema:
             state.ema.update(step)
-        meter.log(ready.logged)
+        meter.log(logged)
     else:
-        _restore_buffers(state, ready.buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
-    sharding.update_scale(state.scaler, state.optimizer, ready.finite)
+    sharding.update_scale(state.scaler, state.optimizer, is_finite)
     _drop_gradients(state.parameters)
     meter.allocated_at("after optimizer step")
-    return ready.means if ready.finite else {}
+    return means if is_finite else {}
 
 
 def _before_update(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
-) -> _Ready | None:
-    """Does all of a step that leaves the weights alone; None, with everything as before, where memory ran out."""
-    buffers: list[dict[str, Tensor]] = []
-    computed = None
+) -> tuple[dict[str, Tensor], Logged, bool] | None:
+    """Does all of a step that leaves the weights alone: losses, figures, and whether the clipped gradient is finite.
+
+    Returns None, with everything as before, where memory ran out.
+    """
+    buffers, computed = list[dict[str, Tensor]](), None
+    resting = [] if state.sharded else state.frozen  # FSDP2 asks only once which parameters need a gradient
     try:
         # A failed step must leave batch statistics alone.
         buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
-        with _resting(state) if state.frozen else contextlib.nullcontext():
-            computed = _gradients(state, task, config, slots, step, counts, meter)
+        for parameter in resting:
+            parameter.requires_grad_(False)
+        computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
         # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
         if state.sharded or not memory.is_oom(error):
             raise
+    finally:
+        for parameter in resting:
+            parameter.requires_grad_(True)
     # Outside the except block, where the traceback no longer pins the activations.
     _drop_gradients(state.frozen)
     if not ranks.anywhere(computed is None):
         means, logged = computed
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
-            if state.device.type != "meta" and not state.gradients.is_done:  # meta: a plan
-                state.gradients.observe(state.groups, step, state.events)
-            return _Ready(means, logged, buffers, _prepare_update(state, config.training.clip_norm))
+            if not (is_finite := _prepare_update(state, config.training.clip_norm)):
+                _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
+            return means, logged, is_finite
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
             if ranks.world() > 1 or not memory.is_oom(error):
@@ -132,14 +133,6 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
 
-def _update(state: State) -> None:
-    step = state.optimizer.step
-    if state.scaler.is_enabled() or not (bare := getattr(step, "__wrapped__", None)):
-        state.scaler.step(state.optimizer)
-    else:
-        bare(state.optimizer)  # without torch's mark for its profiler, 20 microseconds
-
-
 def _gradients(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
 ) -> tuple[dict[str, Tensor], Logged]:
@@ -153,7 +146,7 @@ def _gradients(
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
-        # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a person's loss.
+        # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a user's loss.
         seed_all(mix(step, position, start=begun(DROPOUT, config.seed)), state.device)
         size = data.size_of(micro)
         position += size
@@ -161,15 +154,15 @@ def _gradients(
             sums, figures = task.loss(state.model, micro)
         if sums.keys() != counts.keys():
             check_loss_terms(task, counts, sums)
+        parts = {term: value.float() for term, value in sums.items() if counts[term]}
         parts = {
-            term: _weighted(value.float(), weight.get(term, 1.0)) / counts[term]
-            for term, value in sums.items()
-            if counts[term]
+            t: (value if (by := weight.get(t, 1.0)) == 1 else by * value) / counts[t] for t, value in parts.items()
         }
         meter.allocated_at("after forward")
         if parts:
             total = functools.reduce(torch.add, parts.values())
-            _check_graph(state, task, total, step)
+            if not total.requires_grad:
+                raise _without_gradient(task, step)
             state.scaler.scale(total).backward()
         meter.allocated_at("after backward")
         for term, value in parts.items():
@@ -182,24 +175,13 @@ def _gradients(
     return means, logged
 
 
-def _weighted(value: Tensor, weight: float) -> Tensor:
-    return value if weight == 1 else weight * value
-
-
-def _check_graph(state: State, task: Task, total: Tensor, step: int) -> None:
-    """Raises BadInput where a loss depends on no parameter that is trained in the step."""
-    if total.requires_grad:
-        return
-    name = type(task).__name__
-    if state.frozen:
-        raise BadInput(
-            f"The loss of step {step} depends on no parameter that is trained in it. Look at from_step and until_step "
-            f"in {name}.parameter_groups, and at what {name}.loss detaches."
-        )
-    raise BadInput(
+def _without_gradient(task: Task, step: int) -> BadInput:
+    """Returns the error for a loss that depends on no parameter that is trained in the step."""
+    name, frozen = type(task).__name__, "requires_grad or from_step and until_step of parameter_groups"
+    return BadInput(
         f"The loss of step {step} has no gradient, so nothing is trained: {name}.loss computes it from nothing that is "
         "trained. Compute it from the model's output in torch, without .item(), .detach(), .data, .numpy(), "
-        "torch.tensor(...) and torch.no_grad() on the way, and see that the layers which it uses are not frozen."
+        f"torch.tensor(...) and torch.no_grad() on the way, of layers that are not frozen by {frozen}."
     )
 
 
@@ -218,11 +200,7 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
 def out_of_memory(state: State) -> OutOfMemory:
     """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
     smaller = (state.micro_batch + 1) // 2 if state.micro_batch > 1 else 0
-    why = "the weights may have changed in part"
-    if state.sharded:
-        why = "with training.fully_shard the ranks wait for each other in the middle of it"
-    elif ranks.world() > 1:
-        why = "the other ranks wait for this one in the middle of it"
+    why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
     advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
     if not smaller:
         more = "divide the states among more ranks" if state.sharded else "take a card with more memory"
@@ -248,51 +226,30 @@ def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
     )  # fmt: skip
 
 
-@contextlib.contextmanager
-def _resting(state: State) -> Iterator[None]:
-    """Lets the parameters that are not trained in the step need no gradient inside the block.
-
-    Sharded ones get one, which is dropped: FSDP2 asks only once which of them need one.
-    """
-    frozen = [] if state.sharded else state.frozen
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-
-
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         parameter.grad = None  # what zero_grad does, in a tenth of its time
 
 
 def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
-    if not buffers:  # memory ran out while they were copied, before anything changed
-        return
-    with torch.no_grad():
-        for module, copies in zip(state.with_buffers, buffers, strict=True):
-            for name, value in copies.items():
-                module._buffers[name].copy_(value)
+    if buffers:  # else memory ran out while they were copied, before anything changed
+        with torch.no_grad():
+            for module, copies in zip(state.with_buffers, buffers, strict=True):
+                for name, value in copies.items():
+                    module._buffers[name].copy_(value)
 
 
 def _count_skipped(state: State, step: int, order: Order) -> None:
     """Counts a skipped step. fp16 skips a few while its loss scale settles; many in a row mean divergence.
 
-    Raises TrainingFailed, with the samples of the last step and the newest checkpoint from before the first.
+    Raises TrainingFailed, with the samples of the last step.
     """
     state.skipped_steps += 1
     state.skipped_in_a_row += 1
-    if state.skipped_in_a_row < NON_FINITE_LIMIT:
-        return
-    samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
-    folder = state.events.path.parent / "checkpoints" if state.events.path else None
-    steps = [saved for saved in checkpoint.steps(folder) if saved <= step + 1 - NON_FINITE_LIMIT] if folder else []
-    path = checkpoint.path_of(folder, steps[-1]) if folder and steps else state.resumed_from
-    last_good = f"The last good checkpoint is {path}, from before them." if path else "No checkpoint is older."
-    raise TrainingFailed(
-        f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
-        f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr. {last_good}"
-    )
+    if state.skipped_in_a_row == NON_FINITE_LIMIT:
+        samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
+        raise TrainingFailed(
+            f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
+            f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr and run "
+            "again from the newest checkpoint: skipped steps change no weights."
+        )

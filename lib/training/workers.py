@@ -11,7 +11,6 @@ import io
 import mmap
 import multiprocessing
 import multiprocessing.connection
-import multiprocessing.util
 import os
 import pickle
 import re
@@ -19,7 +18,6 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction
@@ -31,7 +29,7 @@ import numpy as np
 import torch
 
 from lib.config import environment
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import BadInput
 from lib.task import find_task
 from lib.training import fork_server
 
@@ -40,12 +38,15 @@ _LARGE = 2**16  # bytes from which an array is mapped and not copied
 _ALIGNMENT = 64  # bytes; where a large array begins in the file
 # of torch's message for an error of the data set itself, or of the card
 _OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
-_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # bytes; 107 are the most of a socket's path on Linux
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
-
-
-# --- starting ---------------------------------------------------------------------------------------------------------
+# What a lost worker's exit code means. 255 stands for every worker whose server is gone.
+_LOSSES = {
+    -signal.SIGKILL: "was killed, most likely because the machine's RAM was full",
+    -signal.SIGBUS: "was killed because /dev/shm was full",
+    -signal.SIGTERM: "was asked to end by the system",
+    255: "lost the server that starts it",
+}
 
 
 class _Process(_BASE.Process):
@@ -75,21 +76,14 @@ def start_server() -> None:
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
-    former, folder = dict(os.environ), tempfile.gettempdir()
+    former = dict(os.environ)
     os.environ.update(changes)
-    if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
-        tempfile.tempdir = "/tmp"
     try:
-        multiprocessing.util.get_temp_dir()  # of its sockets; it keeps the folder that it makes at the first call
         forkserver.ensure_running()
     finally:
-        tempfile.tempdir = folder
         for name in changes:
             del os.environ[name]
         os.environ.update(former)
-
-
-# --- sending ----------------------------------------------------------------------------------------------------------
 
 
 class Sent:
@@ -103,12 +97,10 @@ class Sent:
         large: list[memoryview] = []
         self.pickled = _pickled(dataset, large)
         self.pieces: list[tuple[int, int]] = []  # where each large array begins and ends in the file
-        self.file = None
-        if large:
-            self.file = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the loader
+        self.file: Any = tempfile.TemporaryFile() if large else None  # noqa: SIM115  it lives as long as the loader
         for piece in large:
-            begin = self.file.seek(-self.file.tell() % _ALIGNMENT, os.SEEK_CUR)  # type: ignore[union-attr]
-            self.file.write(piece)  # type: ignore[union-attr]
+            begin = self.file.seek(-self.file.tell() % _ALIGNMENT, os.SEEK_CUR)
+            self.file.write(piece)
             self.pieces.append((begin, begin + piece.nbytes))
         if self.file:
             self.file.flush()
@@ -122,34 +114,18 @@ class Sent:
 def _received(
     task: str, variables: dict[str, str], folder: str, pickled: bytes, file: Any, pieces: list[tuple[int, int]]
 ) -> Any:
-    """Returns the data set, in a worker; if that fails, one that raises why for every sample."""
+    """Returns the data set, in a worker."""
     os.environ.clear()
     os.environ.update(variables)
-    try:
-        os.chdir(folder)
-        with contextlib.suppress(BadInput):
-            find_task(task)  # a task's own file becomes a module again
-        if not file:
-            return pickle.loads(pickled)
-        handle = file.detach()
-        whole = memoryview(mmap.mmap(handle, pieces[-1][1], access=mmap.ACCESS_COPY))
-        os.close(handle)
-        return pickle.loads(pickled, buffers=[whole[begin:end] for begin, end in pieces])
-    except Exception:
-        return _Lost(traceback.format_exc())
-
-
-class _Lost:
-    """A data set that a worker could not make again."""
-
-    def __init__(self, why: str):
-        self.why = why
-
-    def __getitem__(self, key: Any) -> Any:
-        raise TrainingFailed(
-            "A process that loads data could not make the task and its data set again from what was sent to it. "
-            f"data.num_workers: 0 loads in the training process. What it said:\n{self.why}"
-        )
+    os.chdir(folder)
+    with contextlib.suppress(BadInput):
+        find_task(task)  # a task's own file becomes a module again
+    if not file:
+        return pickle.loads(pickled)
+    handle = file.detach()
+    whole = memoryview(mmap.mmap(handle, pieces[-1][1], access=mmap.ACCESS_COPY))
+    os.close(handle)
+    return pickle.loads(pickled, buffers=[whole[begin:end] for begin, end in pieces])
 
 
 def end_with_parent(worker: int) -> None:
@@ -158,7 +134,6 @@ def end_with_parent(worker: int) -> None:
     An interrupt is not for it: the training process decides what that means.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = _without_lost_peers
     parent = multiprocessing.parent_process()
     assert parent
 
@@ -167,15 +142,6 @@ def end_with_parent(worker: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="end with parent", daemon=True).start()
-
-
-def _without_lost_peers(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Prints an error, but that of multiprocessing's thread that hands out shared memory when its peer is killed."""
-    if not isinstance(error, ConnectionError | EOFError):
-        sys.__excepthook__(kind, error, trace)
-
-
-# --- receiving --------------------------------------------------------------------------------------------------------
 
 
 def share(batch: Any) -> Any:
@@ -216,15 +182,6 @@ def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str],
         yield batch
 
 
-# By the exit code of a worker. 255 stands for every worker whose server is gone.
-_LOSSES = {
-    -signal.SIGKILL: "was killed, most likely because the machine's RAM was full",
-    -signal.SIGBUS: "was killed because /dev/shm was full",
-    -signal.SIGTERM: "was asked to end by the system",
-    255: "lost the server that starts it",
-}
-
-
 def loss_of(batches: Any, error: Exception) -> str:
     """Returns how the system took a worker away. Raises the error itself if the data set's own code is to blame.
 
@@ -234,17 +191,13 @@ def loss_of(batches: Any, error: Exception) -> str:
     if _OF_DATA.search(str(error)) or not processes:
         raise error
     multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
-    codes = {process.pid: process.exitcode for process in processes if process.exitcode}
-    if not codes:
+    pid, code = next(((process.pid, process.exitcode) for process in processes if process.exitcode), (0, 0))
+    if not code:
         raise error
-    pid, code = next(iter(codes.items()))
     if code not in _LOSSES:
         how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"exited with code {code}"
         raise RuntimeError(f"DataLoader worker (pid {pid}) {how}.") from error
     return _LOSSES[code]
-
-
-# --- pickling ---------------------------------------------------------------------------------------------------------
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -278,7 +231,7 @@ def _place_of(array: np.ndarray) -> tuple[Any, ...] | None:
     whole: Any = array
     while isinstance(whole, np.ndarray) and not (isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)):
         whole = whole.base
-    if whole is None or not isinstance(whole, np.memmap) or whole.mode != "r" or not whole.filename:
+    if not isinstance(whole, np.memmap) or whole.mode != "r" or not whole.filename:
         return None
     offset = whole.offset + array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return str(whole.filename), offset, array.dtype, array.shape, array.strides
@@ -288,20 +241,19 @@ def _mapped(path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], str
     return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
-def unsendable(value: Any, name: str) -> str:
-    """Returns what of `value` cannot be pickled, as "name.attribute, a Type: reason"; empty where all can."""
-    reason = _reason(value)
-    if not reason:
-        return ""
-    for key, part in getattr(value, "__dict__", {}).items():
-        if why := _reason(part):
-            return f"{name}.{key}, a {type(part).__name__}: {why}"
-    return f"{name}, a {type(value).__name__}: {reason}"
+def unsendable(task: Any, dataset: Any) -> str:
+    """Returns what of the two cannot be pickled, as "the task.attribute: reason"; empty where all can."""
+    for name, value in (("the task", task), ("the data set", dataset)):
+        if reason := _reason(value):
+            parts = {f"{name}.{key}": _reason(part) for key, part in getattr(value, "__dict__", {}).items()}
+            where = next((part for part, why in parts.items() if why), name)
+            return f"{where}: {parts.get(where, reason)}"
+    return ""
 
 
 def _reason(value: Any) -> str:
     try:
         _pickled(value, [])
-    except Exception as error:  # of anybody's __getstate__ too
+    except Exception as error:  # of a user's __getstate__ too
         return str(error) or type(error).__name__
     return ""

@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 import pytest
 
-from lib.config import Config, with_changes
+from lib.config import Config, environment, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat, length_pairs, option
 from lib.task import find_task
@@ -15,9 +15,7 @@ from tests import toy as toys
 from tests.conftest import ROOT
 
 # Parts and columns that a task reads by getattr
-BY_NAME = {
-    "vqa": {"split.test", "split.validation"}, "legal": {"columns.document", "columns.role"},
-}  # fmt: skip
+BY_NAME = {"vqa": {"split.test", "split.validation"}, "legal": {"columns.document", "columns.role"}}
 
 
 def sections(cls, prefix=""):
@@ -34,11 +32,9 @@ def unread(cls, files):
     names = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     keys = {}
     for prefix, section in sections(cls):
-        epochs = {name for name, _ in length_pairs(section)}
-        hints = get_type_hints(section)
-        keys |= {
-            prefix + name: name for name in hints if name not in epochs and not dataclasses.is_dataclass(hints[name])
-        }
+        epochs, hints = {name for name, _ in length_pairs(section)}, get_type_hints(section)
+        leaves = [name for name in hints if name not in epochs and not dataclasses.is_dataclass(hints[name])]
+        keys |= {prefix + name: name for name in leaves}
     return {key for key, name in keys.items() if name not in names}
 
 
@@ -47,18 +43,19 @@ def test_every_setting_of_a_task_is_read_in_its_source(task):
     assert unread(find_task(task).Settings, (ROOT / "workloads" / task).rglob("*.py")) == BY_NAME.get(task, set())
 
 
-def test_a_key_that_nothing_reads_is_found():
-    @dataclasses.dataclass(frozen=True)
-    class Larger(toys.Settings):
-        forgotten: int = option(3, "Nobody asks for this.")
-
-    assert unread(Larger, [Path(toys.__file__)]) == {"forgotten"}
-
-
-def test_lengths_in_epochs_all_become_steps(toy):
-    """They are left out above, because only their steps are read."""
+def test_a_key_that_nothing_reads_is_found_and_lengths_in_epochs_all_become_steps(toy):
+    fields = [("forgotten", int, option(3, "Nobody asks for this."))]
+    larger = dataclasses.make_dataclass("Larger", fields, bases=(toys.Settings,), frozen=True)
+    assert unread(larger, [Path(toys.__file__)]) == {"forgotten"}
     pairs = [(prefix, *pair) for prefix, cls in sections(Config) for pair in length_pairs(cls)]
     assert len(pairs) >= 4
     for prefix, epochs, steps in pairs:
         values = flat(resolve_lengths(with_changes(toy(), {prefix + epochs: 2.0}), 40)[0])
         assert (values[prefix + epochs], values[prefix + steps]) == (0, 10)
+
+
+def test_every_variable_of_the_environment_is_named_in_one_table():
+    values = [value for name, value in vars(environment).items() if name.isupper()]
+    assert len(set(values)) == len(values) == 9
+    others = [path for path in (ROOT / "lib").rglob("*.py") if path.name != "environment.py"]
+    assert not [path for path in others if '"TRAINBOOK_' in path.read_text()]

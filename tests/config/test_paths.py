@@ -47,23 +47,10 @@ def test_each_of_several_folders_counts_from_the_folder_of_the_configuration(pro
     assert load_config("again.yaml").data.dirs == config.data.dirs
     assert load_config("project/my.yaml", {"data.dir": "[a, b]"}).data.dirs == ("a", "b")
     assert load_config("project/my.yaml", {"data.dir": ""}).data.dirs == ()
-
-
-@pytest.mark.parametrize("text", ["[a, embedded]", "[a, a]", '[a, ""]'])
-def test_a_list_of_folders_that_means_nothing_is_refused_with_its_place(project, text):
-    (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
-    with pytest.raises(BadInput, match=r"my.yaml:4:8: "):
-        load_config("project/my.yaml")
-
-
-def test_what_does_not_lie_beside_a_configuration_counts_from_the_working_folder(project, tmp_path):
-    (tmp_path / "numbers").mkdir()
-    (tmp_path / "weights").mkdir()
-    (project / "numbers").rmdir()
-    config = load_config("project/my.yaml", {"run.name": "x"})
-    assert config.data.dir == "numbers"
-    (project / "my.yaml").write_text(OWN.replace("name: toy", "name: toy, initial_weights: weights"))
-    assert load_config("project/my.yaml").run.initial_weights == "weights"
+    for text in ("[a, embedded]", "[a, a]", '[a, ""]'):
+        (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
+        with pytest.raises(BadInput, match=r"my.yaml:4:8: "):
+            load_config("project/my.yaml")
 
 
 def test_a_key_of_the_base_counts_from_the_same_folder_and_an_override_from_the_working_one(project, tmp_path):
@@ -72,6 +59,8 @@ def test_a_key_of_the_base_counts_from_the_same_folder_and_an_override_from_the_
     assert (config.data.dir, config.run.resume_from) == ("project/numbers", "project/numbers")
     (tmp_path / "numbers").mkdir()
     assert load_config("project/more.yaml", {"data.dir": "numbers"}).data.dir == "numbers"
+    (project / "numbers").rmdir()  # what does not lie beside the configuration counts from the working folder
+    assert load_config("project/my.yaml").data.dir == "numbers"
 
 
 @pytest.mark.parametrize("text", ["embedded", "ada/graphs", "/nowhere", "~", '"a\\0b"', "x" * 5000, '""'])
@@ -94,14 +83,6 @@ def test_a_tasks_own_settings_may_be_paths(project):
     (project / "other.yaml").write_text(text)
     settings = read_config("project/other.yaml", workload=lambda task: Settings).workload
     assert settings == Settings("project/my.yaml", ("project/numbers", "https://a.b/c"), "numbers")
-
-
-def test_a_configuration_that_is_written_elsewhere_still_means_the_same(project, tmp_path):
-    """So it goes to ranks, to the planner and into the folder of the run."""
-    config = load_config("project/my.yaml")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.yaml").write_text(to_yaml(config))
-    assert load_config("other/config.yaml") == config
 
 
 def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from lib.config import Config, Optimizer, Training, read_config, to_yaml, with_changes
+from lib.config import Config, Optimizer, Training, read_config, to_yaml
 from lib.config.reader import flat, plain, sentences, words
 from lib.errors import BadInput
 from tests.config.settings import GOOD, Encoder, Settings, load, reload, workload
@@ -18,30 +18,25 @@ from tests.config.settings import GOOD, Encoder, Settings, load, reload, workloa
 # begins with a newline; of a few the words count too.
 MISTAKES = {
     "@seeed: 3\n" + GOOD: "no key seeed at the top. Did you mean seed?",
-    "\ndata: {@num_worker: 3}": "", "\nworkload: {@widht: 3}": "in workload. Did you mean width?",
-    "\nworkload:\n  encoder: {@layer: 3}": "", "\ndata:\n  @lr: 1.0": "Did you mean optimizer.lr?",
-    "\n@optimizer.lr: 1e-3": "Did you mean optimizer.lr?", "\ndata: {@name: x}": "", "\ndata:\n  @<<: {dir: x}": "",
+    "\nworkload: {@widht: 3}": "in workload. Did you mean width?", "\ndata:\n  @lr: 1.0": "Did you mean optimizer.lr?",
+    "\n@optimizer.lr: 1e-3": "Did you mean optimizer.lr?", "\ndata:\n  @<<: {dir: x}": "",
     "\nsession:\n  @xyzzy: 1": "Known here: minutes, margin_seconds.",
     "\ndata:\n  @weight_decai: 1": "Did you mean optimizer.weight_decay?",
     "\nseed:@": "", "\nseed:\n  @a: 1": "", "\ndata: @5": "a section of key: value lines; found 5.",
-    "\ndata:\n  @- dir: x": "", "\nworkload:\n  title:@": "",
-    "@training: {max_steps: 1, effective_batch: 1}": "",
+    "\ndata:\n  @- dir: x": "", "\nworkload:\n  title:@": "", "@training: {max_steps: 1, effective_batch: 1}": "",
     "task: toy\ntraining:\n  @max_steps: 1": "training.effective_batch is missing. Samples in an",
     "seed: 1\ntask: @tyo\n" + GOOD[10:]: "There is no task 'tyo'. Known tasks: toy.",
     "task: toy\ntraining:\n  @effective_batch: 1": "Give training.max_steps or training.epochs.",
     "task: toy\ntraining:\n  max_steps: 5\n  @epochs: 2\n  effective_batch: 1": "are two forms of one length",
-    "\nscheduler:\n  @warmup_epochs: 1\n  warmup_steps: 5": "", "\nworkload: {ramp_steps: 1, @ramp_epochs: 0.5}": "",
+    "\nworkload: {ramp_steps: 1, @ramp_epochs: 0.5}": "", "\nrun: {@name: ../x}": "run.name becomes a folder",
     "task: toy\ntraining:\n  max_steps: 5\n  micro_batch_slots: 4\n  @effective_batch: 10": "into 4 equal parts",
-    "\nrun: {@name: ../x}": "run.name becomes a folder",
     "\nworkload:\n  @heads: 3": "workload: width 4 is not a multiple of heads 3.",
     "\nseed: 1\n@seed: 1": "The key seed is given twice, first in line 3. Keep one of them.",
-    "\ndata: {dir: a, @dir: b}": "", "\ndata:\n  ? @[a]\n  : 1": "A key must be a plain name",
-    "\noutput_dir: @!!python/object/apply:os.getcwd []": "a tag (!) is not supported", '\nseed: @!!int "5"': "",
-    "\ndata: @!mine {dir: x}": "", "\nseed: @*a": "", "\noutput_dir: &x a\ndata: {dir: @*x}": "",
-    "\ndata: {dir: a\n@": "", '\noutput_dir: "a\n@': "", "\noutput_dir: a@: b": "", "\ndata:\n@\tdir: a": "",
-    "\ndata:\n  dir: a\n @num_workers: 1": "", "\noutput_dir: a@\x07": "not allowed in YAML", "\n@---\nseed: 1": "",
-    "@": "The file is empty. Give at least task", "@# nothing": "", "@- task: toy": "", "@toy": "",
-    "@" + "[" * 5000: "nested too deeply",
+    "\ndata:\n  ? @[a]\n  : 1": "A key must be a plain name", '\nseed: @!!int "5"': "a tag (!) is not supported",
+    "\ndata: @!mine {dir: x}": "", "\noutput_dir: &x a\ndata: {dir: @*x}": "an alias (*)", "\ndata: {dir: a\n@": "",
+    "\noutput_dir: a@: b": "", "\ndata:\n@\tdir: a": "", "\ndata:\n  dir: a\n @num_workers: 1": "",
+    "\noutput_dir: a@\x07": "not allowed in YAML", "\n@---\nseed: 1": "", "@- task: toy": "", "@toy": "",
+    "@": "The file is empty. Give at least task", "@# nothing": "", "@" + "[" * 5000: "nested too deeply",
 }  # fmt: skip
 # key -> values that it does not take
 REFUSED = {
@@ -62,25 +57,25 @@ REFUSED = {
 INSIDE = {"optimizer.betas": "[0.9, @1]", "workload.depths": "[1, @x]", "workload.weights": "{a: 1, b: @-1}"}
 
 
-def check(tmp_path, marked, words=""):
+def check(tmp_path, marked, expected):
     text = (GOOD[:-1] if marked.startswith("\n") else "") + marked
     before, after = text.split("@")
     with pytest.raises(BadInput) as error:
         load(tmp_path, f"{before}{after}\n" if after else before)
     line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
     (sentence,) = str(error.value).splitlines()
-    assert sentence.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ") and words in sentence
+    assert sentence.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ") and expected in sentence
 
 
-@pytest.mark.parametrize(("marked", "words"), MISTAKES.items())
-def test_a_mistake_is_reported_with_line_and_column(tmp_path, marked, words):
-    check(tmp_path, marked, words)
+@pytest.mark.parametrize(("marked", "sentence"), MISTAKES.items())
+def test_a_mistake_is_reported_with_line_and_column(tmp_path, marked, sentence):
+    check(tmp_path, marked, sentence)
 
 
-@pytest.mark.parametrize("key", [*REFUSED, *INSIDE])
-def test_a_value_that_a_key_does_not_take_is_reported_with_line_and_column(tmp_path, key):
-    section, _, name = key.rpartition(".")
-    for value in [*(f"@{value}" for value in REFUSED.get(key, ())), *filter(None, [INSIDE.get(key)])]:
+def test_a_value_that_a_key_does_not_take_is_reported_with_line_and_column(tmp_path):
+    refused = [(key, f"@{value}") for key, values in REFUSED.items() for value in values]
+    for key, value in [*refused, *INSIDE.items()]:
+        section, _, name = key.rpartition(".")
         line = f"{section}: {{{name}: {value}}}" if section else f"{name}: {value}"
         check(tmp_path, f"\n{line}", f"{key}")
 
@@ -163,16 +158,13 @@ def test_a_configuration_round_trips_through_yaml(tmp_path_factory, workload_set
         ("weights: {on: 1e1, 2: .5}", "weights", {"on": 10.0, "2": 0.5}), ("extra: null", "extra", None),
         ("extra: {layers: 5}", "extra", Encoder(layers=5)),
         ("encoder: {kind: deep}", "encoder", Encoder(layers=3, kind="deep")),
-        ("encoder:", "encoder", Encoder(layers=3)), ("ramp_epochs: 2", "ramp_steps", 0), ("width: 4", "ramp_steps", 7),
+        ("encoder:", "encoder", Encoder(layers=3)), ("# title: x", "title", ""),
+        ("ramp_epochs: 2", "ramp_steps", 0), ("width: 4", "ramp_steps", 7),
     ],
 )  # fmt: skip
 def test_a_scalar_is_read_by_the_type_of_its_field(tmp_path, yaml_text, name, expected):
-    value = getattr(load(tmp_path, f"{GOOD}workload:\n  {yaml_text}\n").workload, name)
+    value = getattr(load(tmp_path, f"{GOOD}data:\n  # dir: x\nworkload:\n  {yaml_text}\n").workload, name)
     assert (value, type(value)) == (expected, type(expected))
-
-
-def test_a_section_with_every_line_commented_out_is_its_defaults(tmp_path):
-    assert load(tmp_path, GOOD + "data:\n  # dir: x\nworkload:\n") == load(tmp_path, GOOD)
 
 
 @dataclass(frozen=True)
@@ -186,26 +178,22 @@ class Named:
     numbers: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def test_flat_has_sections_by_name_and_other_mappings_as_one_value(tmp_path):
+def test_flat_has_sections_by_name_and_other_mappings_as_one_value():
     values = flat(Named({"a": Part(), "b": Part(2.0)}, {"c": 1}))
     assert values == {"parts.a.share": 1.0, "parts.b.share": 2.0, "numbers": {"c": 1}}
     assert flat(Named()) == {"parts": {}, "numbers": {}}
-    before = load(tmp_path, GOOD)
-    after = with_changes(before, {"optimizer.lr": 0.5, "workload.encoder.kind": "deep"})
-    differing = {k: v for k, v in flat(after).items() if flat(before)[k] != v}
-    assert differing == {"optimizer.lr": 0.5, "workload.encoder.kind": "deep"}
 
 
 @pytest.mark.parametrize(
     ("key", "text", "expected"),
     [
         ("training.max_steps", "200", 200), ("training.max_steps", 200, 200), ("training.deterministic", True, True),
-        ("training.deterministic", "true", True), ("training.gradient_checkpointing", "all", "all"),
-        ("optimizer.lr", "1e-3", 1e-3), ("optimizer.lr", 1e-8, 1e-8), ("optimizer.betas", "[0.8, 0.9]", (0.8, 0.9)),
-        ("optimizer.betas", (0.8, 0.9), (0.8, 0.9)), ("run.name", "no", "no"), ("run.name", "'x'", "'x'"),
-        ("output_dir", "", ""), ("output_dir", "a: b # c", "a: b # c"), ("output_dir", Path("/tmp/x"), "/tmp/x"),
-        ("workload.heads", None, None), ("workload.weights", {"a": 1}, {"a": 1.0}),
-        ("workload.weights.b", "2", {"b": 2.0}), ("workload.encoder.layers", 9, 9),
+        ("training.gradient_checkpointing", "all", "all"), ("optimizer.lr", "1e-3", 1e-3), ("optimizer.lr", 1e-8, 1e-8),
+        ("optimizer.betas", "[0.8, 0.9]", (0.8, 0.9)), ("optimizer.betas", (0.8, 0.9), (0.8, 0.9)),
+        ("run.name", "no", "no"), ("run.name", "'x'", "'x'"), ("output_dir", "", ""),
+        ("output_dir", "a: b # c", "a: b # c"), ("output_dir", Path("/tmp/x"), "/tmp/x"),
+        ("workload.heads", None, None),
+        ("workload.weights", {"a": 1}, {"a": 1.0}), ("workload.weights.b", "2", {"b": 2.0}),
     ],
 )  # fmt: skip
 def test_an_override_is_read_as_a_file_would_be(tmp_path, key, text, expected):
@@ -213,21 +201,17 @@ def test_an_override_is_read_as_a_file_would_be(tmp_path, key, text, expected):
     assert (value, type(value)) == (expected, type(expected))
 
 
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
+def test_a_mistake_in_an_override_names_it(tmp_path):
+    for key, text in [
         ("training.max_steps", "1.5"), ("training.max_steps", 200.0), ("training.max_step", 5),
-        ("trainin.max_steps", 5), ("max_steps", 5), ("task.name", "x"),
-        ("training.deterministic", "yes"), ("optimizer.betas", "[0.9, 2]"),
+        ("trainin.max_steps", 5), ("max_steps", 5), ("task.name", "x"), ("optimizer.betas", "[0.9, 2]"),
         ("optimizer.betas", "[0.9,"), ("optimizer.betas", ["0.9", 0.9]), ("optimizer.lr", float("nan")),
         ("optimizer.lr", object), ("task", "tyo"), ("workload.weights", "{a: 1, a: 2}"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_an_override_names_it(tmp_path, key, text):
-    with pytest.raises(BadInput) as error:
-        load(tmp_path, GOOD, **{key: text})
-    (line,) = str(error.value).splitlines()
-    assert line.startswith(f"override {key}: ")
+    ]:  # fmt: skip
+        with pytest.raises(BadInput) as error:
+            load(tmp_path, GOOD, **{key: text})
+        (line,) = str(error.value).splitlines()
+        assert line.startswith(f"override {key}: ")
 
 
 def test_an_override_of_a_length_replaces_its_other_form(tmp_path):
@@ -236,27 +220,19 @@ def test_an_override_of_a_length_replaces_its_other_form(tmp_path):
     assert (config.training.max_steps, config.training.epochs) == (5, 0)
     assert load(tmp_path, GOOD, training__epochs="2").training.max_steps == 0
     assert load(tmp_path, GOOD, training__epochs=0).training.max_steps == 10
-    assert load(tmp_path, by_epochs, training__max_steps=5, training__epochs=0).training.max_steps == 5
     with pytest.raises(BadInput, match=r"^override training\.epochs: .*two forms of one length"):
         load(tmp_path, GOOD, training__max_steps=5, training__epochs=2)
 
 
-def test_every_field_has_a_sentence():
+def test_every_field_has_a_sentence_and_a_type_that_can_be_read(tmp_path):
     texts = sentences(Config)
     assert set(flat(Config(task="x", training=Training(effective_batch=1)))) <= set(texts)
     assert not [key for key, sentence in texts.items() if not re.fullmatch(r"[A-Z].*\.", sentence)]
     assert sentences(Settings)["encoder.layers"] == "Layers of the encoder."
-
-
-def test_a_type_that_is_not_supported_is_an_error_of_the_task(tmp_path):
-    @dataclass(frozen=True)
-    class Strange:
-        when: complex = 1j
-
-    path = tmp_path / "x.yaml"
-    path.write_text(GOOD + "workload: {when: 5}\n")
+    strange = dataclasses.make_dataclass("Strange", [("when", complex, 1j)])
+    (tmp_path / "x.yaml").write_text(GOOD + "workload: {when: 5}\n")
     with pytest.raises(TypeError, match="complex"):
-        read_config(path, workload=lambda task: Strange)
+        read_config(tmp_path / "x.yaml", workload=lambda task: strange)
 
 
 BASE = GOOD + (
@@ -297,19 +273,13 @@ def test_a_mistake_in_a_base_names_its_file(tmp_path, text, base, places):
     assert len(lines) == len(places) and all(map(str.startswith, lines, places)), lines
 
 
-@pytest.mark.parametrize("base", ["missing.yaml", "[a.yaml]", "", "toy_small.yaml", "../toy_small.yaml"])
-def test_a_base_that_cannot_be_used_is_refused_at_its_place(tmp_path, base):
-    with pytest.raises(BadInput, match=r"toy_small\.yaml:1:\d"):
-        load(tmp_path, f"base: {base}\n" + GOOD)
-
-
-def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
+def test_a_file_that_cannot_be_used_is_refused_by_name_or_at_its_place(tmp_path):
+    for base in ("missing.yaml", "[a.yaml]", "", "toy_small.yaml", "../toy_small.yaml"):
+        with pytest.raises(BadInput, match=r"toy_small\.yaml:1:\d"):
+            load(tmp_path, f"base: {base}\n" + GOOD)
     (tmp_path / "latin.yaml").write_bytes(b"task: toy\noutput_dir: caf\xe9\n")
-    for name, sentence in {
-        "latin.yaml": "latin.yaml:2:16: The file is not UTF-8 here",
-        "no.yaml": "no.yaml: ",
-        ".": ": ",
-    }.items():
+    places = {"latin.yaml": "latin.yaml:2:16: The file is not UTF-8 here", "no.yaml": "no.yaml: ", ".": ": "}
+    for name, sentence in places.items():
         with pytest.raises(BadInput, match=re.escape(sentence)):
             read_config(tmp_path / name, workload=workload)
     (tmp_path / "toy_small.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())

@@ -8,7 +8,7 @@ from lib.checkpoint import weights
 from lib.doctor import rehearsal
 from lib.doctor.addresses import check_address, remote
 from lib.errors import BadInput
-from lib.launch.resume import find_checkpoint
+from lib.launch.resume import announce
 from lib.training.state import restore_state
 from tests.doctor.conftest import by_name
 from tests.serving import Files
@@ -96,8 +96,8 @@ def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(
     assert finding.verdict == "bad" and "cannot be resumed with this configuration" in finding.advice
     assert snapshot(tmp_path / "runs") == before
     with pytest.raises(BadInput, match=r"It is kept as step-00000012.damaged.\n.* cannot be resumed"):
-        find_checkpoint(other)
-    assert find_checkpoint(launch.prepare(toy())).step == 9 and not newest.exists(), "a run does set it aside"
+        announce(other)
+    assert announce(launch.prepare(toy())).step == 9 and not newest.exists(), "a run does set it aside"
 
 
 def test_room_for_one_checkpoint_is_too_little_and_for_a_few_a_warning(toy, monkeypatch):

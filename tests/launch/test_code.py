@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lib import launch
-from lib.config import to_yaml
+from lib.config import to_yaml, with_changes
 from lib.errors import BadInput
 from lib.launch import code, ensemble
 from lib.launch.archive import unpack
@@ -54,8 +54,7 @@ def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_
     shutil.copytree(trained / "runs", tmp_path / "elsewhere")
     config = load_config(tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")})
     assert str(tmp_path) in config.task and launch.train(config).reason == "completed"
-    longer = {"output_dir": str(tmp_path / "elsewhere"), "training.max_steps": 6}
-    assert launch.train(load_config(tmp_path / "elsewhere" / "my" / "config.yaml", longer)).step == 6
+    assert launch.train(with_changes(config, {"training.max_steps": 6})).step == 6
 
 
 def test_what_a_task_no_longer_imports_leaves_its_run(tmp_path):
@@ -113,19 +112,18 @@ def test_files_that_settings_name_lie_in_the_run_and_its_archive_for_everybody(t
     assert files == {"config.yaml", "named/workload.words/words.txt", "named/workload.more/more.bin"}
 
 
-def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_path, capsys):
+def test_predict_runs_the_archive_s_task_only_for_who_trusts_it_or_one_s_own_copy(archive, tmp_path, capsys):
     given = ["predict", str(archive), "data", "out"]
     assert main(given) == 2
     error = capsys.readouterr().err
     assert "give it: --task file.py:Class" in error and "add --trust" in error and "waves" not in sys.modules
     assert main([*given, "--trust"]) == 0
     assert (tmp_path / "out" / "answers.txt").read_text() == "1 models", "it imports while it predicts"
-
-
-def test_predict_runs_one_s_own_copy_without_any_of_the_archive(archive, tmp_path, trained):
+    for name in ("waves", "layers", "late"):
+        sys.modules.pop(name, None)
     project.write(tmp_path / "mine")
     (tmp_path / "mine" / "late.py").write_text("def said(models):\n    return 'mine'\n")
-    assert main(["predict", str(archive), "data", "out", "--task", "mine/mine.py:Mine"]) == 0
+    assert main([*given, "--task", "mine/mine.py:Mine"]) == 0
     assert (tmp_path / "out" / "answers.txt").read_text() == "mine"
 
 
@@ -136,16 +134,15 @@ def test_several_runs_of_one_task_predict_together(trained, tmp_path):
     assert "2 models together" in ensemble.run(tmp_path / "runs", tmp_path, tmp_path / "out", **options)
 
 
-@pytest.mark.parametrize("task", ["{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil", "code/none.py:Evil"])
-def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path, task):
-    run = tmp_path / "runs" / "my"
+def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path):
+    run, evil = tmp_path / "runs" / "my", tmp_path / "evil.py"
     shutil.copytree(trained / "runs" / "my", run)
-    evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     shutil.copy(evil, tmp_path / "runs" / "evil.py")
     (run / "code" / "link.py").symlink_to(evil)
-    text = (run / "config.yaml").read_text().replace("code/mine.py:Mine", task.format(evil=evil))
-    (run / "config.yaml").write_text(text)
-    with pytest.raises(BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"):
-        ensemble.run(run, tmp_path, tmp_path / "out", trusted=True)
+    text = (run / "config.yaml").read_text()
+    for task in (f"{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil", "code/none.py:Evil"):
+        (run / "config.yaml").write_text(text.replace("code/mine.py:Mine", task))
+        with pytest.raises(BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"):
+            ensemble.run(run, tmp_path, tmp_path / "out", trusted=True)
     assert not (tmp_path / "ran").exists()

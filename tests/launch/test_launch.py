@@ -1,5 +1,6 @@
 """A run from its configuration to its archive, on the command line and over sessions."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -18,47 +19,33 @@ from lib.report.summary import Summary
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_a_run_leaves_everything_that_is_promised(toy, tmp_path, monkeypatch):
+def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continued(toy, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(launch, "draw_metrics", plot.draw_metrics)
     summary = launch.train(toy())
     folder = tmp_path / "runs" / "toy"
     assert summary.reason == "completed" and summary.step == 12 and summary.world_size == 1
     assert summary.metrics.keys() == summary.baseline.keys() == {"rmse"}
-    assert summary.samples_seen == [96] and summary.session == 1
+    assert summary.session == 1
     assert Summary.read(folder) == summary
     assert (folder / "plots" / "metrics.png").is_file() and (folder / "config.yaml").is_file()
     assert checkpoint.steps(folder / "checkpoints") == [9, 12]
     with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as archive:
         names = archive.getnames()
-    assert "toy/summary.json" in names and "toy/metrics.csv" in names and "toy/plots/metrics.png" in names
+    assert {"toy/summary.json", "toy/metrics.csv", "toy/plots/metrics.png"} <= {*names}
     assert any(name.startswith("toy/best/step-") and name.endswith("model.safetensors") for name in names)
     assert not any("checkpoints" in name for name in names)
-
-
-def test_a_completed_run_is_left_as_it_is_and_more_steps_go_on(toy, tmp_path, capsys):
-    launch.train(toy())
-    before = (tmp_path / "runs" / "toy" / "metrics.csv").stat().st_mtime_ns
-    assert launch.train(toy()).step == 12
-    assert "was completed at step 12" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "toy" / "metrics.csv").stat().st_mtime_ns == before
+    before = (folder / "metrics.csv").stat().st_mtime_ns
+    assert launch.train(toy()).step == 12 and "was completed at step 12" in capsys.readouterr().out
+    assert (folder / "metrics.csv").stat().st_mtime_ns == before
     assert launch.train(toy({"training.max_steps": 15})).step == 15
     assert "step 12: 3 of 15 steps left" in capsys.readouterr().out
-
-
-def test_a_deadline_ends_the_session_and_the_next_one_goes_on(toy, tmp_path, cut):
-    cut(5)
-    first = launch.train(toy())
-    assert (first.reason, first.step, first.metrics) == ("deadline", 5, {})
-    assert launch.EXIT_CODES[first.reason] == 75
-    cut(None)
-    second = launch.train(toy())
-    assert (second.reason, second.step, second.session) == ("completed", 12, 2)
 
 
 @pytest.mark.parametrize("layout", ["notebooks/someone/my-run", "my-run"])
 def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, monkeypatch, cut, layout):
     cut(5)
-    launch.train(toy())
+    first = launch.train(toy())
+    assert (first.reason, first.step, first.metrics, launch.EXIT_CODES[first.reason]) == ("deadline", 5, {}, 75)
     mount = tmp_path / "kaggle" / "input" / layout
     shutil.copytree(tmp_path / "runs", mount)
     shutil.rmtree(tmp_path / "runs")
@@ -67,7 +54,7 @@ def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, mo
     before = {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()}
     cut(None)
     summary = launch.train(toy())
-    assert (summary.reason, summary.session) == ("completed", 2)
+    assert (summary.reason, summary.step, summary.session) == ("completed", 12, 2)
     rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
     assert [r["step"] for r in rows if r["split"] == "train"] == ["5", "10", "12"]
     assert {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()} == before
@@ -84,13 +71,17 @@ def test_resume_from_names_a_folder_and_refuses_one_without_a_checkpoint(toy, tm
         launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "run.name": "toy", "training.max_steps": 99}))
 
 
-def test_a_failure_is_in_the_summary_with_the_step_that_was_saved(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch.loop, "train", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize(("error", "reason"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "interrupted")])
+def test_a_failure_or_an_impatient_signal_is_in_the_summary(toy, tmp_path, monkeypatch, error, reason):
+    end = signal.raise_signal if reason == "interrupted" else (lambda number: 1 / 0)
+    monkeypatch.setattr(launch.loop, "train", lambda *_: end(signal.SIGTERM))
+    with pytest.raises(error):
         launch.train(toy())
     summary = Summary.read(tmp_path / "runs" / "toy")
-    assert (summary.reason, summary.error, summary.step, summary.session) == ("failed", "division by zero", 0, 1)
-    assert summary.run == "toy" and summary.task.endswith("toy.py:Toy") and summary.max_steps == 12
+    assert (summary.reason, summary.step, summary.session, summary.max_steps) == (reason, 0, 1, 12)
+    assert summary.run == "toy" and summary.task.endswith("toy.py:Toy")
+    assert summary.error == ("division by zero" if reason == "failed" else "")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy, tmp_path, capsys):
@@ -102,20 +93,19 @@ def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy,
         launch.train(toy({**first, "run.name": "third", "workload.batch_norm": True}))
 
 
-@pytest.mark.parametrize("damage", ["removed", "of an earlier session"])
-def test_an_archive_that_is_not_that_of_the_run_is_packed_again(toy, tmp_path, damage):
+def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_path):
     launch.train(toy({"training.max_steps": 6}))
     archive = tmp_path / "runs" / outputs.ARCHIVE
-    earlier, packed_at = archive.read_bytes(), archive.stat().st_mtime
+    earlier = archive.read_bytes()
     launch.train(toy())
     good = archive.read_bytes()
-    if damage == "removed":
+    for content in (b"", earlier):
         archive.unlink()
-    else:
-        archive.write_bytes(earlier)
-        os.utime(archive, (packed_at, packed_at))
-    launch.train(toy())
-    assert archive.read_bytes() == good
+        if content:
+            archive.write_bytes(content)
+            os.utime(archive, (1, 1))
+        launch.train(toy())
+        assert archive.read_bytes() == good
     before = archive.stat().st_mtime_ns
     launch.train(toy())
     assert archive.stat().st_mtime_ns == before
@@ -142,70 +132,51 @@ def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     rows = (run.folder / "metrics.csv").read_bytes()
     mended = launch.train(run)
     assert mended.missing == {} and mended.metrics and mended.baseline and mended.session == 1
-    assert mended.samples_seen == [96] and (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
+    assert (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
     assert launch.picture(run).is_file() and outputs.is_current(run.output_dir)
 
 
-def test_a_second_interrupt_is_an_interruption_and_no_failure(toy, tmp_path, monkeypatch):
-    def impatient(*_):
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(launch.loop, "train", impatient)
-    with pytest.raises(KeyboardInterrupt):
-        launch.train(toy())
-    assert Summary.read(tmp_path / "runs" / "toy").reason == "interrupted"
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+@contextlib.contextmanager
+def held(folder):
+    """Holds a run's folder as another process does."""
+    folder.mkdir(parents=True)
+    other = os.open(folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    yield
+    os.close(other)
 
 
 def test_a_run_whose_folder_another_process_holds_is_refused_and_changes_nothing(toy, tmp_path):
     folder = tmp_path / "runs" / "toy"
-    folder.mkdir(parents=True)
-    other = os.open(folder, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    with pytest.raises(BadInput, match=f"Another process is training in {folder}"):
-        launch.train(toy())
-    assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == ["toy"]
-    os.close(other)
+    with held(folder):
+        with pytest.raises(BadInput, match=f"Another process is training in {folder}"):
+            launch.train(toy())
+        assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == ["toy"]
     assert launch.train(toy({"training.max_steps": 1})).reason == "completed"
+    overrides = {"queue.seeds": [1, 2], "output_dir": str(tmp_path / "runs"), "training.max_steps": 1}
+    runs = queue.entries(tmp_path / "toy.yaml", overrides)
+    with held(runs[0].folder), pytest.raises(BadInput, match="Another process is training"):
+        queue.run_queue(runs)
+    assert not runs[1].folder.exists(), "a second call of a queue does not take the next run"
 
 
-def test_a_completed_run_does_not_answer_for_another_one(toy, tmp_path):
-    launch.train(toy())
-    shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")  # its summary knows what it was
-    for key, value in (("seed", 1), ("training.effective_batch", 4), ("workload.samples", 36)):
-        named = key.replace("workload.samples", "data fingerprint")
-        with pytest.raises(BadInput, match=rf"(?s)completed with another configuration:\n +saved +now\n.* {named} "):
-            launch.train(toy({key: value}))
-
-
-@pytest.mark.parametrize(
-    "edit", [{"optimizer.lr": 0.02}, {"workload.dropout": 0.5}, {"training.max_steps": 8}, {"training.ema_decay": 0.9}]
-)
-def test_no_score_of_a_completed_run_is_printed_under_other_settings(toy, capsys, edit):
+def test_no_score_of_a_completed_run_is_printed_under_other_settings_or_data(toy, tmp_path, capsys):
     launch.train(toy())
     assert launch.train(toy({"training.micro_batch": 2, "training.log_every_steps": 1})).step == 12
     assert "rmse" in capsys.readouterr().out
-    key = next(iter(edit))
-    with pytest.raises(BadInput, match=rf"(?s)completed with another configuration.*{key}.*--set run.name=toy-2\n"):
-        launch.train(toy(edit))
+    shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")  # its summary knows what it was
+    changes = {"optimizer.lr": 0.02, "workload.dropout": 0.5, "training.ema_decay": 0.9, "seed": 1,
+               "training.effective_batch": 4, "workload.samples": 36}  # fmt: skip
+    for key, value in changes.items():
+        named = key.replace("workload.samples", "data fingerprint")
+        wanted = rf"(?s)completed with another configuration:\n +saved +now\n.* {named} .*--set run.name=toy-2"
+        with pytest.raises(BadInput, match=wanted):
+            launch.train(toy({key: value}))
+    edit = {"optimizer.lr": 0.02}
     assert "rmse" not in capsys.readouterr().out
     assert launch.train(toy({**edit, "run.name": "toy-2"})).reason == "completed"
     with pytest.raises(BadInput, match="--set run.name=toy-3\n"):
         launch.train(toy(edit))
     capsys.readouterr()
     launch.train(toy({**edit, "run.accept_changes": True}))
-    out = capsys.readouterr().out
-    assert "was completed with other settings, because these differ:\n" in out and key in out
-
-
-def test_a_second_call_of_a_queue_ends_and_does_not_take_the_next_run(toy, tmp_path):
-    toy()
-    overrides = {"queue.seeds": [1, 2], "output_dir": str(tmp_path / "runs"), "training.max_steps": 1}
-    runs = queue.entries(tmp_path / "toy.yaml", overrides)
-    runs[0].folder.mkdir(parents=True)
-    other = os.open(runs[0].folder, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    with pytest.raises(BadInput, match="Another process is training"):
-        queue.run_queue(runs)
-    assert not runs[1].folder.exists()
-    os.close(other)
+    assert "was completed with other settings, because these differ:\n" in capsys.readouterr().out

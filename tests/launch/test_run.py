@@ -1,4 +1,4 @@
-"""A configuration with its data: lengths in steps."""
+"""A configuration with its data, lengths in steps; and the smoke test, which leaves nothing."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ import torch
 from lib import checkpoint, launch
 from lib.errors import TrainingFailed
 from lib.launch import run as prepared
-from lib.machine import platform
+from lib.launch import smoke
+from lib.machine import memory, platform
 
 
 def test_epochs_become_steps_and_are_printed(toy):
@@ -30,10 +31,10 @@ def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone
     assert plan is None and said.startswith("Warning: The step raises ValueError (mine.py:6). So nothing is planned")
 
 
-@pytest.mark.parametrize("cards, batch, slots", [(0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)])
-def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch, cards, batch, slots):
-    monkeypatch.setattr(prepared.ranks, "cards", lambda device: list(range(cards)))
-    assert prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots == slots
+def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch):
+    for cards, batch, slots in ((0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)):
+        monkeypatch.setattr(prepared.ranks, "cards", lambda device, cards=cards: list(range(cards)))
+        assert prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots == slots
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -49,3 +50,25 @@ def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, sl
     assert launch.train(toy()).step == 12
     weights = [checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors for name in ("toy", "whole")]
     assert all(torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items())
+
+
+# --- the smoke test ---------------------------------------------------------------------------------------------------
+
+
+def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
+    run = launch.prepare(toy())
+    text = smoke.test(run)
+    for phase in ("after load", "after forward", "after backward", "after optimizer step", "peak"):
+        assert phase in text
+    assert "3 steps in micro-batches of 8, fp32" in text and "12 steps take" in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_smoke_test_stops_above_92_percent_of_the_card(toy, monkeypatch):
+    run = launch.prepare(toy())
+    monkeypatch.setattr(memory, "card_bytes", lambda: 10 * 2**30)
+    monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.3 * 2**30))
+    with pytest.raises(TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'):
+        smoke.test(run)
+    monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.1 * 2**30))
+    assert "9.10" in smoke.test(run)

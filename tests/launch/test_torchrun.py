@@ -22,28 +22,27 @@ from tests.conftest import ROOT, TOY
 SLOTS = {"training.micro_batch_slots": 2}
 
 
-def test_more_processes_than_gpus_are_refused(two_gpus, toy):
-    with pytest.raises(BadInput, match=r"3 processes are configured on a machine whose run may use 2 GPU"):
-        torchrun.processes(toy({"device.processes": 3}))
-    with pytest.raises(BadInput, match=r"names GPU 2, but there are 2 \(0 to 1\)"):
-        torchrun.processes(toy({"device.gpu_ids": [0, 2]}))
-    with pytest.raises(BadInput, match=r"names a GPU twice"):
-        torchrun.processes(toy({"device.gpu_ids": [1, 1]}))
-
-
-def test_every_gpu_is_used_that_the_slots_can_be_dealt_to(two_gpus, toy, capsys):
+def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, toy, capsys):
+    for given, sentence in (
+        ({"device.processes": 3}, r"3 processes are configured on a machine whose run may use 2 GPU"),
+        ({"device.gpu_ids": [0, 2]}, r"names GPU 2, but there are 2 \(0 to 1\)"),
+        ({"device.gpu_ids": [1, 1]}, r"names a GPU twice"),
+        ({"device.processes": 2, "training.micro_batch_slots": 1}, "cannot be dealt to 2 processes"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            torchrun.processes(toy(given))
     assert torchrun.processes(toy({"training.micro_batch_slots": 4})) == 2
     assert torchrun.processes(toy({"training.micro_batch_slots": 4, "device.gpu_ids": [1]})) == 1
     assert torchrun.processes(toy({"training.micro_batch_slots": 1})) == 1
     assert "Until then 1 of 2 GPUs are used" in capsys.readouterr().out
-    with pytest.raises(BadInput, match="cannot be dealt to 2 processes"):
-        torchrun.processes(toy({"device.processes": 2, "training.micro_batch_slots": 1}))
 
 
 def test_threads_are_the_containers_cpus_divided_among_the_ranks(toy, small_container, monkeypatch, tmp_path):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    environment = torchrun._Launch(toy(), 2, 1, {}, None)._environment(tmp_path)
-    assert environment["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setattr(torchrun.subprocess, "Popen", lambda command, env, **_: env)
+    launched = torchrun._Launch(toy(), 2, 1, {}, None)
+    launched._place = tmp_path
+    assert launched._start(None)["OMP_NUM_THREADS"] == "1"
 
 
 HELD = {"task": f"{several.__file__}:Held", "device.processes": 2, **SLOTS, "training.max_steps": 24}
@@ -102,7 +101,7 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
     assert "Traceback" not in said, said
     assert "relaunch" in (tmp_path / "runs" / "held" / "events.csv").read_text()
     summary = json.loads((tmp_path / "runs" / "held" / "summary.json").read_text())
-    assert (summary["reason"], summary["world_size"], summary["session"]) == ("completed", 2, 2)
+    assert (summary["reason"], summary["world_size"], summary["session"]) == ("completed", 2, 1)
 
     several.here(tmp_path / "whole", [{"config": {**HELD, "device.processes": 1, "run.name": "held"}}])
     one = checkpoint.load_newest(tmp_path / "whole" / "runs" / "held" / "checkpoints")[0]
@@ -112,78 +111,61 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
         assert all(torch.equal(value, two.tensors[group][name]) for name, value in named.items())
 
 
-def words(place, rank, error):
-    failures.write_last_words(place, rank, error)
-
-
 @pytest.fixture
-def ended(toy):
+def ended(toy, tmp_path):
     launched = torchrun._Launch(toy(), 2, 1, {}, None)
-
-    class Agent:
-        returncode = 1
-
-        def poll(self):
-            return None
-
-    launched._agent = Agent()
+    launched._place, launched._agent = tmp_path, SimpleNamespace(poll=lambda: None, pid=0)
     return launched
 
 
 def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(ended, tmp_path):
-    words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
+    failures.write_last_words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
     try:
         several.Held.loss(None, None, {}["x"])
     except KeyError as error:
-        words(tmp_path, 1, error)
-    failure = ended._verdict(tmp_path)
+        failures.write_last_words(tmp_path, 1, error)
+    failure = ended._verdict(1)
     assert isinstance(failure, failures.RankFailed)
     assert str(failure).startswith("Rank 1 failed:\nTraceback") and "several.Held.loss(None" in str(failure)
-
-
-def test_sentences_of_a_rank_stay_what_they_are(ended, tmp_path):
-    words(tmp_path, 0, BadInput("There is no graph."))
-    failure = ended._verdict(tmp_path)
-    assert type(failure) is BadInput and str(failure) == "There is no graph."
-    words(tmp_path, 0, OutOfMemory("Memory ran out.", 4))
-    assert ended._verdict(tmp_path).micro_batch == 4
+    for error in (BadInput("There is no graph."), OutOfMemory("Memory ran out.", 4)):
+        failures.write_last_words(tmp_path, 1, error)
+        again = ended._verdict(1)
+        assert type(again) is type(error) and str(again) == str(error)
+    assert again.micro_batch == 4
 
 
 def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     ended._ranks = {0: psutil.Process(), 1: psutil.Process(sleeper.pid)}
     (tmp_path / "ended-1").write_text("-9")
-    assert not ended._is_settled(tmp_path)
+    assert not ended._is_settled()
     (tmp_path / "failed-0.json.4711.tmp").touch()  # a rank is writing its words just now
     sleeper.kill()
     sleeper.wait()
-    assert ended._is_settled(tmp_path)
-    assert str(ended._verdict(tmp_path)).startswith("Rank 1 was ended by signal 9 (SIGKILL).")
+    assert ended._is_settled()
+    assert str(ended._verdict(1)).startswith("Rank 1 was ended by signal 9 (SIGKILL).")
 
 
 def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun_ended(ended, tmp_path):
-    assert str(ended._verdict(tmp_path)) == "torchrun ended."
+    assert str(ended._verdict(1)) == "torchrun ended."
     (tmp_path / "ended-0").write_text("-15")
     (tmp_path / "ended-1").write_text("-6")
-    assert str(ended._verdict(tmp_path)) == "Rank 1 was ended by signal 6 (SIGABRT)."
+    assert str(ended._verdict(1)) == "Rank 1 was ended by signal 6 (SIGABRT)."
     ended._gone = {0, 1}  # both are seen to be gone at once
-    ended._wait_for_codes(tmp_path)
-    assert str(ended._verdict(tmp_path)) == "Rank 1 was ended by signal 6 (SIGABRT)."
+    ended._wait_for_codes(ended._agent)
+    assert str(ended._verdict(1)) == "Rank 1 was ended by signal 6 (SIGABRT)."
 
 
-@pytest.mark.parametrize(
-    "last_line, said",
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "Rank 1 was ended by signal 11 (SIGSEGV)."),
-        ("os._exit(3)", "Rank 1 ended with exit code 3 and left no error."),
-    ],
-)
-def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(tmp_path, last_line, said):
+def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(tmp_path):
     assert failures.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
-    environment = {**os.environ, "RANK": "1", "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
-    rank = boot._Recorded([sys.executable, "-c", f"import os, signal; {last_line}"], env=environment)
-    wait_for(lambda: rank.poll() is not None)
-    assert failures.ending_of(tmp_path, 1) == said
+    for number, line, text in (
+        (1, "os.kill(os.getpid(), signal.SIGSEGV)", "Rank 1 was ended by signal 11 (SIGSEGV)."),
+        (2, "os._exit(3)", "Rank 2 ended with exit code 3 and left no error."),
+    ):
+        environment = {**os.environ, "RANK": str(number), "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
+        rank = boot._Recorded([sys.executable, "-c", f"import os, signal; {line}"], env=environment)
+        wait_for(lambda rank=rank: rank.poll() is not None)
+        assert failures.ending_of(tmp_path, number) == text
 
 
 # --- ranks that start -------------------------------------------------------------------------------------------------
@@ -226,17 +208,14 @@ def test_a_rank_that_is_only_slow_is_let_alone(tmp_path, clock, sign):
     signs = failures.Signs(tmp_path)
     for number in range(4):
         assert looks(signs, clock, 40) == ""
-        if sign == "its thread":
-            (tmp_path / "alive-1").touch()
-            os.utime(tmp_path / "alive-1", (number + 1, number + 1))
-        elif sign == "the CPU":
+        if sign == "the CPU":
             clock.used += 0.01
-        elif sign == "a long pause of everything":  # it counts as one look
-            clock.now += 1000
+        elif sign == "its first step":
+            boot.write_stage(tmp_path, 1, boot.TRAINING)
+        else:
+            clock.now += 1000 * (sign != "its thread")  # a pause counts as one look
             (tmp_path / "alive-1").touch()
             os.utime(tmp_path / "alive-1", (number + 1, number + 1))
-        else:
-            boot.write_stage(tmp_path, 1, boot.TRAINING)
 
 
 # --- relaunches -------------------------------------------------------------------------------------------------------

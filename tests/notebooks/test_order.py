@@ -6,7 +6,8 @@ import dataclasses
 import pytest
 
 from lib import launch, notebook
-from lib.launch import resume, smoke, watching
+from lib.launch import resume, smoke
+from lib.launch import run as watching
 from lib.report.summary import Summary
 from lib.task import load_config
 from tests.supervised.conftest import CONFIG as SUPERVISED

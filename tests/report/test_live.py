@@ -9,7 +9,8 @@ import pytest
 
 from lib import launch
 from lib.config import environment
-from lib.launch import torchrun, watching
+from lib.launch import run as watching
+from lib.launch import torchrun
 from lib.launch.run import prepare
 from lib.machine import hardware, memory, platform
 from lib.report import live

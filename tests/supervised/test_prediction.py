@@ -74,11 +74,25 @@ def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(fi
     assert list(files.predict([model(20.0)], new / "c.num", None)) == ["c.num"]
 
 
-def test_several_models_answer_by_their_mean(files, tmp_path):
-    new = write(tmp_path / "new", a="1")
-    shares = [files.predict([model(w)], new, None)["a.num"]["probability"] for w in (0.5, 4.0)]
-    both = files.predict([model(0.5), model(4.0)], new, None)["a.num"]["probability"]
-    assert both == pytest.approx(sum(shares) / 2, abs=1e-5)
+def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory_runs_out(
+    files, tmp_path, monkeypatch, capsys
+):
+    folder = write(tmp_path / "new", **{f"f{k:02}": str(k % 2) for k in range(11)})
+    shares = [files.predict([model(w)], folder, None)["f01.num"]["probability"] for w in (0.5, 4.0)]
+    whole = files.predict([model(0.5), model(4.0)], folder, None)
+    assert whole["f01.num"]["probability"] == pytest.approx(sum(shares) / 2, abs=1e-5)
+    answers, sizes = Files.answers, []
+
+    def short(self, models, samples):
+        sizes.append(len(samples))
+        if len(samples) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return answers(self, models, samples)
+
+    monkeypatch.setattr(Files, "answers", short)
+    assert files.predict([model(0.5), model(4.0)], folder, None) == whole and len(whole) == 11
+    assert sizes == [11, 5, 2, 2, 2, 2, 2, 1]
+    assert "Memory ran out. The work goes on with 2 samples at once" in capsys.readouterr().out
 
 
 def test_rows_without_targets_are_read_in_their_order(task, tmp_path):
@@ -215,43 +229,23 @@ def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):
 
 
 def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_path):
-    empty = tmp_path / "empty"
+    empty, other = tmp_path / "empty", tmp_path / "other"
     empty.mkdir()
+    other.mkdir()
+    (other / "x.jsonl").write_text('{"text": "no word"}')
     advice = r"Give data laid out as the training data, targets aside, or write read_new\(source\) in"
-    with pytest.raises(BadInput, match=f"There is no file ending in .num in .*empty. {advice} Files"):
-        files.predict([], empty, None)
-    with pytest.raises(BadInput, match=f"There is no sample that Words.read finds in .*empty. {advice} Words"):
-        task("Words").predict([], empty, None)
-    (empty / "x.jsonl").write_text('{"text": "no word"}')
-    with pytest.raises(BadInput, match=f"Words.read cannot read .*empty .KeyError: 'word'.. {advice} Words"):
-        task("Words").predict([], empty, None)
-    with pytest.raises(BadInput, match="There is no .*nowhere. Give the folder or file"):
-        files.predict([], Path("nowhere"), None)
-    with pytest.raises(BadInput, match="Give one folder or file to predict, not a dict"):
-        files.predict([], {"a": empty}, None)
-
-
-@pytest.mark.parametrize("values", [{"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}])
-def test_what_anybody_wrote_into_an_archive_is_refused_in_a_sentence(files, values):
-    with pytest.raises(BadInput, match="of what was learned from data are no names"):
-        files.take_learned(values)
-
-
-def test_where_memory_runs_out_batches_are_halved_and_the_answers_stay(files, tmp_path, monkeypatch, capsys):
-    folder = write(tmp_path / "new", **{f"f{k:02}": str(k % 2) for k in range(11)})
-    whole = files.predict([model(4.0)], folder, None)
-    answers, sizes = Files.answers, []
-
-    def short(self, models, samples):
-        sizes.append(len(samples))
-        if len(samples) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return answers(self, models, samples)
-
-    monkeypatch.setattr(Files, "answers", short)
-    assert files.predict([model(4.0)], folder, None) == whole and len(whole) == 11
-    assert sizes == [11, 5, 2, 2, 2, 2, 2, 1]
-    assert "Memory ran out. The work goes on with 2 samples at once" in capsys.readouterr().out
+    for each, source, sentence in (
+        (files, empty, f"There is no file ending in .num in .*empty. {advice} Files"),
+        (task("Words"), empty, f"There is no sample that Words.read finds in .*empty. {advice} Words"),
+        (task("Words"), other, f"Words.read cannot read .*other .KeyError: 'word'.. {advice} Words"),
+        (files, Path("nowhere"), "There is no .*nowhere. Give the folder or file"),
+        (files, {"a": empty}, "Give one folder or file to predict, not a dict"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            each.predict([], source, None)
+    for values in ({"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}):  # of an untrusted archive
+        with pytest.raises(BadInput, match="of what was learned from data are no names"):
+            files.take_learned(values)
 
 
 def test_classes_of_each_position_are_answered_in_a_row_where_kind_says_classes_too(files, monkeypatch, tmp_path):

@@ -31,21 +31,23 @@ def test_a_split_has_every_item_once_moves_none_and_parts_no_group(rows, others,
     assert len({key for key, _ in places}) == len(places) and places <= dealt([*rows, *others])
 
 
-def test_the_shares_are_those_that_were_asked_for_and_too_large_ones_are_refused():
+def test_shares_are_kept_wherever_the_folder_lies_and_new_data_is_not_dealt():
     parts = split(range(4000), validation=0.1, test=0.3)
     assert abs(len(parts["validation"]) - 400) < 60 and abs(len(parts["test"]) - 1200) < 100
     with pytest.raises(BadInput, match="leaves nothing to train on"):
         split(range(3), validation=0.6, test=0.4)
 
-
-@pytest.mark.parametrize("as_text", [False, True])
-def test_a_sample_falls_into_the_same_part_wherever_its_folder_lies(as_text):
-    def dealt(root):
+    def dealt(root, as_text):
         with reading(Path(root)):
             items = [(f"{root}/{k}.png" if as_text else Path(root, f"{k}.png"), k) for k in range(100)]
             return {part: [k for _, k in samples] for part, samples in split(items).items()}
 
-    assert dealt("/kaggle/input/shapes") == dealt("/home/me/data") and all(dealt("/a").values())
+    for as_text in (False, True):
+        assert dealt("/kaggle/input/shapes", as_text) == dealt("/home/me/data", as_text) and all(
+            dealt("/a", as_text).values()
+        )
+    with reading(Path("/new"), is_new=True):
+        assert split(range(50)) == {"train": [], "validation": [], "test": [*range(50)]}
 
 
 def test_paths_count_from_the_folder_however_either_is_written(tmp_path, monkeypatch):
@@ -59,11 +61,6 @@ def test_paths_count_from_the_folder_however_either_is_written(tmp_path, monkeyp
         assert {canonical(base / "a" / "1.png", root) for base in roots} == {right}
         assert canonical(str(root.resolve() / "a" / "1.png"), root) == right == canonical(f"{root}/a/1.png", root)
     assert canonical("a text", folder) == "'a text'" and canonical(Path("/x/1"), folder) == "/x/1"
-
-
-def test_new_data_is_not_dealt_and_keeps_its_order():
-    with reading(Path("/new"), is_new=True):
-        assert split(range(50)) == {"train": [], "validation": [], "test": [*range(50)]}
 
 
 def test_what_cannot_be_told_apart_in_a_later_session_is_refused():
@@ -82,25 +79,18 @@ def test_files_come_in_the_order_of_their_paths_and_what_lies_in_one_keeps_its_o
     assert in_order(iter([3, 1]), None) == [3, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "\ufeffname,price\nx,1\ny,\n"), ("a.tsv", "name\tprice\nx\t1\ny\t\n"),
-        ("a.jsonl", '{"name": "x", "price": "1"}\n\n{"name": "y", "price": ""}'),
-    ],
-)  # fmt: skip
-def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path, name, text):
-    (tmp_path / name).write_text(text, "utf-8")
-    rows = [{"name": "x", "price": "1"}, {"name": "y", "price": ""}]
-    assert [*records(tmp_path / name)] == rows == [*records(tmp_path, "a.*")]
-    assert rows[0].get("label") is None
-
-
-@pytest.mark.parametrize("line", ["{", "[1]"])
-def test_a_line_that_is_no_json_object_is_named(tmp_path, line):
-    (tmp_path / "a.jsonl").write_text(f"{{}}\n{line}\n")
-    with pytest.raises(BadInput, match=r"a.jsonl:2: This line is no JSON"):
-        list(records(tmp_path / "a.jsonl"))
+def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path):
+    for name, text in {
+        "a.csv": "\ufeffname,price\nx,1\ny,\n", "b.tsv": "name\tprice\nx\t1\ny\t\n",
+        "c.jsonl": '{"name": "x", "price": "1"}\n\n{"name": "y", "price": ""}',
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text, "utf-8")
+        rows = [{"name": "x", "price": "1"}, {"name": "y", "price": ""}]
+        assert [*records(tmp_path / name)] == rows == [*records(tmp_path, f"{name[0]}.*")]
+    for line in ("{", "[1]"):
+        (tmp_path / "a.jsonl").write_text(f"{{}}\n{line}\n")
+        with pytest.raises(BadInput, match=r"a.jsonl:2: This line is no JSON object"):
+            list(records(tmp_path / "a.jsonl"))
 
 
 def test_rows_are_cut_to_a_length_and_filled_to_the_longest():
@@ -129,12 +119,3 @@ def test_a_fingerprint_is_of_names_and_bytes_alone(tmp_path):
     renamed = fingerprint(tmp_path / "two")
     (tmp_path / "two" / "c.txt").write_text("c.txt")
     assert len({first, renamed, fingerprint(tmp_path / "two"), fingerprint(tmp_path / "one" / "a.txt")}) == 4
-
-
-def test_no_file_is_read_whole_for_its_fingerprint(tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.task.fingerprint._CHUNK", 4)
-    (tmp_path / "a").write_bytes(b"0123456789")
-    pieces = fingerprint(tmp_path)
-    monkeypatch.undo()
-    monkeypatch.setattr(Path, "read_bytes", None)
-    assert fingerprint(tmp_path) == pieces

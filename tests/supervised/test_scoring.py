@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics as reference
+from sklearn.utils.class_weight import compute_class_weight
 
 from lib.errors import BadInput
-from lib.supervised import mean_loss
-from lib.supervised.scoring import balanced, better, check, constant, name_of, scores
+from lib.supervised import mean_loss, scoring
+from lib.supervised.scoring import Judged, balanced, better, check, constant, name_of
 
 TRUE, GUESS = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
 SHARES = np.array([[6, 3, 1], [3, 5, 2], [2, 7, 1], [1, 2, 7], [2, 2, 6], [5, 2, 3]]) / 10
+
+
+def scores(metrics, true, guess, shares=None):
+    return scoring.scores(metrics, Judged(true, guess, shares=shares))
 
 
 def test_names_are_those_of_scikit_learn_short_or_whole_and_functions_have_their_own():
@@ -66,26 +71,22 @@ def test_unknown_numbers_leave_the_others_of_their_row_in_the_metric():
     assert mean.tolist() == [[2.0, 6.0]] * 2
 
 
-@pytest.mark.parametrize(("metric", "kind", "sentence"), [
-    ("macrof1", "classes", "There is no metric 'macrof1'. Did you mean 'macro_f1'"),
-    ("ConfusionMatrixDisplay", "classes", "There is no metric"), ("roc_auc", "numbers", "'roc_auc' judges classes"),
-])  # fmt: skip
-def test_a_metric_that_is_not_there_is_said_with_one_that_is(metric, kind, sentence):
+def test_a_metric_that_is_not_there_is_said_with_one_that_is():
     check(("accuracy", "roc_auc"), "classes")
-    with pytest.raises(BadInput, match=sentence):
-        check((metric,), kind)
+    for metric, kind, sentence in (
+        ("macrof1", "classes", "There is no metric 'macrof1'. Did you mean 'macro_f1'"),
+        ("ConfusionMatrixDisplay", "classes", "There is no metric"), ("roc_auc", "numbers", "'roc_auc' judges classes"),
+        ("log_loss", "labels", "'log_loss' judges one class a sample"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=sentence):
+            check((metric,), kind)
 
 
-def test_a_constant_is_the_commonest_class_with_its_share_or_the_mean():
+def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_learns():
     guess, shares = constant("classes", np.array([1, 1, 0, 1]), 3, 4)
     assert guess.tolist() == [1, 1, 1] and shares.tolist() == [[0.25, 0.75, 0, 0]] * 3
     guess, _ = constant("numbers", np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
     assert guess.tolist() == [[2.0, 4.0]] * 2
-
-
-def test_weights_of_classes_are_one_on_average_and_scikit_learns():
-    from sklearn.utils.class_weight import compute_class_weight
-
     weights = balanced(np.bincount(TRUE), 4)
     assert weights[:3] == pytest.approx(compute_class_weight("balanced", classes=np.arange(3), y=TRUE))
     assert weights[TRUE].mean() == pytest.approx(1.0) and weights[3] == 1.0

@@ -38,16 +38,6 @@ def test_columns_by_number_are_those_of_a_file_without_a_head_and_optional_ones_
         assert table.to_dict("records") == [{"text": "one", "label": "3", "kind": ""}]
 
 
-def test_parquet_is_read_or_its_package_named(tmp_path, monkeypatch):
-    frame = read_table(written(tmp_path, "a.csv", "Text,label\none,3\n"), "a.csv", COLUMNS)
-    monkeypatch.setattr("pandas.read_parquet", lambda content: frame.rename(columns={"text": "Text"}))
-    path = written(tmp_path, "a.parquet", b"PAR1")
-    assert read_table(path, "a", COLUMNS).to_dict("records") == [{"text": "one", "label": "3"}]
-    monkeypatch.undo()
-    with pytest.raises(BadInput, match="a cannot be read as parquet"):
-        read_table(path, "a", COLUMNS)
-
-
 BAD = {
     "a missing column": ("a.csv", "Txt,label\n", "no column Text; its columns are Txt, label. .*columns.text"),
     "cells too many": ("a.csv", "Text,label\na,b\na,b,c\n", "a.csv cannot be read as csv .*line 3"),
@@ -56,6 +46,7 @@ BAD = {
     "a broken line": ("a.jsonl", '{"Text": "a"}\n{\n', "cannot be read as jsonl .line 2"),
     "no rows": ("a.json", "3", "cannot be read as json"),
     "brackets without end": ("a.json", "[" * 100_000, "cannot be read as json"),
+    "no parquet": ("a.parquet", b"PAR1", "a.parquet cannot be read as parquet"),
     "lists in cells": ("a.json", '[{"Text": ["a"], "label": 1}]', "the column Text holds lists or objects. Flatten"),
     "Latin-1": ("a.csv", b"Text,label\ncaf\xe9,1\n", "a.csv, line 2: Byte 0xe9 is not UTF-8"),
 }

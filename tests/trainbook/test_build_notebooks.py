@@ -14,7 +14,7 @@ import pytest
 
 from lib.errors import BadInput
 from trainbook.notebooks import carrier
-from trainbook.notebooks.source import CELL_KEYS, FOLDED, parameters
+from trainbook.notebooks.source import CELL_KEYS, FOLDED
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
@@ -155,17 +155,15 @@ def test_built_notebook_is_valid_and_clean(root: Path) -> None:
 
 def test_the_carrier_cell_acts_first_and_ends_with_the_packed_block(root: Path) -> None:
     """Colab folds a cell that begins with `@title`; lines of text come before the block that nobody reads."""
-    lines = carrier_cell(build.notebook_text(source(root), root)).split("\n")
+    text = build.notebook_text(source(root), root)
+    lines = carrier_cell(text).split("\n")
     assert lines[0].startswith("# @title ") and "nothing in this cell has to be read" in lines[1]
     start = lines.index('HOME = library("""')
     assert start < 80 and max(map(len, lines[:start])) <= 120 and lines[-1] == '""")'
-    assert all(len(line) <= carrier.PACKED_COLUMNS for line in lines)
-
-
-def test_carries_what_it_imports_its_own_task_and_configs_only(root: Path) -> None:
-    files = carried(build.notebook_text(source(root), root))
-    assert list(files) == ["configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py",
-                           "workloads/demo/__init__.py", "workloads/demo/facts.yaml"]
+    assert list(files := carried(text)) == [
+        "configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py", "workloads/demo/__init__.py",
+        "workloads/demo/facts.yaml",
+    ]  # fmt: skip
     assert files["lib/hello.py"] == HELLO
 
 
@@ -179,12 +177,6 @@ def test_only_changed_files_are_written(root: Path, capsys) -> None:
     assert [path.name for path in notebook(root).parent.iterdir()] == ["01_demo.ipynb"]
     assert build.main(["02_demo"], root) == 2
     assert "there is no notebooks_src/02_demo.py. There are: 01_demo" in capsys.readouterr().err
-
-
-def test_large_notebook_is_refused(root: Path) -> None:
-    (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"largest carried files: lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
-        build.notebook_text(source(root), root)
 
 
 # Mistakes in a source
@@ -218,69 +210,46 @@ def test_mistakes_are_refused_with_their_place_and_nothing_is_written(root: Path
         assert not notebook(root).exists()
 
 
-def test_binary_data_is_refused(root: Path) -> None:
+def test_large_and_binary_content_is_refused(root: Path) -> None:
+    (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"largest carried files: lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
+        build.notebook_text(source(root), root)
     (root / "workloads" / "demo" / "weights.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match=r"weights\.bin is not UTF-8 text"):
         build.notebook_text(source(root), root)
-
-
-def test_parameters(root: Path) -> None:
-    assert parameters(source(root)) == {"NAME": "world", "STEPS": 0, "OVERRIDES": {}}
-    source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS: int | None = -1; A = B = None"))
-    assert parameters(source(root)) == {"NAME": "world", "STEPS": -1, "A": None, "B": None, "OVERRIDES": {}}
-    source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS = os.cpu_count()"))
-    with pytest.raises(BadInput, match=r"not 'NAME: type = literal': STEPS = os\.cpu_count\(\)"):
-        parameters(source(root))
 
 
 # --check
 
 
 def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
-    assert build.main(["--check"], root) == 1
-    assert "notebooks/01_demo.ipynb is missing" in capsys.readouterr().out
-    build.main([], root)
-    capsys.readouterr()
-    assert build.main(["--check"], root) == 0
-    assert capsys.readouterr().out == ""
+    def check(*names: str) -> tuple[int, str]:
+        capsys.readouterr()
+        return build.main(["--check", *names], root), capsys.readouterr().out
 
+    code, out = check()
+    assert code == 1 and "notebooks/01_demo.ipynb is missing" in out
+    build.main([], root)
+    assert check() == (0, "")
     source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     before = notebook(root).read_bytes()
-    assert build.main(["--check"], root) == 1
-    out = capsys.readouterr().out
-    assert "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
+    code, out = check()
+    assert code == 1 and "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
     assert notebook(root).read_bytes() == before
-
     build.main([], root)
     notebook(root).with_name("02_gone.ipynb").write_text("{}")
-    capsys.readouterr()
-    assert build.main(["--check"], root) == 1
-    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in capsys.readouterr().out
-    assert build.main(["--check", "01_demo"], root) == 0
-
-
-def test_a_damaged_notebook_and_one_of_other_metadata_are_stale(root: Path, capsys) -> None:
-    build.main([], root)
+    code, out = check()
+    assert code == 1 and "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
+    assert check("01_demo")[0] == 0
     other = notebook(root).read_text(encoding="utf-8").replace("nvidiaTeslaT4", "nvidiaTeslaP100")
-    for text in ("", "no JSON", "{}", other):
-        capsys.readouterr()
+    for text in ("", "{}", other):  # damaged, or of other metadata
         notebook(root).write_text(text, encoding="utf-8")
-        assert build.main(["--check"], root) == 1
-        out = capsys.readouterr().out
-        assert "make notebooks" in out and "@@" in out and len(out.splitlines()) < 70
+        code, out = check("01_demo")
+        assert code == 1 and "make notebooks" in out and "@@" in out and len(out.splitlines()) < 70
     assert "P100" in out
 
 
 # --import
-
-
-def test_import_of_an_untouched_notebook_changes_nothing(root: Path, capsys) -> None:
-    build.main([], root)
-    before = source(root).stat()
-    assert build.main(["--import", str(notebook(root))], root) == 0
-    assert "01_demo.py: unchanged" in capsys.readouterr().out
-    assert source(root).stat().st_mtime_ns == before.st_mtime_ns
-    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
 
 
 def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
@@ -300,8 +269,10 @@ def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
     (root / "lib" / "hello.py").write_text(HELLO + "# older\n", encoding="utf-8")
     path = edit(root, run)
     (root / "lib" / "hello.py").write_text(HELLO, encoding="utf-8")  # lib went on since: that is no edit
+    before = source(root).stat()
     assert build.main(["--import", str(path)], root) == 0
     assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
+    assert source(root).stat().st_mtime_ns == before.st_mtime_ns
 
 
 @pytest.mark.parametrize("keep_ids", [True, False])
@@ -331,35 +302,17 @@ def test_edits_come_back(root: Path, keep_ids: bool) -> None:
     build.notebook_text(source(root), root)
 
 
-def test_a_renamed_download_finds_its_source(root: Path) -> None:
-    path = edit(root, lambda saved: saved.cells[0].update(source="# Renamed"))
-    other = path.rename(path.with_name("my-demo (2).ipynb"))
-    assert build.main(["--import", str(other)], root) == 0
-    assert "# # Renamed" in source(root).read_text(encoding="utf-8")
-
-
-def repacked(cell: str, name: str, old: str, new: str) -> str:
-    """The carrier cell as somebody leaves it who unpacks a file, edits it and packs it again."""
-    files = carrier.unpack(cell)
-    files[name] = files[name].replace(old, new)
-    return carrier.PACKED.sub(lambda _: f'HOME = library("""\n{carrier.pack(files)}\n""")', cell)
-
-
-def test_edited_lib_is_named_and_not_written(root: Path, capsys) -> None:
+def test_an_edited_carrier_is_named_and_not_written_and_a_renamed_download_finds_its_source(root: Path, capsys) -> None:
     def change(saved) -> None:
-        saved.cells[1].source = repacked(saved.cells[1].source, "lib/hello.py", 'f"hello', 'f"bye')
+        saved.cells[1].source = saved.cells[1].source.replace("    use(home)\n", "")
         saved.cells[0].source = "# New"
 
     path = edit(root, change)
+    path = path.rename(path.with_name("my-demo (2).ipynb"))
     assert build.main(["--import", str(path)], root) == 1
-    out = capsys.readouterr().out
-    assert "make the edit in lib/hello.py itself" in out and '+    return f"bye {name}"' in out
-    assert out.count("The carrier cell was edited") == 1
-    assert (root / "lib" / "hello.py").read_text(encoding="utf-8") == HELLO
+    assert "The carrier cell was edited" in capsys.readouterr().out
     expected = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", "# # New")
     assert source(root).read_text(encoding="utf-8") == expected
-    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "bye"), encoding="utf-8")
-    assert build.main(["--import", str(path)], root) == 0, "the edit is in lib by now"
 
 
 UNREADABLE = [
@@ -383,27 +336,21 @@ def test_what_cannot_be_imported_changes_nothing(root: Path, capsys) -> None:
 # The carrier at work
 
 
-def execute(root: Path, cwd: Path, temporary: Path, monkeypatch, **values) -> tuple[str, nbformat.NotebookNode]:
-    """What the notebook prints when it runs in cwd."""
-    build.main([], root)
-    cwd.mkdir(exist_ok=True, parents=True)
-    temporary.mkdir(exist_ok=True)
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    out = temporary.parent / "executed.ipynb"
-    papermill.execute_notebook(notebook(root), out, values, kernel_name="python3", cwd=cwd, progress_bar=False)
-    executed = nbformat.read(out, as_version=4)
-    assert executed.cells[-1].execution_count
-    return "".join(o.text for cell in executed.cells for o in cell.get("outputs", []) if "text" in o), executed
-
-
 def test_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
     nasty = NASTY.replace("\r", "").replace("\x00", "")
     (root / "workloads" / "demo" / "__init__.py").write_text("from lib import nasty\n", encoding="utf-8")
     (root / "lib" / "nasty.py").write_text(f"TEXT = {nasty!r}\n# {nasty.splitlines()[0]}\n", encoding="utf-8")
     (root / "workloads" / "demo" / "facts.yaml").write_text(nasty, encoding="utf-8")
-    alone, temporary = tmp_path / "alone", tmp_path / "temporary"
-    printed, executed = execute(root, alone, temporary, monkeypatch, NAME="Kaggle")
+    build.main([], root)
+    alone, temporary, out = tmp_path / "alone", tmp_path / "temporary", tmp_path / "executed.ipynb"
+    alone.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    values = {"NAME": "Kaggle"}
+    papermill.execute_notebook(notebook(root), out, values, kernel_name="python3", cwd=alone, progress_bar=False)
+    executed = nbformat.read(out, as_version=4)
+    printed = "".join(o.text for cell in executed.cells for o in cell.get("outputs", []) if "text" in o)
     folder = next(temporary.glob("trainbook-*"))
     assert f"hello Kaggle {folder.name}" in printed and "hello child" in printed
     assert printed.count(f"Trainbook 1, lib: the one that this notebook carries, written to {folder.resolve()}\n") == 1
@@ -415,17 +362,6 @@ def test_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypat
     assert "a: 1" in executed.cells[-1].outputs[0].data["text/plain"]
 
 
-def test_notebook_inside_a_checkout_writes_nothing(root: Path, tmp_path: Path, monkeypatch) -> None:
-    build.main([], root)
-    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
-    monkeypatch.setattr(build, "main", lambda *_: 0)  # the notebook is older than the checkout's lib
-    temporary = tmp_path / "temporary"
-    printed, _ = execute(root, root / "notebooks", temporary, monkeypatch)
-    assert "newer world repo" in printed and "newer child" in printed
-    assert f"lib: the one of the checkout {root.resolve()}\n" in printed
-    assert not list(temporary.glob("trainbook-*"))
-
-
 def run_carrier(root: Path, cwd: Path, code: str) -> str:
     """The carrier cell as a plain program, then more code."""
     files = carrier.carried_files(source(root), ["demo"], [], False, ["from lib import hello"], root)
@@ -435,6 +371,14 @@ def run_carrier(root: Path, cwd: Path, code: str) -> str:
     done = subprocess.run([sys.executable, "-", cell], input=code, cwd=cwd, capture_output=True, text=True, check=True,
                           env={**env, "TMPDIR": str(cwd), "PYTHONPATH": "/other"})
     return done.stdout
+
+
+def test_inside_a_checkout_its_lib_is_taken_and_nothing_is_written(root: Path) -> None:
+    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
+    code = "import sys; exec(sys.argv[1]); from lib import hello; print(hello.greet('world'))"
+    printed = run_carrier(root, root / "notebooks", code)
+    assert f"lib: the one of the checkout {root.resolve()}\nnewer world" in printed
+    assert not list((root / "notebooks").iterdir())
 
 
 def test_carrier_runs_twice_and_repairs(root: Path, tmp_path: Path) -> None:
@@ -458,7 +402,7 @@ assert inspect.getsource(lib.hello.greet).startswith("def greet")
     assert run_carrier(root, tmp_path / "alone", code).count("lib: the one that this notebook carries") == 2
 
 
-def test_carrier_avoids_a_folder_that_others_can_write(root: Path, tmp_path: Path) -> None:
+def test_carrier_avoids_a_folder_that_others_can_write_and_a_damaged_block_stops_it(root: Path, tmp_path: Path) -> None:
     code = """
 import sys, tempfile
 cell = sys.argv[1]
@@ -469,15 +413,8 @@ exec(cell)
 assert HOME != first and HOME.stat().st_mode & 0o077 == 0
 from lib import hello
 assert str(HOME) in hello.__file__
-"""
-    run_carrier(root, tmp_path / "alone", code)
-
-
-def test_a_damaged_block_stops_with_a_sentence(root: Path, tmp_path: Path) -> None:
-    code = """
-import sys
 try:
-    exec(sys.argv[1].replace('library(\\"\\"\\"', 'library(\\"\\"\\"x', 1))
+    exec(cell.replace('library(\\"\\"\\"', 'library(\\"\\"\\"x', 1))
 except RuntimeError as error:
     print(error)
 """
@@ -519,9 +456,8 @@ def test_a_planning_notebook_carries_what_a_plan_of_each_workload_needs(tmp_path
     assert done.stdout.count("training.micro_batch") == len(names)
 
 
-@pytest.mark.parametrize("name", ["01_graphmer", "04_glacier_ensemble"])
-def test_every_import_of_a_training_notebook_s_files_is_carried(name: str) -> None:
-    files = carried(build.notebook_text(ROOT / "notebooks_src" / f"{name}.py"))
+def test_every_import_of_a_training_notebook_s_files_is_carried() -> None:
+    files = carried(build.notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"))
     assert {"lib/__main__.py", "lib/planner/__main__.py"} <= set(files), "child processes start there"
     assert not [path for path in files if path.startswith("trainbook/kaggle")]
     for path, text in files.items():

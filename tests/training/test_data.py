@@ -31,28 +31,13 @@ def batches(task, config, steps, workers):
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_change_neither_order_nor_augmentation(toy, workers):
+def test_workers_change_neither_order_nor_augmentation(toy):
     task = load_task(toy())
     for (step, alone), (_, worked) in zip(
-        batches(task, toy(), range(5), 0), batches(task, toy(), range(5), workers), strict=True
+        batches(task, toy(), range(5), 0), batches(task, toy(), range(5), 2), strict=True
     ):
         for a, b in zip(alone, worked, strict=True):
             assert torch.equal(a, b), step
-
-
-def test_steps_that_start_later_see_what_they_would_have_seen(toy):
-    task = load_task(toy())
-    late = batches(task, toy(), range(3, 5), 0)
-    for (_, a), (_, b) in zip(batches(task, toy(), range(5), 0)[3:], late, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def test_micro_batches_cut_without_loss():
-    batch = {"a": torch.arange(7), "b": torch.arange(14).view(7, 2)}
-    cut = list(data.micro_batches(batch, 3))
-    assert [data.size_of(part) for part in cut] == [3, 3, 1]
-    assert torch.equal(torch.cat([part["b"] for part in cut]), batch["b"])
 
 
 def test_a_subset_is_a_fixed_share_and_never_empty():
@@ -62,53 +47,31 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(3), 0.001, 0)) == 1
     assert data.subset(range(3), 1.0, 0) == range(3)
 
-
-def test_a_data_set_can_choose_its_own_subset():
     class Documents(list):
         def subset(self, share, seed):
             return Documents(self[: round(share * len(self))])
 
-    documents = Documents(range(40))
+    documents = Documents(range(40))  # a data set can choose its own
     assert data.subset(documents, "validate", 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
-
-
-# --- weighted sampling ------------------------------------------------------------------------------------------------
 
 
 def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     config = toy({"data.num_workers": 8})
     monkeypatch.setattr(hardware, "cpus", lambda: 4.0)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
-    fitting, said = data.limit_workers(load_task(config), None, config.data)
-    assert fitting.num_workers == 2 and "4 CPUs serve 2 process(es): 2 load data" in said
+    notes = []
+    assert data.limit_workers(load_task(config), None, config.data, notes.append).num_workers == 2
+    assert len(notes) == 1 and "4 CPUs serve 2 process(es): 2 load data" in notes[0]
 
 
 def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
-    asked = {}
-
-    def loader(dataset, **options):
-        asked.update(options)
-        return [{}]
-
-    monkeypatch.setattr(data, "DataLoader", loader)
-    monkeypatch.setattr(data, "pin_memory", lambda batch: asked.update(pin_memory="here") or batch)
+    options = []
+    monkeypatch.setattr(data, "DataLoader", lambda dataset, **more: options.append(more) or [{}])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-
-    def options(**changes):
-        config = toy({f"data.{key}": value for key, value in changes.items()})
+    for changes in ({"data.prefetch_factor": 3}, {"data.pin_memory": False}):
+        config = toy({"data.num_workers": 2, **changes})
         list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(1), config.data))
-        return asked["pin_memory"], asked["prefetch_factor"]
-
-    assert options(num_workers=2, prefetch_factor=3) == (True, 3)
-    assert options(num_workers=2, pin_memory=False) == (False, 2)
-    assert options(num_workers=0)[0] == "here"
-
-
-def test_without_affinity_as_on_macos_the_default_number_of_workers_is_kept(toy, monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    config = toy({"data.num_workers": 2})
-    assert data.limit_workers(load_task(config), None, config.data) == (config.data, "")
+    assert [(each["pin_memory"], each["prefetch_factor"]) for each in options] == [(True, 3), (False, 2)]
 
 
 class Samples(list):

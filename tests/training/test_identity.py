@@ -104,8 +104,7 @@ def test_a_folder_that_a_setting_names_may_lie_elsewhere():
 def test_what_an_earlier_version_did_not_save_is_no_difference(toy):
     run = launch.prepare(toy())
     now = identity.facts(run.config, run.task)
-    earlier = {key: value for key, value in now.items() if not key.startswith("code of")}
-    assert len(earlier) == len(now) - 2
+    earlier = {key: value for key, value in now.items() if key != "optimizer.betas"}
     assert identity.check(earlier, now, Path("somewhere")) == ""
     assert "code of lib" in identity.check({**now, "code of lib": "other"}, now, Path("somewhere"))
     assert identity.check({**now, "device": "Tesla T4"}, now, Path("somewhere"), is_completed=True) == ""

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from lib.machine import published
 from lib.planner import make
 from lib.planner.card import find_card
 from lib.planner.limits import NotTraceable
-from lib.task import find_task
 from tests.conftest import ROOT
 
 transformers = pytest.importorskip("transformers")
@@ -125,14 +123,6 @@ def test_the_archive_predicts_and_its_export_gives_the_same_logits(bert, tmp_pat
     assert torch.equal(exported.eval()(ids).logits, model(ids).logits)
 
 
-def test_pickled_weights_are_taken_from_a_named_folder(bert, tmp_path):
-    tensors = transformers.BertModel.from_pretrained(tmp_path / "model").state_dict()
-    (tmp_path / "model" / "model.safetensors").unlink()
-    torch.save(tensors, tmp_path / "model" / "pytorch_model.bin")
-    task = find_task(bert().task)(bert())
-    assert torch.equal(task.model().state_dict()["bert.pooler.dense.weight"], tensors["pooler.dense.weight"])
-
-
 def test_a_model_that_loads_its_own_weights_is_told_what_a_plan_can_follow(bert, tmp_path):
     config = bert(task="bert.py:Loaded")
     sentence = r"Loaded.model\(\) calls from_pretrained \(.*bert.py:\d+: .*self.pretrained\("
@@ -153,27 +143,6 @@ def test_what_loading_alone_knows_is_no_part_of_a_plan_and_nf4_is_counted_as_fit
     linear = 2 * (4 * 256 * 256 + 2 * 256 * 1024) + 256 * 256  # of two layers, and the pooler
     saved = linear * (4 - 0.5 - 1 / 64 - 4 / 64 / 256)
     assert weights("bert.py:Bert") - weights("bert.py:Nf4") == pytest.approx(saved, rel=0.01)
-
-
-@pytest.mark.skipif("TRAINBOOK_PEFT" not in os.environ, reason="TRAINBOOK_PEFT names no folder with peft installed")
-def test_adapters_of_peft_are_saved_alone_resumed_and_exported(bert, tmp_path, cut, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, os.environ["TRAINBOOK_PEFT"]])
-    peft = pytest.importorskip("peft")
-    cut(None)
-    launch.train(bert({"run.name": "whole"}, "bert.py:Peft"))
-    cut(3)
-    launch.train(bert(None, "bert.py:Peft"))
-    cut(None)
-    launch.train(bert(None, "bert.py:Peft"))
-    found = newest(tmp_path)
-    assert same(found, newest(tmp_path, "whole"))
-    assert found.state["trained"].keys() == found.tensors["model"].keys()
-    assert all("lora_" in name or "classifier" in name for name in found.tensors["model"])
-    base = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)
-    again = peft.PeftModel.from_pretrained(base, tmp_path / "runs" / "toy" / "export").eval()
-    _, (model,) = ensemble.load(tmp_path / "runs" / "toy", bert(None, "bert.py:Peft").task)
-    ids = torch.arange(8).view(2, 4)
-    assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 class Evil:

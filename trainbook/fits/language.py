@@ -10,44 +10,90 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput
+from lib.machine.memory import GIB
 from lib.planner import plain
 from lib.planner.card import find_card
 from lib.planner.prediction import Prediction
 from lib.planner.trace import predict, predict_inference, tied
 from trainbook.fits.layers import KINDS, Adam8bit, adapt, quantise
-from trainbook.fits.sizes import Largest, largest
 
 METHODS = ("inference", "lora", "qlora", "full")
-OPTIMIZERS = ("adamw", "adamw_8bit", "paged_adamw_8bit")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _MOST_BYTES = 2**20  # of a config.json
 
 
-def _sizes(kind: str, d: int, wide: int, layers: int, heads: int, groups: int, words: int, **more: Any) -> dict:
-    """The settings of a transformers configuration, by the names that Llama, Mistral, Qwen2 and Phi share."""
-    return {
-        "model_type": kind, "hidden_size": d, "intermediate_size": wide, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": groups, "vocab_size": words, "tie_word_embeddings": False,
-        "max_position_embeddings": 131072, **more,
-    }  # fmt: skip
-
-
 # The config.json of the models' own repositories (huggingface.co/meta-llama, /mistralai, /Qwen).
-KNOWN: dict[str, dict[str, Any]] = {
-    "Llama-2-7B": _sizes("llama", 4096, 11008, 32, 32, 32, 32000),
-    "Llama-2-13B": _sizes("llama", 5120, 13824, 40, 40, 40, 32000),
-    "Llama-3-8B": _sizes("llama", 4096, 14336, 32, 32, 8, 128256),
-    "Mistral-7B": _sizes("mistral", 4096, 14336, 32, 32, 8, 32000, sliding_window=None),
-    "Qwen2.5-0.5B": _sizes("qwen2", 896, 4864, 24, 14, 2, 151936, tie_word_embeddings=True),
-    "Qwen2.5-1.5B": _sizes("qwen2", 1536, 8960, 28, 12, 2, 151936, tie_word_embeddings=True),
-    "Qwen2.5-3B": _sizes("qwen2", 2048, 11008, 36, 16, 2, 151936, tie_word_embeddings=True),
-    "Qwen2.5-7B": _sizes("qwen2", 3584, 18944, 28, 28, 4, 152064),
-    "Qwen2.5-14B": _sizes("qwen2", 5120, 13824, 48, 40, 8, 152064),
+_NAMES = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "Llama-2-7B": ("llama", 4096, 11008, 32, 32, 32, 32000, False),
+    "Llama-2-13B": ("llama", 5120, 13824, 40, 40, 40, 32000, False),
+    "Llama-3-8B": ("llama", 4096, 14336, 32, 32, 8, 128256, False),
+    "Mistral-7B": ("mistral", 4096, 14336, 32, 32, 8, 32000, False),
+    "Qwen2.5-0.5B": ("qwen2", 896, 4864, 24, 14, 2, 151936, True),
+    "Qwen2.5-1.5B": ("qwen2", 1536, 8960, 28, 12, 2, 151936, True),
+    "Qwen2.5-3B": ("qwen2", 2048, 11008, 36, 16, 2, 151936, True),
+    "Qwen2.5-7B": ("qwen2", 3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen2.5-14B": ("qwen2", 5120, 13824, 48, 40, 8, 152064, False),
 }
+_ALWAYS: dict[str, Any] = {"max_position_embeddings": 131072, "sliding_window": None}
+KNOWN = {name: dict(zip(_NAMES, row, strict=True)) | _ALWAYS for name, row in _ROWS.items()}
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest size that fits, 0 for none, with its prediction; where none fits, that of the smallest size."""
+
+    size: int
+    prediction: Prediction
+    traced: tuple[int, ...]  # every size that was predicted
+
+    def __str__(self) -> str:
+        if self.size:
+            return f"{self.size:,} is the largest size that fits.\n{self.prediction}"
+        needed = self.prediction.peak_bytes / GIB
+        return f"No size fits: {min(self.traced):,} alone takes {needed:.2f} GiB.\n{self.prediction}"
+
+
+def largest(predicted: Callable[[int], Prediction], *, most: int = 2**17, multiple: int = 1) -> Largest:
+    """Returns the largest size up to `most` whose prediction fits, and of which `multiple` is a factor.
+
+        largest(lambda size: predict(Net, lambda net: loss(net, size), "t4"), multiple=8)
+
+    Memory grows with the size on a line or faster, so a few predictions are enough; the answer is always traced. Raises
+    BadInput for bounds that leave no size, and what a prediction raises.
+    """
+    if type(most) is not int or type(multiple) is not int or not 1 <= multiple <= most:
+        raise BadInput(f"There is no size from multiple {multiple!r} to most {most!r}. Give whole numbers from 1.")
+    traced: dict[int, Prediction] = {}  # by multiples
+    fails = end = most // multiple + 1
+    while (trial := _next({n: p for n, p in traced.items() if p.fits}, fails, end)) < fails:
+        traced[trial] = predicted(trial * multiple)
+        if not traced[trial].fits:
+            fails = trial
+    size = fails - 1
+    return Largest(size * multiple, traced[size or 1], tuple(n * multiple for n in traced))
+
+
+def _next(fitting: dict[int, Prediction], fails: int, end: int) -> int:
+    """Returns the next number to try, above all that fit: on the line through the largest two, else by halves.
+
+    `fails` is the smallest known to fail, `end` what it was before anything failed.
+    """
+    *_, before, best = [0, 0, *sorted(fitting)]
+    if not before:
+        return min(2 * best or 1, max(fails - 1, best + 1))
+    slope = (fitting[best].peak_bytes - fitting[before].peak_bytes) / (best - before)
+    guess = best + int((fitting[best].limit_bytes - fitting[best].peak_bytes) / max(1.0, slope))
+    if guess >= fails:
+        guess = fails - 1 if fails == end else (best + fails) // 2
+    return max(guess, best + 1)
 
 
 @dataclass(frozen=True)
@@ -78,31 +124,55 @@ class Question:
         return self.quantised or ("nf4-dq" if self.method == "qlora" else "")
 
 
-def fits(asked: Question) -> Prediction:
+def fits(question: Question) -> Prediction:
     """Predicts the peak of what is asked, on a card that this machine lacks. Raises BadInput."""
-    _check(asked)
-    computed = plain.checked(find_card(asked.card), asked.precision, 1, 0)
-    settings = settings_of(asked.model)
-    if asked.method == "inference":
-        return predict_inference(lambda: _inferring(settings, asked, computed), _answer(settings, asked), asked.card)
-    return predict(
-        lambda: _trained(settings, asked, computed), _training_step(settings, asked), asked.card,
-        precision=computed if asked.autocast else "fp32", optimizer=_optimizer(asked.optimizer),
-    )  # fmt: skip
+    for name, value, allowed in (
+        ("method", question.method, METHODS), ("optimizer", question.optimizer, tuple(_OPTIMIZERS)),
+        ("quantised", question.weights, ("", *KINDS)),
+    ):  # fmt: skip
+        if value not in allowed:
+            raise BadInput(f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}.")
+    for name in ("batch", "length", "rank"):
+        if type(number := getattr(question, name)) is not int or number < 1:
+            raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
+    if question.method == "full" and question.weights:
+        raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
+    computed = plain.checked(find_card(question.card), question.precision, 1, 0)
+    settings, is_inference = settings_of(question.model), question.method == "inference"
+
+    def step(net: nn.Module) -> Any:
+        """Trains with logits and all through the backward pass, or makes the last token with those before it."""
+        ids = torch.randint(0, settings["vocab_size"], (question.batch, question.length), device="cuda")
+        if not is_inference:
+            output = net(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
+            return output.loss, output.logits
+        if question.length == 1:
+            return net(input_ids=ids, use_cache=True)
+        prompt = net(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
+        return net(input_ids=ids[:, -1:], past_key_values=prompt.past_key_values, use_cache=True)
+
+    def model() -> Any:
+        return _model(settings, question, computed)
+
+    if is_inference:
+        return predict_inference(model, step, question.card)
+    kind, precision = _OPTIMIZERS[question.optimizer], computed if question.autocast else "fp32"
+    optimizer = lambda parameters: kind([p for p in parameters if p.requires_grad])  # noqa: E731
+    return predict(model, step, question.card, precision=precision, optimizer=optimizer)
 
 
-def most(asked: Question, of: str) -> Largest:
+def most(question: Question, of: str) -> Largest:
     """Returns the largest `of`, "batch" or "length", that fits; a length is a multiple of 64."""
     if of not in ("batch", "length"):
         raise BadInput(f"The largest {of!r} cannot be asked for. Write batch or length.")
-    bound = settings_of(asked.model).get("max_position_embeddings") or 2**17 if of == "length" else 4096
-    step = 64 if of == "length" and bound >= 64 else 1
+    bound = settings_of(question.model).get("max_position_embeddings") or 2**17 if of == "length" else 4096
+    multiple = 64 if of == "length" and bound >= 64 else 1
 
     def predicted(size: int) -> Prediction:
         changes: dict[str, Any] = {of: size}
-        return fits(replace(asked, **changes))
+        return fits(replace(question, **changes))
 
-    return largest(predicted, most=bound, multiple=step)
+    return largest(predicted, most=bound, multiple=multiple)
 
 
 def settings_of(model: str) -> dict[str, Any]:
@@ -124,89 +194,41 @@ def settings_of(model: str) -> dict[str, Any]:
     return settings
 
 
-def _check(asked: Question) -> None:
-    for name, value, allowed in (
-        ("method", asked.method, METHODS), ("optimizer", asked.optimizer, OPTIMIZERS),
-        ("quantised", asked.weights, ("", *KINDS)),
-    ):  # fmt: skip
-        if value not in allowed:
-            raise BadInput(f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}.")
-    for name, number in (("batch", asked.batch), ("length", asked.length), ("rank", asked.rank)):
-        if type(number) is not int or number < 1:
-            raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
-    if asked.method == "full" and asked.weights:
-        raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
-
-
-def _made(settings: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Makes the model on `meta`, with weights of `dtype`."""
+def _model(settings: Mapping[str, Any], question: Question, precision: str) -> Any:
+    """Makes the model on `meta`; for training as peft does: a frozen base, fp32 adapters, recomputed layers."""
     try:
         import transformers
     except ImportError as error:
         raise BadInput(f"A language model is made by transformers, which cannot be imported: {error}") from None
     transformers.logging.set_verbosity_error()
-    kind = settings["model_type"]
     try:
         config = transformers.AutoConfig.for_model(**{name: v for name, v in settings.items() if name != "auto_map"})
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        base = transformers.AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
+        kind = settings["model_type"]
         raise BadInput(f"transformers cannot make a language model of the kind {kind!r}: {error}") from None
-    return tied(model.to(dtype))
-
-
-def _inferring(settings: Mapping[str, Any], asked: Question, precision: str) -> Any:
-    model = _made(settings, _TYPES[precision])
-    if asked.weights:
-        quantise(model, asked.weights, _TYPES[precision], [model.get_output_embeddings()])
-    return model
-
-
-def _trained(settings: Mapping[str, Any], asked: Question, precision: str) -> Any:
-    """Prepares a model as peft does: a frozen base, adapters in fp32, layers that are recomputed."""
-    model = _made(settings, torch.float32 if asked.method == "full" else _TYPES[precision])
+    model: Any = tied(base.to(torch.float32 if question.method == "full" else _TYPES[precision]))
+    if question.weights:
+        quantise(model, question.weights, _TYPES[precision], [model.get_output_embeddings()])
+    if question.method == "inference":
+        return model
     model.config.use_cache = False
-    if asked.weights:
-        quantise(model, asked.weights, _TYPES[precision], [model.get_output_embeddings()])
-        for parameter in model.parameters():  # prepare_model_for_kbit_training
-            if parameter.is_floating_point():
-                parameter.data = parameter.data.float()
-    if asked.method != "full":
-        adapt(model, asked.rank, asked.targets, asked.dropout)
-    if asked.recomputed:
+    for parameter in model.parameters() if question.weights else ():  # prepare_model_for_kbit_training
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
+    if question.method != "full":
+        adapt(model, question.rank, question.targets, question.dropout)
+    if question.recomputed:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if asked.method != "full":
+        if question.method != "full":
             model.enable_input_require_grads()
     return model.train()
 
 
-def _training_step(settings: Mapping[str, Any], asked: Question) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:
-    """A loop that holds the model's output, logits and all, through the backward pass, as most do."""
-
-    def step(net: nn.Module) -> tuple[Tensor, Tensor]:
-        ids = torch.randint(0, settings["vocab_size"], (asked.batch, asked.length), device="cuda")
-        made = net(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
-        return made.loss, made.logits
-
-    return step
-
-
-def _answer(settings: Mapping[str, Any], asked: Question) -> Callable[[nn.Module], Any]:
-    """Reads all tokens but the last, and makes that one with the keys and values of those before it."""
-
-    def step(net: nn.Module) -> Any:
-        ids = torch.randint(0, settings["vocab_size"], (asked.batch, asked.length), device="cuda")
-        if asked.length == 1:
-            return net(input_ids=ids, use_cache=True)
-        read = net(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
-        return net(input_ids=ids[:, -1:], past_key_values=read.past_key_values, use_cache=True)
-
-    return step
-
-
-def _optimizer(name: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    kind = {"adamw": torch.optim.AdamW, "adamw_8bit": Adam8bit, "paged_adamw_8bit": _Paged}[name]
-    return lambda parameters: kind([p for p in parameters if p.requires_grad])
-
-
 class _Paged(torch.optim.SGD):
     """An optimizer whose state is in pages that the driver moves (paged_adamw_8bit): the card's allocator has none."""
+
+
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW, "adamw_8bit": Adam8bit, "paged_adamw_8bit": _Paged,
+}  # fmt: skip

@@ -29,19 +29,6 @@ _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A name of the parameters cell."""
-
-    default: object
-    kind: type
-
-    def takes(self, value: object) -> bool:
-        """Returns whether a value is of its type; a float may be a whole number."""
-        kinds = (int, float) if self.kind is float else self.kind
-        return isinstance(value, kinds) and isinstance(value, bool) is (self.kind is bool)
-
-
-@dataclass(frozen=True)
 class Training:
     """What a session trains: a carried file, the keys that are overridden, and the runs, of which a queue has many."""
 
@@ -60,59 +47,50 @@ def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
 
     Raises BadInput for a damaged cell.
     """
-    for cell in tagged(notebook, "carrier"):
-        if 'HOME = library("""' in (code := "".join(cell["source"])):
-            return dict(_unpacked(code))
-    return {}
+    codes = ["".join(cell["source"]) for cell in tagged(notebook, "carrier")]
+    return next((dict(_unpacked(code)) for code in codes if 'HOME = library("""' in code), {})
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=2)  # a command asks several times, at a tenth of a second each
 def _unpacked(code: str) -> dict[str, str]:
-    """Unpacks a cell once: a command asks several times, at a tenth of a second each."""
     try:
         return carrier.unpack(code)
     except BadInput as error:
         raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
 
 
-def text_of(notebook: Mapping[str, Any], *kinds: str) -> str:
-    """Returns the text of all cells of some kinds ("code", "markdown") but the carrier's."""
-    carrier = tagged(notebook, "carrier")
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] in kinds and cell not in carrier]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
 def syntax(notebook: Mapping[str, Any]) -> Iterator[ast.AST]:
     """Yields the nodes of the code in all cells but the carrier's; a cell that is no pure Python is left out."""
-    carrier = tagged(notebook, "carrier")
+    packed = tagged(notebook, "carrier")
     for cell in notebook["cells"]:
-        if cell["cell_type"] == "code" and cell not in carrier:
+        if cell["cell_type"] == "code" and cell not in packed:
             with contextlib.suppress(SyntaxError):
                 yield from ast.walk(ast.parse("".join(cell["source"])))
 
 
-def parameters(notebook: Mapping[str, Any]) -> dict[str, Parameter]:
-    """Returns the names of the cell that is tagged `parameters`."""
-    found: dict[str, Parameter] = {}
-    for cell in tagged(notebook, "parameters"):
-        for node in ast.parse("".join(cell["source"])).body:
-            target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
-            if isinstance(target, ast.Name):
-                default = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-                written = _TYPES.get(ast.unparse(node.annotation)) if isinstance(node, ast.AnnAssign) else None
-                found[target.id] = Parameter(default, written or (float if type(default) is int else type(default)))
-    return found
+def parameters(notebook: Mapping[str, Any]) -> dict[str, tuple[object, type]]:
+    """Returns default and type of the names in the cell that is tagged `parameters`."""
+    defaults: dict[str, tuple[object, type]] = {}
+    for node in [node for cell in tagged(notebook, "parameters") for node in ast.parse("".join(cell["source"])).body]:
+        target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
+        if isinstance(target, ast.Name):
+            default = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+            written = _TYPES.get(ast.unparse(node.annotation)) if isinstance(node, ast.AnnAssign) else None
+            defaults[target.id] = default, written or (float if type(default) is int else type(default))
+    return defaults
 
 
 def check_values(name: str, notebook: Mapping[str, Any], values: Mapping[str, object]) -> None:
     """Raises BadInput for a name or type that the parameters cell does not have: a misspelt one would do nothing."""
-    known = parameters(notebook)
+    defaults = parameters(notebook)
     for parameter, value in values.items():
-        if parameter not in known:
-            raise BadInput(f"{name} has no parameter {parameter}. It has: {', '.join(known) or 'none'}.")
-        if not known[parameter].takes(value):
-            kind, default = known[parameter].kind.__name__, known[parameter].default
-            raise BadInput(f"{parameter} is of type {kind} in {name} (default {default!r}); it cannot be {value!r}.")
+        if parameter not in defaults:
+            raise BadInput(f"{name} has no parameter {parameter}. It has: {', '.join(defaults) or 'none'}.")
+        default, kind = defaults[parameter]
+        is_number = kind is float and isinstance(value, int)
+        if not (isinstance(value, kind) or is_number) or isinstance(value, bool) is not (kind is bool):
+            what = f"of type {kind.__name__} in {name} (default {default!r})"
+            raise BadInput(f"{parameter} is {what}; it cannot be {value!r}.")
 
 
 def builder() -> ModuleType | None:
@@ -162,21 +140,33 @@ def training(
     """
     from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
-    name, is_queue = workload(notebook)
-    given = {key: parameter.default for key, parameter in parameters(notebook).items()} | dict(values)
-    small = f"configs/{name}_small.yaml" in carried_files(notebook)
-    file = str(given.get("CONFIG") or default_config(name, has_gpu, small)[0])
+    (name, is_queue), texts = workload(notebook), carried_files(notebook)
+    inputs = {key: default for key, (default, _) in parameters(notebook).items()} | dict(values)
+    file = str(inputs.get("CONFIG") or default_config(name, has_gpu, f"configs/{name}_small.yaml" in texts)[0])
     if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
-    overrides = {key: given[parameter] for parameter, key in KEYS.items() if given.get(parameter)}
-    overrides |= given.get("OVERRIDES") or {}  # type: ignore[operator]
-    with _configs(notebook, root) as places:
-        if file not in places:
-            raise BadInput(
-                f"The notebook does not carry {file}. It carries: {', '.join(places) or 'none'}. Correct CONFIG."
-            )
-        entries = _entries(places[file], file, overrides, name, is_queue, runs_files=root is not None)
-    return Training(file, overrides, entries)
+    overrides = {key: inputs[parameter] for parameter, key in KEYS.items() if inputs.get(parameter)}
+    overrides |= inputs.get("OVERRIDES") or {}  # type: ignore[operator]
+    names = [name for name in texts if _CONFIG.fullmatch(name)]  # another name could lie outside of the folder
+    if tasks := [name for name in texts if root is None and name.startswith("configs/") and name.endswith(".py")]:
+        raise BadInput(
+            f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be "
+            "checked. Give the configuration that it was built from, such as my.yaml, and it is built again."
+        )
+    if file not in names:
+        carries = ", ".join(names) or "none"
+        raise BadInput(f"The notebook does not carry {file}. It carries: {carries}. Correct CONFIG.")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (root or Path(scratch) / "configs").as_posix()
+        for carried in names if root is None else ():
+            place = Path(folder, carried.removeprefix("configs/"))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(texts[carried], "utf-8")
+        try:
+            path = Path(folder, file.removeprefix("configs/"))
+            return Training(file, overrides, _entries(path, file, overrides, name, is_queue, root is not None))
+        except BadInput as refusal:  # in the names of the notebook
+            raise BadInput(str(refusal).replace(f"{folder}/", "configs/") if root is None else refusal) from None
 
 
 def _entries(
@@ -197,28 +187,3 @@ def _entries(
             "Take queue.* out, or push a notebook that trains a queue."
         )
     return [queue.Entry(config, kind=kind)]
-
-
-@contextlib.contextmanager
-def _configs(notebook: Mapping[str, Any], root: Path | None) -> Iterator[dict[str, Path]]:
-    """Yields where the carried configurations lie here, by name; a refusal inside names them as the notebook does.
-
-    Raises BadInput for a task's file of a notebook that was not built just now: checking would run it.
-    """
-    texts = carried_files(notebook)
-    names = [name for name in texts if _CONFIG.fullmatch(name)]  # another name could lie outside of the folder
-    if own := [name for name in texts if root is None and name.startswith("configs/") and name.endswith(".py")]:
-        raise BadInput(
-            f"The notebook carries a task of its own ({printable(own[0])}), which would run on this machine to be "
-            "checked. Give the configuration that it was built from, such as my.yaml, and it is built again."
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        home = (root or Path(folder) / "configs").as_posix()
-        places = {name: Path(home, name.removeprefix("configs/")) for name in names}
-        for name in names if root is None else ():
-            places[name].parent.mkdir(parents=True, exist_ok=True)
-            places[name].write_text(texts[name], "utf-8")
-        try:
-            yield places
-        except BadInput as refusal:
-            raise BadInput(str(refusal).replace(f"{home}/", "configs/" if root is None else f"{home}/")) from None

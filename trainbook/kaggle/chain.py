@@ -1,9 +1,9 @@
 """Runs session after session until the training is done: push, wait, read the summaries, push again.
 
-chain.json holds all that is known; it is written whole before and after each push, so this process may end at any
-moment and be started again. There are never two sessions at once: nothing is pushed while one is active; a lock, which
-the client inherits, excludes a second chain while the push of a killed one may still arrive; and a push whose answer
-is missing is looked for on Kaggle by its mark.
+chain.json is written whole before and after each push, so this process may end at any moment and be started again.
+There are never two sessions at once: nothing is pushed while one is active; a lock, which the client inherits, excludes
+a second chain while the push of a killed one may still arrive; and a push whose answer is missing is looked for on
+Kaggle by its mark.
 """
 
 import hashlib
@@ -87,18 +87,25 @@ class Chain:
 
     def save(self) -> None:
         record = {"kernel": self.kernel, "sessions": [asdict(session) for session in self.sessions]}
-        with disk.whole(self.path) as aside:
-            aside.write_text(json.dumps(record, indent=1), "utf-8")
+        disk.write_text(self.path, json.dumps(record, indent=1))
 
     def load(self) -> None:
         """Reads the sessions so far. Raises BadInput for a file that is damaged."""
         try:
-            text = self.path.read_text("utf-8")
-            self.sessions = [untrusted.parse(record, Session) for record in untrusted.objects(text)["sessions"]]
+            records = untrusted.objects(self.path.read_text("utf-8"))["sessions"]
+            self.sessions = [untrusted.parse(record, Session) for record in records]
         except FileNotFoundError:
             self.sessions = []
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
+
+    def ask(self, question: Callable[[], Result]) -> Result:
+        """Returns the answer to a question; a network that fails for a while does not end a chain. Raises Refused."""
+        return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
+
+    def quota(self) -> client.Quota | None:
+        """Returns what is left of the week; None for a notebook that uses no GPU."""
+        return self.ask(client.quota) if uses_gpu(self.notebook) else None
 
 
 def run(chain: Chain, fresh: bool = False) -> int:
@@ -122,9 +129,8 @@ def run(chain: Chain, fresh: bool = False) -> int:
         while True:
             if not chain.sessions or chain.sessions[-1].state == "ended":
                 if verdict := _verdict(chain):
-                    code, sentence = verdict
-                    print(f"{table(chain)}\n{sentence}", flush=True)
-                    return code
+                    print(f"{table(chain)}\n{verdict[1]}", flush=True)
+                    return verdict[0]
                 _begin(chain, hold)
             session = chain.sessions[-1]
             if session.state == "pushing" and not _arrived(chain, session):
@@ -138,7 +144,7 @@ def run(chain: Chain, fresh: bool = False) -> int:
 
 def _look_back(chain: Chain) -> None:
     """Takes the last session of a notebook that was pushed before the chain as the first one of the chain."""
-    status = _answer(chain, lambda: client.find(chain.kernel))
+    status = chain.ask(lambda: client.find(chain.kernel))
     if status and status.word == "COMPLETE":
         session = Session(mark="", state="running")
         chain.sessions.append(session)
@@ -150,28 +156,24 @@ def _look_back(chain: Chain) -> None:
 def _verdict(chain: Chain) -> tuple[int, str] | None:
     """Returns the exit code and a message where no further session is to be pushed, else None."""
     sessions = chain.sessions
-    if not sessions:
-        return _too_little_quota(chain)
-    last = sessions[-1]
-    if last.reason == "completed":
-        return 0, f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}"
-    if last.reason == "failed":
-        return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
-    lost = next((n for n, session in enumerate(reversed(sessions)) if session.reason != "lost"), len(sessions))
-    if lost >= _MAX_LOST:
-        return 1, (
-            f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'}). See their log: "
-            f"trainbook kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
-        )
-    if last.trained and len(sessions) > 1 and last.step <= last.first_step:
-        return 1, f"The last session stayed at step {last.step:,}: it is too short for a step and a save. See its log."
-    if len(sessions) >= chain.max_sessions:
-        return 75, f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}."
-    return _too_little_quota(chain)
-
-
-def _too_little_quota(chain: Chain) -> tuple[int, str] | None:
-    quota, least = _quota(chain), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
+    if sessions:
+        last = sessions[-1]
+        lost = next((n for n, session in enumerate(reversed(sessions)) if session.reason != "lost"), len(sessions))
+        if last.reason == "completed":
+            return 0, f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}"
+        if last.reason == "failed":
+            return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
+        if lost >= _MAX_LOST:
+            return 1, (
+                f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'}). See their "
+                f"log: trainbook kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
+            )
+        if last.trained and len(sessions) > 1 and last.step <= last.first_step:
+            stayed = f"The last session stayed at step {last.step:,}"
+            return 1, f"{stayed}: it is too short for a step and a save. See its log."
+        if len(sessions) >= chain.max_sessions:
+            return 75, f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}."
+    quota, least = chain.quota(), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
     if quota is None or quota.remaining >= least:
         return None
     return 75, (
@@ -180,28 +182,29 @@ def _too_little_quota(chain: Chain) -> tuple[int, str] | None:
     )
 
 
-def _quota(chain: Chain) -> client.Quota | None:
-    """Returns what is left of the week; None for a notebook that uses no GPU."""
-    return _answer(chain, client.quota) if uses_gpu(chain.notebook) else None
-
-
 def _begin(chain: Chain, hold: int) -> None:
-    """Pushes the next session, or takes the one that is active; chain.json names it before the push."""
-    quota = _quota(chain)
-    status = _answer(chain, lambda: client.find(chain.kernel))
-    is_active = status is not None and status.active
-    session = Session(mark="", state="running" if is_active else "pushing")
+    """Pushes the next session, or takes the one that is active; chain.json names it before the push.
+
+    A session is cut to what is left of the quota, whose end would not wait for a save.
+    """
+    quota, status = chain.quota(), chain.ask(lambda: client.find(chain.kernel))
+    is_active, values = status is not None and status.active, dict(chain.values)
+    session = Session("", "running" if is_active else "pushing", first_step=chain.step, step=chain.step)
+    session.quota_before = quota.used if quota else None
     if is_active:
         print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
-    else:
-        own_output = chain.own_output or any(session.trained for session in chain.sessions)
-        folder, session.mark = prepare(chain.notebook, _values(chain, quota), own_output)
-    session.first_step = session.step = chain.step
-    session.quota_before = quota.used if quota else None
+        chain.sessions.append(session)
+        chain.save()
+        return
+    if quota:
+        left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
+        if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):  # type: ignore[arg-type]
+            values["SESSION_MINUTES"] = round(left, 1)
+            print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
+    own_output = chain.own_output or any(session.trained for session in chain.sessions)
+    folder, session.mark = prepare(chain.notebook, values, own_output)
     chain.sessions.append(session)
     chain.save()
-    if is_active:
-        return
     try:
         pushed = client.push(folder, hold)
     except client.NoAnswer as silence:
@@ -217,24 +220,12 @@ def _begin(chain: Chain, hold: int) -> None:
     print(f"Session {len(chain.sessions)}: version {pushed.version}, {start}", flush=True)
 
 
-def _values(chain: Chain, quota: client.Quota | None) -> dict[str, object]:
-    """Returns the parameters; the session is cut to what is left of the quota, whose end would not wait for a save."""
-    values = dict(chain.values)
-    if quota is None:
-        return values
-    left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
-    if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):
-        values["SESSION_MINUTES"] = round(left, 1)
-        print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
-    return values
-
-
 def _arrived(chain: Chain, session: Session) -> bool:
     """Returns whether a push without an answer reached Kaggle; removes its session when it has not after some polls."""
     for poll in range(_SETTLING_POLLS):
         if poll:
             time.sleep(chain.poll_seconds)
-        if _answer(chain, lambda: client.find(chain.kernel) and pushed_as(chain.kernel) == session.mark):
+        if chain.ask(lambda: client.find(chain.kernel) and pushed_as(chain.kernel) == session.mark):
             session.state = "running"
             chain.save()
             return True
@@ -248,7 +239,7 @@ def _wait(chain: Chain) -> client.Status:
     """Waits for the end of a session. Right after a push Kaggle may still report the end of the one before."""
     printed, was_active, polls = "", False, 0
     while True:
-        status = _answer(chain, lambda: client.status(chain.kernel))
+        status = chain.ask(lambda: client.status(chain.kernel))
         was_active, polls = was_active or status.active, polls + 1
         if was_active or polls >= _SETTLING_POLLS:
             if status.word != printed:
@@ -259,46 +250,35 @@ def _wait(chain: Chain) -> client.Status:
         time.sleep(chain.poll_seconds)
 
 
-def _answer(chain: Chain, question: Callable[[], Result]) -> Result:
-    """Returns the answer to a question; a network that fails for a while does not end a chain. Raises Refused."""
-    return client.insist(question, chain.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
-
-
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     """Reads what a session left: summaries, metrics, the hours of its log, the quota that it used."""
     folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
-    files = _answer(chain, lambda: client.output(chain.kernel, folder, _FILES))
+    files = chain.ask(lambda: client.output(chain.kernel, folder, _FILES))
     runs = {path.parent: summary for path in files if (summary := Summary.read(path.parent))}
     digest = hashlib.sha256(b"".join((run / SUMMARY).read_bytes() for run in runs)).hexdigest()
     is_new = digest not in {other.digest for other in chain.sessions}
+    reasons = [summary.reason for summary in runs.values()] if is_new else []
     session.state, session.message = "ended", status.failure
-    session.reason = _reason(status, [summary.reason for summary in runs.values()] if is_new else [])
-    if session.trained:
-        session.digest = digest
-        session.step = sum(summary.step for summary in runs.values())
+    if "failed" in reasons:
+        session.reason = "failed"
+        session.message = next((summary.error for summary in runs.values() if summary.error), status.failure)
+    elif status.word == "CANCEL_ACKNOWLEDGED":
+        session.reason = "stopped"
+    elif status.word != "COMPLETE" or not reasons:
+        session.reason = "lost"
+    else:
+        session.reason = next((reason for reason in ("deadline", "interrupted") if reason in reasons), "completed")
+        session.digest, session.step = digest, sum(summary.step for summary in runs.values())
         rows = [row for run in runs if (run / "metrics.csv").is_file() for row in read(run / "metrics.csv")]
         session.loss = (series(rows, "train", "loss")[1] or [None])[-1]
-    if session.reason == "failed":
-        session.message = next((summary.error for summary in runs.values() if summary.error), session.message)
     log = folder / f"{chain.kernel.split('/')[1]}.log"
     times = [event.get("time") for event in client.events(log.read_text("utf-8"))] if log.is_file() else []
     session.hours = max((time / 3600 for time in times if isinstance(time, int | float)), default=None)
     keep_log(folder, chain.kernel)
-    quota = _quota(chain)
+    quota = chain.quota()
     if quota and session.quota_before is not None and quota.used >= session.quota_before:
         session.quota_used = quota.used - session.quota_before
     chain.save()
-
-
-def _reason(status: client.Status, reasons: list[str]) -> str:
-    """Returns how a session ended, from Kaggle's word and the reasons in the summaries that this session wrote."""
-    if "failed" in reasons:
-        return "failed"
-    if status.word == "CANCEL_ACKNOWLEDGED":
-        return "stopped"
-    if status.word != "COMPLETE" or not reasons:
-        return "lost"
-    return next((reason for reason in ("deadline", "interrupted") if reason in reasons), "completed")
 
 
 def table(chain: Chain) -> str:
@@ -306,11 +286,7 @@ def table(chain: Chain) -> str:
     rows = [["session", "version", "steps", "hours", "quota h", "loss", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
         figures = ((session.hours, ".2f"), (session.quota_used, ".2f"), (session.loss, ".4f"))
-        rows.append(
-            [
-                *(str(number), str(session.version or "-"), f"{session.first_step:,} -> {session.step:,}"),
-                *("-" if value is None else format(value, form) for value, form in figures),
-                session.reason or session.state,
-            ]
-        )
+        cells = ["-" if value is None else format(value, form) for value, form in figures]
+        steps = f"{session.first_step:,} -> {session.step:,}"
+        rows.append([str(number), str(session.version or "-"), steps, *cells, session.reason or session.state])
     return aligned(rows, left=[6])

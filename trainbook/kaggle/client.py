@@ -73,6 +73,9 @@ class Status:
     def active(self) -> bool:
         return self.word in ACTIVE
 
+    def __str__(self) -> str:
+        return self.word.lower() + (f" ({self.failure})" if self.failure else "")
+
 
 @dataclass(frozen=True)
 class Quota:
@@ -86,6 +89,8 @@ class Quota:
 
 @dataclass(frozen=True)
 class Pushed:
+    """A version that was pushed."""
+
     version: int
     url: str
 
@@ -103,35 +108,9 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
         code, out, error = _execute(arguments, seconds, hold)
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}") from None
-    out, error = credentials.clean(out), credentials.clean(error)
-    if code:
-        raise _failure(arguments, out + error)
-    return out
-
-
-def _command(*arguments: str) -> list[str]:
-    # -P: a folder called kaggle in the working folder is not the client
-    return [sys.executable, "-P", "-u", str(Path(__file__).with_name("child.py")), "--no-warn", *arguments]
-
-
-def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
-    """Returns exit code, standard output and errors of the client."""
-    done = subprocess.run(
-        _command(*arguments),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=seconds,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        pass_fds=() if hold is None else (hold,),
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def _failure(arguments: tuple[str, ...], text: str) -> Refused:
-    """Returns the error for a command that failed: the client's last words, and what to do about the usual ones."""
+    if not code:
+        return credentials.clean(out)
+    text = credentials.clean(out + error)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
     reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _advice(text)
     code = int((_CODE.findall(text) or [0])[-1])
@@ -142,10 +121,22 @@ def _failure(arguments: tuple[str, ...], text: str) -> Refused:
         code, reason = 401, "it is not signed in"
         advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
     elif code in _DENIED or "was denied" in text:
-        code = code or 403
-        advice = "Kaggle answers so to wrong names, too: compare owner and slug with the browser's address."
+        code, advice = code or 403, "Kaggle answers so to wrong names, too: compare owner and slug with the browser's."
     sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
-    return (NoAnswer if is_unanswered else Refused)(sentence, code)
+    raise (NoAnswer if is_unanswered else Refused)(sentence, code)
+
+
+def _command(*arguments: str) -> list[str]:
+    # -P: a folder called kaggle in the working folder is not the client
+    return [sys.executable, "-P", "-u", str(Path(__file__).with_name("child.py")), "--no-warn", *arguments]
+
+
+def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
+    """Returns exit code, standard output and errors of the client."""
+    handles, text = () if hold is None else (hold,), {"text": True, "encoding": "utf-8", "errors": "replace"}
+    pipes = {"capture_output": True, "stdin": subprocess.DEVNULL, **text}
+    done = subprocess.run(_command(*arguments), timeout=seconds, check=False, pass_fds=handles, **pipes)
+    return done.returncode, done.stdout, done.stderr
 
 
 def _advice(text: str) -> str:
@@ -159,7 +150,6 @@ def insist(question: Callable[[], Result], pause: float | None = None, tries: in
     It is asked `tries` times in all, and `unclear` times where Kaggle refuses with words or a code that may not last.
     Raises what the last try raised.
     """
-    pause = PAUSE if pause is None else pause
     for number in itertools.count(1):
         try:
             return question()
@@ -167,9 +157,10 @@ def insist(question: Callable[[], Result], pause: float | None = None, tries: in
             most = tries if isinstance(refusal, NoAnswer) else 1 if refusal.code in _FINAL else unclear
             if number >= most:
                 raise
+            seconds = PAUSE if pause is None else pause
             if number == 1:
-                print(f"{str(refusal).removesuffix(_LATER).rstrip()} Asking again every {pause:g} s.", flush=True)
-            time.sleep(pause)
+                print(f"{str(refusal).removesuffix(_LATER).rstrip()} Asking again every {seconds:g} s.", flush=True)
+            time.sleep(seconds)
     raise AssertionError("unreachable")
 
 
@@ -266,8 +257,7 @@ def follow(kernel: str) -> int:
     """Prints the log of a running session line by line until it ends; returns the client's exit code."""
     command = _command("kernels", "logs", kernel, "--follow")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
-        assert child.stdout
-        for line in child.stdout:
+        for line in child.stdout or ():
             print(credentials.clean(line), end="", flush=True)
     return child.returncode
 

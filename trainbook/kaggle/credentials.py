@@ -43,11 +43,9 @@ def refuse_in_files(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.name in FILES:
             raise BadInput(f"{path} is a file for credentials. Remove it from the folder; nothing was sent.")
-        if not secrets:
-            continue
         with path.open("rb") as file:
             text = b""
-            while chunk := file.read(_CHUNK):
+            while secrets and (chunk := file.read(_CHUNK)):
                 text = text[-overlap:] + chunk
                 if any(value in text for value in secrets):
                     raise BadInput(_REFUSAL.format(path))

@@ -8,13 +8,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
 from lib.config import split_overrides
 from lib.errors import BadInput
-from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import outputs
 from lib.report.metrics import read
@@ -28,7 +27,6 @@ METADATA = "kernel-metadata.json"
 _SHORTEST_TITLE = 5  # characters, of a notebook's title and of its slug (kaggle 2.2.4)
 _MARK = "# push "  # before the number by which a version is recognised
 _RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
-_ALL = r"."
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 
@@ -61,15 +59,10 @@ def find(name: str) -> Path:
     built = sorted((ROOT / "notebooks").glob("*.ipynb"))
     matches = [path for path in built if name in (path.stem, re.sub(r"^\d+_", "", path.stem))]
     if len(matches) != 1:
-        names = ", ".join(path.stem for path in built)
+        names = ", ".join(path.stem for path in built) or "none"
         others = "a path that ends in .ipynb, or the configuration of a run, such as my.yaml"
-        raise BadInput(f"There is no notebook {name}. There are: {names or 'none'}. Or give {others}.")
+        raise BadInput(f"There is no notebook {name}. There are: {names}. Or give {others}.")
     return matches[0]
-
-
-def is_configuration(name: str) -> bool:
-    """Returns whether a name is that of a configuration, whose notebook is built on the way."""
-    return name.endswith((".yaml", ".yml"))
 
 
 def slug_of(path: Path) -> str:
@@ -85,7 +78,7 @@ def kernel_of(name: str, owner: str = "") -> str:
     if re.fullmatch(r"[\w-]+/[\w-]+", name) and not name.endswith(".ipynb"):
         return name
     try:
-        slug = slug_of(Path(name) if is_configuration(name) else find(name))
+        slug = slug_of(Path(name) if name.endswith((".yaml", ".yml")) else find(name))
     except BadInput:
         if not re.fullmatch(r"[a-z0-9-]+", name) or not (owner or "-" in name):
             raise
@@ -103,23 +96,6 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
     return values
 
 
-def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]:
-    """Returns the notebook's text with a cell of values after its parameters, and the mark of this push.
-
-    Raises BadInput for a name or type that the parameters cell does not have.
-    """
-    notebook = _read(path)
-    carried.check_values(path.name, notebook, values)
-    mark = _MARK + uuid.uuid4().hex
-    lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
-    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": []}
-    cell |= {"metadata": {"tags": ["injected-parameters"]}, "source": "\n".join(lines)}
-    cells = notebook["cells"]
-    after = carried.tagged(notebook, "parameters")
-    cells.insert(cells.index(after[0]) + 1 if after else 0, cell)
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", mark
-
-
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     """Returns the content of kernel-metadata.json, with every key: the client has defaults of its own (internet: on).
 
@@ -128,7 +104,6 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     slug = notebook.kernel.partition("/")[2]
     if len(slug) < _SHORTEST_TITLE:
         raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
-    gpu = uses_gpu(notebook)
     return {
         "id": notebook.kernel,
         "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
@@ -136,25 +111,25 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "language": "python",
         "kernel_type": "notebook",
         "is_private": not notebook.public,
-        "enable_gpu": gpu,
+        "enable_gpu": (gpu := uses_gpu(notebook)),
         "enable_tpu": False,
-        "enable_internet": _option(notebook, "isInternetEnabled") if notebook.internet is None else notebook.internet,
+        "enable_internet": _option(notebook.path, "isInternetEnabled", notebook.internet),
         "machine_shape": FACTS["kaggle_machine_shape"].value if gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
         "dataset_sources": list(notebook.datasets),
         "competition_sources": [],
-        "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
+        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output],
         "model_sources": list(notebook.models),
     }
 
 
 def uses_gpu(notebook: Notebook) -> bool:
     """Returns whether its sessions cost GPU hours."""
-    return _option(notebook, "isGpuEnabled") if notebook.gpu is None else notebook.gpu
+    return _option(notebook.path, "isGpuEnabled", notebook.gpu)
 
 
-def _option(notebook: Notebook, name: str) -> bool:
-    return bool(_read(notebook.path)["metadata"].get("kaggle", {}).get(name))
+def _option(path: Path, name: str, choice: bool | None) -> bool:
+    return bool(_read(path)["metadata"].get("kaggle", {}).get(name)) if choice is None else choice
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -166,11 +141,14 @@ def _read(path: Path) -> dict[str, Any]:
     return notebook
 
 
-def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False) -> carried.Training | None:
+def check(
+    notebook: Notebook, values: dict[str, object], stale: bool = False
+) -> tuple[carried.Training | None, dict[str, object]]:
     """Reads what a session would train, before quota is spent on it; None where that cannot be known from here.
 
-    Raises BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a
-    configuration that the session would refuse.
+    Returns the values too, with the one mounted data set as DATA_DIR where the data lies on this machine. Raises
+    BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a configuration
+    that the session would refuse.
     """
     source = _read(notebook.path)
     carried.check_values(notebook.path.name, source, values)
@@ -180,47 +158,50 @@ def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False)
             "notebooks`, or give --stale to send it as it is."
         )
     training = carried.training(source, values, uses_gpu(notebook), notebook.root)
-    if training and notebook.root is not None:
-        _check_data(notebook, training)
-    return training
-
-
-def with_mounted_data(notebook: Notebook, values: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values, with the one mounted data set as DATA_DIR where the data lies on this machine; says so."""
-    if notebook.root is None or values.get("DATA_DIR") or len(notebook.datasets) != 1:
-        return dict(values)
-    training = carried.training(_read(notebook.path), values, uses_gpu(notebook), notebook.root)
-    folders = carried.here(training.entries[0].config.data) if training else []
-    if len(folders) != 1 or len(training.entries[0].config.data.dirs) > 1:  # type: ignore[union-attr]
-        return dict(values)
-    print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
-    return {**values, "DATA_DIR": notebook.datasets[0]}
-
-
-def _check_data(notebook: Notebook, training: carried.Training) -> None:
-    """Raises BadInput where the data is a folder of this machine, which no session has."""
+    if training is None or notebook.root is None:
+        return training, values
     data = training.entries[0].config.data
+    folders = carried.here(data)
+    if len(folders) == len(data.dirs) == len(notebook.datasets) == 1 and not values.get("DATA_DIR"):
+        print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
+        return check(notebook, {**values, "DATA_DIR": notebook.datasets[0]}, stale)
     mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
-    if missing := [folder for folder in carried.here(data) if Path(folder).name not in mounted]:
+    if missing := [folder for folder in folders if Path(folder).name not in mounted]:
         each = " for each, as a list" * (len(data.dirs) > 1)
         raise BadInput(
             f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
             f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG --param "
             f"DATA_DIR=OWNER/SLUG{each}."
         )
+    return training, values
+
+
+def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
+    """Returns the size of a notebook. Raises BadInput for one too large, and for credentials in it or its files."""
+    if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
+        raise BadInput(f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less.")
+    credentials.refuse_in_text("\n".join([text, *files.values()]), path)
+    return size
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
-    """Writes the folder that is pushed; returns it and the mark of this push. Raises BadInput."""
-    text, mark = with_parameters(notebook.path, values)
-    limit = int(FACTS["kaggle_notebook_bytes"].value)
-    if len(text.encode()) >= limit:
-        raise BadInput(f"{notebook.path} would have {len(text.encode()):,} bytes; Kaggle has refused {limit:,}.")
-    credentials.refuse_in_text("\n".join([text, *carried.carried_files(json.loads(text)).values()]), notebook.path)
+    """Writes the folder that is pushed, with a cell of values after the parameters; returns it and this push's mark.
+
+    Raises BadInput for a name or type that the parameters cell does not have, a size, and credentials.
+    """
+    content = _read(notebook.path)
+    carried.check_values(notebook.path.name, content, values)
+    mark = _MARK + uuid.uuid4().hex
+    lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
+    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": []}
+    cell |= {"metadata": {"tags": ["injected-parameters"]}, "source": "\n".join(lines)}
+    after = carried.tagged(content, "parameters")
+    content["cells"].insert(content["cells"].index(after[0]) + 1 if after else 0, cell)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    check_text(notebook.path, text, carried.carried_files(content))
     described = metadata(notebook, own_output)
     folder = notebook.folder / "push"
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / notebook.path.name).write_text(text, "utf-8")
     (folder / METADATA).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
@@ -244,26 +225,16 @@ def pushed_as(kernel: str) -> str:
     return match[0] if match else ""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """Results that were downloaded: the folder, the summaries by run, files and bytes, plots."""
-
-    folder: Path
-    summaries: dict[str, Summary]
-    files: int
-    size: int
-    plots: list[Path]
-
-
-def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
+def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summary]:
     """Downloads a notebook's results, unpacks and checks them; what was in `folder` is replaced when all is well.
 
-    Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises BadInput.
+    Returns the summaries by run. Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises
+    BadInput.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
         loose, results = Path(work) / "loose", Path(work) / "results"
-        client.insist(lambda: client.output(kernel, loose, _ALL if everything else _RESULTS))
+        client.insist(lambda: client.output(kernel, loose, "." if everything else _RESULTS))
         archive = loose / outputs.ARCHIVE
         if not archive.is_file() and not everything:  # a session that ended before its packaging
             client.insist(lambda: client.output(kernel, loose, _NO_CHECKPOINTS))
@@ -281,8 +252,7 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
         if folder.exists():
             folder.rename(Path(work) / "old")
         results.rename(folder)
-    size, number = disk.held(folder)
-    return Fetched(folder, summaries, number, size, sorted(folder.glob("*/plots/metrics.png")))
+    return summaries
 
 
 def keep_log(folder: Path, kernel: str) -> None:
@@ -307,27 +277,24 @@ def _check(results: Path, loose: Path) -> dict[str, Summary]:
 
     Metrics end at or before the step of the summary (at it, when completed); weights match their manifests.
     """
-
-    def refuse(run: str, what: str) -> NoReturn:
-        raise BadInput(f"The results of {run} do not fit together: {what}. Fetch again; nothing was replaced.")
-
     summaries: dict[str, Summary] = {}
     for run in sorted({path.parent.name for base in (results, loose) for path in base.glob(f"*/{SUMMARY}")}):
         packed, beside = (Summary.read(base / run) for base in (results, loose))
-        if packed is not None and beside is not None and packed != beside:
-            refuse(run, "the summary in the archive is not the one beside it: the packaging was cut off")
-        summary = packed or beside
-        if summary is None:
-            refuse(run, f"its {SUMMARY} cannot be read")
-        summaries[run] = summary
-        for folder in (results / run, loose / run):
+        summary, wrong = packed or beside, ""
+        if packed and beside and packed != beside:
+            wrong = "the summary in the archive is not the one beside it: the packaging was cut off"
+        for folder in (results / run, loose / run) if summary and not wrong else ():
+            assert summary
             if (folder / "metrics.csv").is_file():
                 last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
                 if last > summary.step or (summary.reason == "completed" and last < summary.step):
-                    refuse(run, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}")
+                    wrong = wrong or f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
             if any(folder.glob("*/step-*/manifest.json")):
                 from lib.launch import archive  # not at the top: torch takes seconds to import
 
-                if damaged := archive.damaged(folder):
-                    refuse(run, damaged)
+                wrong = wrong or archive.damaged(folder)
+        if wrong or summary is None:
+            why = wrong or f"its {SUMMARY} cannot be read"
+            raise BadInput(f"The results of {run} do not fit together: {why}. Fetch again; nothing was replaced.")
+        summaries[run] = summary
     return summaries

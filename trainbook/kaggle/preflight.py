@@ -15,13 +15,12 @@ from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
-from lib.machine.facts import CARDS, FACTS
+from lib.machine.facts import FACTS
 from lib.report.findings import Finding
 from lib.task import Task, find_task, with_slots
 from lib.text import amount
 from lib.training.sizes import saved_bytes
-from trainbook.kaggle import carried, client, credentials, packages
-from trainbook.kaggle.carried import Training
+from trainbook.kaggle import built, carried, client, credentials, kernel
 
 _CORRECT = "Correct what the message names."
 
@@ -38,12 +37,7 @@ class Part:
 
 
 def check(
-    path: Path,
-    settings: Mapping[str, object],
-    folder: str = "",
-    measured: float = 0.0,
-    urls: Sequence[str] = (),
-    root: Path | None = None,
+    path: Path, settings: Mapping[str, object], folder: str = "", measured: float = 0.0, root: Path | None = None
 ) -> dict[str, list[Finding]]:
     """Checks a built notebook, the configuration that it trains on Kaggle, addresses, the account, and at last data.
 
@@ -51,30 +45,34 @@ def check(
     downloaded. `bad` is what would spend quota for nothing, a `warning` what cannot be decided from here.
     """
     print("Checking the notebook, its configuration, its addresses and the account.", flush=True)
-    notebook = json.loads(path.read_text("utf-8"))
-    files = carried.carried_files(notebook)
-    on_kaggle = notebook["metadata"].get("kaggle", {})
-    sections = {"Notebook": [*_contents(path, files, root is not None), packages.check(notebook, files)]}
-    trains, _ = carried.workload(notebook)
-    training, title = None, f"{trains}.yaml"
-    if trains:
+    text = path.read_text("utf-8")
+    notebook = json.loads(text)
+    files, on_kaggle = carried.carried_files(notebook), notebook["metadata"].get("kaggle", {})
+    sections = {"Notebook": [*_contents(path, text, files, root is not None), built.check_imports(notebook, files)]}
+    name = carried.workload(notebook)[0]
+    entries: list[Entry] = []
+    if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
-        sections[title], training = _configuration(notebook, title, overrides, on_kaggle, root)
+        sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
     else:
         sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
-    configs = [entry.config for entry in training.entries] if training else []
     # as values in the code; those in sentences and comments are examples or links
     values = [node.value for node in carried.syntax(notebook) if isinstance(node, ast.Constant)]
-    written = [value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)]
-    addresses = sorted({*urls, *written, *(address for config in configs for address in remote(config))})
-    sections["Addresses"] = _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
-    sections["Account"] = _account(bool(trains))
-    if training:
-        sections[title] += _runs(training, folder, measured)
+    addresses = {value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)}
+    addresses |= {address for entry in entries for address in remote(entry.config)}
+    sections["Addresses"] = [replace(f, value=credentials.clean(f.value)) for f in check_addresses(sorted(addresses))]
+    if not addresses:
+        sections["Addresses"] = [Finding("download", "nothing is downloaded from an address")]
+    elif not on_kaggle.get("isInternetEnabled"):
+        value = f"{len(addresses)} address(es) are to be read, and the notebook's internet is off"
+        sections["Addresses"].insert(0, Finding("internet", value, "bad", "Push with --internet, or mount the data."))
+    sections["Account"] = _account(bool(name))
+    if entries:
+        sections[f"{name}.yaml"] += _runs(entries, folder, measured)
     return sections
 
 
-def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> list[Finding]:
+def _contents(path: Path, text: str, files: Mapping[str, str], is_new: bool) -> list[Finding]:
     """Checks freshness, unless it was built just now, size and carrier; looks for credentials."""
     stale = False if is_new else carried.is_stale(path)
     fresh = Finding("freshness", f"{path.name} is what its source, lib and configs give")
@@ -84,94 +82,81 @@ def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> list[Findin
     elif stale:
         value = f"{path.name} is not what its source, lib and configs would give now"
         fresh = Finding("freshness", value, "bad", "Run: make notebooks")
-    bytes_, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
-    size = Finding("size", f"{bytes_:,} of {limit:,} bytes")
-    if bytes_ >= limit:
-        value = f"{bytes_:,} bytes; Kaggle has refused {limit:,}"
-        size = Finding("size", value, "bad", "Carry less: see the header of the notebook's source.")
-    carrier = Finding("carrier", f"{len(files)} files of lib and configs")
-    if "lib/__init__.py" not in files:
-        advice = "Tag a cell of its source `carrier`, then run: make notebooks"
-        carrier = Finding("carrier", "the notebook does not carry lib", "bad", advice)
-    secrets = Finding("credentials", "the notebook holds no secret that is set here")
     try:
-        credentials.refuse_in_files([path])
-        credentials.refuse_in_text("\n".join(files.values()), path)  # which is packed in the notebook
+        size = kernel.check_text(path, text, files)
+        if "lib/__init__.py" not in files:
+            raise BadInput(f"{path} does not carry lib. Tag a cell of its source `carrier`, then run: make notebooks")
     except BadInput as refusal:
-        advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
-        secrets = Finding("credentials", str(refusal), "bad", advice)
-    return [fresh, size, carrier, secrets]
+        return [fresh, Finding("contents", str(refusal), "bad", _CORRECT)]
+    value = f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
+    return [fresh, Finding("contents", value)]
 
 
 def _configuration(
-    notebook: Mapping[str, Any],
-    title: str,
-    overrides: Mapping[str, object],
-    on_kaggle: Mapping[str, Any],
-    root: Path | None,
-) -> tuple[list[Finding], Training | None]:
-    """Reads the configuration of Kaggle's size as a session would, and checks the keys on which quota depends."""
+    notebook: Mapping[str, Any], title: str, overrides: Mapping[str, object], root: Path | None
+) -> tuple[list[Finding], list[Entry]]:
+    """Reads the configuration as a session would, and checks the keys on which quota depends; returns the runs."""
     try:
         training = carried.training(notebook, {"OVERRIDES": overrides}, True, root)
     except BadInput as refusal:
-        return [Finding("configuration", f"{title} is refused: {refusal}", "bad", _CORRECT)], None
+        return [Finding("configuration", f"{title} is refused: {refusal}", "bad", _CORRECT)], []
     if training is None:
         value = "it is a file that only a session sees, on Kaggle or written by a cell"
         advice = "To have it checked before, put task and configuration into files here and give my.yaml instead."
-        return [Finding("configuration", value, "warning", advice)], None
+        return [Finding("configuration", value, "warning", advice)], []
     findings = [Finding("configuration", f"{title} is valid")]
     if len(training.entries) > 1:
         names = ", ".join(entry.name for entry in training.entries)
         findings.append(Finding("queue", f"{len(training.entries)} runs: {names}"))
-    return [*findings, *_options(training.entries[-1].config, on_kaggle)], training
-
-
-def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
-    """Checks the keys of a configuration on which the use of a session depends: GPUs, precision, checkpoints."""
-    cards = int(FACTS["kaggle_gpus"].value)
-    slots = with_slots(config, cards).training.micro_batch_slots
+    config, cards = training.entries[-1].config, int(FACTS["kaggle_gpus"].value)
+    slots, precision = with_slots(config, cards).training.micro_batch_slots, config.training.precision
     gpu = Finding("GPU", f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy")
-    if not on_kaggle.get("isGpuEnabled"):
+    if not notebook["metadata"].get("kaggle", {}).get("isGpuEnabled"):
         advice = "Write `gpu: true` into the header of its source."
         gpu = Finding("GPU", "the notebook does not ask for a GPU", "bad", advice)
     elif slots % cards:
         advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
         gpu = Finding("GPU", f"{slots} slots cannot be divided among {cards} T4s: one would idle", "bad", advice)
-    name = config.training.precision
-    precision = Finding("precision", f"training.precision is {name}: fp16 on a T4")
-    if name == "bf16":
-        value = "training.precision is bf16, which a T4 only emulates"
-        precision = Finding("precision", value, "bad", "Set it to auto (fp16 on a T4).")
-    elif name == "fp32":
-        t4 = CARDS["t4"]
-        advice = f"Set it to auto, unless fp16 fails: {t4.fp16_tflops:.0f} TFLOP/s at best against {t4.fp32_tflops}."
-        precision = Finding("precision", "training.precision is fp32", "warning", advice)
+    findings += [gpu, Finding("precision", f"training.precision is {precision}: fp16 on a T4")]
+    if precision in ("bf16", "fp32"):
+        value = "bf16, which a T4 only emulates" if precision == "bf16" else "fp32, far slower than fp16 there"
+        verdict, advice = "bad" if precision == "bf16" else "warning", "Set it to auto (fp16 on a T4)."
+        findings[-1] = Finding("precision", f"training.precision is {value}", verdict, advice)  # type: ignore[arg-type]
     last, best, limit = config.checkpoint.keep_last, config.checkpoint.keep_best, FACTS["kaggle_run_minutes"].value
-    saves = Finding("checkpoints", f"the last {last} and the best {best} are kept, and the clock is on")
     if not last:
         value = "checkpoint.keep_last is 0: there would be nothing to resume from"
-        saves = Finding("checkpoints", value, "bad", "Set it to 1 or more.")
-    elif config.session.minutes > float(limit):
+        return [*findings, Finding("checkpoints", value, "bad", "Set it to 1 or more.")], training.entries
+    findings.append(Finding("checkpoints", f"the last {last} and the best {best} are kept, and the clock is on"))
+    if config.session.minutes > float(limit):
         value = f"session.minutes {config.session.minutes:g} is longer than the {limit:.0f} that a run may use"
-        saves = Finding("session", value, "bad", "Set it to 0, which takes the platform's limit.")
-    return [gpu, precision, saves]
+        findings.append(Finding("session", value, "bad", "Set it to 0, which takes the platform's limit."))
+    return findings, training.entries
 
 
-def _runs(training: Training, folder: str, measured: float) -> list[Finding]:
+def _runs(entries: Sequence[Entry], folder: str, measured: float) -> list[Finding]:
     """Checks the data, and the memory, time and space that all runs take together."""
-    by_kind: dict[str, list[Entry]] = {}
-    for entry in training.entries:
-        by_kind.setdefault(entry.kind, []).append(entry)
     findings: list[Finding] = []
     parts: list[Part] = []
-    for kind, entries in by_kind.items():
+    for kind in dict.fromkeys(entry.kind for entry in entries):
+        alike = [entry for entry in entries if entry.kind == kind]
         try:
-            data_finding, part = _part(kind, entries, folder)
+            finding, part = _part(kind, alike, folder)
         except BadInput as refusal:
             return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
-        findings.append(data_finding)
+        findings.append(finding)
         parts.append(part)
-    return [*findings, *_speed(parts, measured), _space(parts)]
+    size = newest = 0
+    for part in parts:
+        checkpoint, weights = saved_bytes(part.task, part.config)
+        last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
+        size += part.count * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
+        newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
+    limit = int(FACTS["kaggle_output_bytes"].value)
+    value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
+    space = Finding("space", value)
+    if size + newest > limit:
+        space = replace(space, verdict="bad", advice="Lower checkpoint.keep_last or checkpoint.keep_best.")
+    return [*findings, *_speed(parts, measured), space]
 
 
 def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Part]:
@@ -180,51 +165,45 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
     Data is only read where `folder` names some: the embedded data takes minutes to make.
     """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    in_epochs, sizes, missing = bool(config.training.epochs), "", ""
-    if folder and not remote(config) and (folder == "embedded" or config.data.dir != "embedded"):
+    in_epochs, counted, missing, addresses = bool(config.training.epochs), "", "", remote(config)
+    if folder and not addresses and (folder == "embedded" or config.data.dir != "embedded"):
         print(f"Reading the data of {kind}; the first time takes minutes where it is large.", flush=True)
         try:
             task, config, _ = resolved(config)
-            sizes = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
+            counted = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
         except BadInput as refusal:
             if config.data.dir != "embedded":
                 raise
             missing = str(refusal)  # a session's machine has what its image has
-    if not sizes:
+    if not counted:
         config, _ = resolve_lengths(config, config.training.effective_batch)
         task = find_task(config.task)(config)
-    steps = config.training.max_steps if sizes or not in_epochs else 0
-    return _data(kind, config, folder, sizes, missing), Part(kind, len(entries), config, steps, task)
-
-
-def _data(kind: str, config: Config, folder: str, sizes: str, missing: str) -> Finding:
-    """Describes where the data of a run comes from; without `sizes` it is not read, or something is `missing`."""
-    counted, data = f" ({sizes})" if sizes else "", config.data
-    if addresses := remote(config):
+    part = Part(kind, len(entries), config, config.training.max_steps if counted or not in_epochs else 0, task)
+    data, sizes = config.data, f" ({counted})" if counted else ""
+    if data.dir == "embedded" and not addresses and not missing:
+        return Finding("data", f"{kind}: the embedded data{sizes}"), part
+    if folder and data.dir and not addresses and not missing:
+        return Finding("data", f"{folder} is valid{sizes}"), part
+    if addresses:
         value, advice = f"the session downloads it from {len(addresses)} address(es)", "Download it, and give --data."
-    elif data.dir == "embedded" and missing:
+    elif missing:
         value, advice = f"the embedded data cannot be made on this machine: {missing}", "See that the image has it."
-    elif data.dir == "embedded":
-        return Finding("data", f"{kind}: the embedded data{counted}")
-    elif folder and data.dir:
-        return Finding("data", f"{folder} is valid{counted}")
-    elif on_this_machine := carried.here(data):
-        value = f"data.dir is {', '.join(on_this_machine)}, which is on this machine and in no session"
+    elif names := carried.here(data):
+        value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
     elif data.dir:
         value = f"data.dir is {', '.join(data.dirs)}, which only a session sees"
         advice = "Give the folder here with --data to have it validated."
     else:
-        value = f"none is given: the embedded data is used{counted}"
+        value = f"none is given: the embedded data is used{sizes}"
         advice = "Give your own with --data, unless this is what you want."
-    return Finding("data", f"{kind}: {value}", "warning", advice)
+    return Finding("data", f"{kind}: {value}", "warning", advice), part
 
 
 def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
     """Traces a step of each part for a T4, and counts all runs in sessions; `measured` steps/s replace the plan's."""
-    findings, hours = [], 0.0
     session, weekly = float(FACTS["kaggle_run_minutes"].value) / 60, float(FACTS["kaggle_gpu_quota_hours"].value)
-    each = []
+    findings, hours, each = [], 0.0, []
     for part in parts:
         print(f"Tracing a step of {part.name} for a T4.", flush=True)
         memory, planned = _memory(part)
@@ -258,31 +237,6 @@ def _memory(part: Part) -> tuple[Finding, float]:
     peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
     value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
     return Finding("memory", value), 1 / plan.chosen.expected_seconds
-
-
-def _space(parts: Sequence[Part]) -> Finding:
-    """Compares what all runs keep at most with what Kaggle keeps of an output."""
-    size = newest = 0
-    for part in parts:
-        checkpoint, weights = saved_bytes(part.task, part.config)
-        last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
-        size += part.count * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
-        newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
-    limit = int(FACTS["kaggle_output_bytes"].value)
-    value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
-    if size + newest > limit:
-        return Finding("space", value, "bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
-    return Finding("space", value)
-
-
-def _addresses(addresses: Sequence[str], internet: bool) -> list[Finding]:
-    if not addresses:
-        return [Finding("download", "nothing is downloaded from an address")]
-    findings = [replace(finding, value=credentials.clean(finding.value)) for finding in check_addresses(addresses)]
-    if internet:
-        return findings
-    value = f"{len(addresses)} address(es) are to be read, and the notebook's internet is off"
-    return [Finding("internet", value, "bad", "Push with --internet, or mount the data."), *findings]
 
 
 def _account(needs_quota: bool) -> list[Finding]:

@@ -6,7 +6,6 @@
 import ast
 import base64
 import bz2
-import difflib
 import hashlib
 import json
 import re
@@ -17,7 +16,6 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-MAX_DIFF_LINES = 60  # a file or notebook
 PACKED_COLUMNS = 8000  # a line: a preview shows few lines, and editors draw up to 10,000 characters of each
 TEMPLATE = Path(__file__).resolve().with_name("carrier.py.in")
 FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
@@ -38,7 +36,7 @@ def carried_files(
     """
     names = [name for cell in cells for name in imported(cell, True)]
     for task in tasks:
-        if not module_file(root, f"workloads.{task}"):
+        if not (root / "workloads" / task).is_dir():
             raise BadInput(f"{source_path}:1: the header names the task '{task}', but workloads/ has no such folder.")
         names.append(f"workloads.{task}")
     paths = library(names, planning, root)
@@ -56,13 +54,13 @@ def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
     paths: set[Path] = set()
     while names:
         parts = names.pop().split(".")
-        for length in range(1, len(parts) + 1):
-            path = module_file(root, ".".join(parts[:length]))
+        for base in (root.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)):
+            path = next((file for file in (base / "__init__.py", base.with_suffix(".py")) if file.is_file()), None)
             if path and path not in paths:
                 paths.add(path)
                 names += imported(path.read_bytes(), not planning or workloads not in path.parents)
-    for path in [path for path in paths if path.name == "__init__.py"]:
-        paths |= {*data_files(path.parent)}
+    for package in [path.parent for path in paths if path.name == "__init__.py"]:
+        paths |= {*data_files(package)}
     return paths
 
 
@@ -88,11 +86,6 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
     return [name for name in names if name.split(".")[0] in ("lib", "workloads")]
 
 
-def module_file(root: Path, name: str) -> Path | None:
-    path = root.joinpath(*name.split("."))
-    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
-
-
 def data_files(package: Path) -> Iterator[Path]:
     """Yields the files of a package that are no Python, those in its plain folders too."""
     for path in package.iterdir():
@@ -105,6 +98,7 @@ def data_files(package: Path) -> Iterator[Path]:
 
 
 def read(path: Path, source_path: Path, root: Path) -> str:
+    """Returns the text of a file that a notebook carries. Raises BadInput."""
     name = path.relative_to(root).as_posix()
     try:
         return path.read_text(encoding="utf-8")
@@ -153,24 +147,11 @@ def code(name: str, files: dict[str, str], made_from: str = "") -> str:
     return text.replace("@CHECKSUM@", checksum(text.replace("@CHECKSUM@", "")))
 
 
-def bounded_diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    diff = list(difflib.unified_diff(old.split("\n"), new.split("\n"), old_name, new_name, lineterm=""))
-    left_out = [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
-    return "\n".join([line.rstrip()[:200] for line in diff[:MAX_DIFF_LINES]] + left_out)
-
-
-def edits(name: str, cell: str, root: Path) -> list[str]:
-    """Returns what was edited in the carrier cell since it was built, as messages. Raises BadInput."""
-    files, built = unpack(cell), CHECKSUM.search(cell)
+def edits(cell: str) -> str:
+    """Returns a message where the carrier cell was edited since it was built, else "". Raises BadInput."""
+    unpack(cell)
+    built = CHECKSUM.search(cell)
     if built and built[0] == checksum(CHECKSUM.sub("", cell)):
-        return []
-    mine, template = (PACKED.sub("", CHECKSUM.sub("", text)) for text in (cell, code(name, files)))
-    pairs = [("trainbook/notebooks/carrier.py.in", template, mine)]
-    for path, text in files.items():
-        pairs.append((path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "", text))
-    return [
-        f"The carrier cell was edited, and an import writes nothing of it: make the edit in {path} itself. The "
-        f"difference:\n{bounded_diff(here, there, path, f'{path} (in the notebook)')}"
-        for path, here, there in pairs
-        if here != there
-    ]
+        return ""
+    template = "trainbook/notebooks/carrier.py.in"
+    return f"The carrier cell was edited, and an import writes nothing of it: make the edit in lib, or in {template}."

@@ -6,10 +6,9 @@ A task of one's own goes with the files beside it that it imports. No notebook c
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import yaml
 
@@ -22,9 +21,6 @@ from lib.task import Task, find_task, load_config
 from lib.task.files import file_of, imports, is_part, named_paths, own_files, own_places
 from trainbook.notebooks import carrier
 from trainbook.notebooks.source import Source, build, has_tag, libraries, read_source
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
 _PACKAGE = Path(trainbook.__file__).resolve().parent
@@ -66,7 +62,7 @@ def read(path: Path) -> Own:
     root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
     files: dict[str, str] = {}
     packages: set[str] = set()
-    said: list[str] = []
+    said: dict[str, None] = {}
     for place, config in zip(places, configs, strict=True):
         if place and (file := file_of(config)):
             mine = own_files(file)
@@ -74,33 +70,29 @@ def read(path: Path) -> Own:
             for each in mine.files:
                 name = _below(root, place.parent / each.relative_to(mine.folder))
                 files[name] = carrier.read(each, path, each.parent)
-                said += [_NOT_BESIDE.format(f"{printable(each)}:{line}") for line in own_places(each)]
-            named, lacking = _named(path, config, home, root)
-            files, said = files | named, said + lacking
+                said |= {_NOT_BESIDE.format(f"{printable(each)}:{line}"): None for line in own_places(each)}
+            for key, named in named_paths(config).items():
+                try:
+                    files |= _named(path, named, home, root)
+                except BadInput as error:
+                    why = f"which the notebook does not carry ({str(error).rstrip('.')})."
+                    said[f"{key} names {printable(named)}, {why}"] = None
     for each in paths:
-        files |= _with_bases(each, _below(root, home / f"{each.stem}.yaml"))
+        for name, text in {each.name: each.read_text("utf-8"), **_bases(each)}.items():
+            files[_below(root, home / name)] = text
     name = _below(root, home / path.stem).removeprefix("configs/")
-    return Own(
-        *(path, root, name, configs[0], find_task(configs[0].task), dict(sorted(files.items()))),
-        *(tuple(sorted(packages)), len(paths) > 1, tuple(dict.fromkeys(said))),
-    )
+    task, files = find_task(configs[0].task), dict(sorted(files.items()))
+    return Own(path, root, name, configs[0], task, files, tuple(sorted(packages)), len(paths) > 1, tuple(said))
 
 
-def _named(path: Path, config: Config, home: Path, root: Path) -> tuple[dict[str, str], list[str]]:
-    """Returns the texts of files that settings name, by their names in the notebook, and what it cannot carry."""
-    files, lacking, written = {}, [], path.read_text("utf-8")
-    for key, file in named_paths(config).items():
-        place = _absolute(file)
-        try:
-            if not is_part(file):
-                raise BadInput("it is a folder or large: mount it as a data set, and name that: OWNER/NAME")
-            if not place.is_relative_to(home) or (file.is_absolute() and str(file) in written):
-                raise BadInput("its path does not lead from the configuration's folder to a file in it")
-            files[_below(root, place)] = carrier.read(place, path, home)
-        except BadInput as error:
-            why = str(error).rstrip(".")
-            lacking.append(f"{key} names {printable(file)}, which the notebook does not carry ({why}).")
-    return files, lacking
+def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
+    """Returns the text of a file that a setting names, by its name in the notebook. Raises BadInput."""
+    place = _absolute(file)
+    if not is_part(file):
+        raise BadInput("it is a folder or large: mount it as a data set, and name that: OWNER/NAME")
+    if not place.is_relative_to(home) or (file.is_absolute() and str(file) in path.read_text("utf-8")):
+        raise BadInput("its path does not lead from the configuration's folder to a file in it")
+    return {_below(root, place): carrier.read(place, path, home)}
 
 
 def _checked(path: Path) -> Config:
@@ -119,17 +111,16 @@ def _place_of_task(path: Path, config: Config) -> Path | None:
 
     In the notebook it lies in the same place beside the carried configuration, so the path must lead there from it.
     """
-    file = file_of(config)
-    if file is None:
+    if (file := file_of(config)) is None:
         return None
     texts = [path.read_text("utf-8"), *_bases(path).values()]
-    written = next(task for text in texts if (task := yaml.safe_load(text).get("task")))
-    place = _absolute(path.parent / written.rpartition(":")[0])
-    if Path(written).is_absolute() or place.resolve() != file:
+    name, _, kind = next(task for text in texts if (task := yaml.safe_load(text).get("task"))).rpartition(":")
+    place = _absolute(path.parent / name)
+    if Path(name).is_absolute() or place.resolve() != file:
         beside = Path(os.path.relpath(file, path.parent.resolve())).as_posix()
         raise BadInput(
-            f"{path}: the task's file is given as {written.rpartition(':')[0]}, which a notebook on another machine "
-            f"would not find. Give the path from the folder of {path.name}: task: {beside}:{written.rpartition(':')[2]}"
+            f"{path}: the task's file is given as {name}, which a notebook on another machine would not find. Give the "
+            f"path from the folder of {path.name}: task: {beside}:{kind}"
         )
     return place
 
@@ -141,12 +132,6 @@ def _absolute(path: Path) -> Path:
 def _below(root: Path, path: Path) -> str:
     """Returns where the notebook has a file: below its folder `configs`, as it lies below `root` here."""
     return (PurePosixPath("configs") / path.relative_to(root).as_posix()).as_posix()
-
-
-def _with_bases(path: Path, name: str) -> dict[str, str]:
-    """Returns the texts of a configuration and of the file that it names as its base, by their names there."""
-    folder = PurePosixPath(name).parent
-    return {name: path.read_text("utf-8")} | {str(folder / base): text for base, text in _bases(path).items()}
 
 
 def _bases(path: Path) -> dict[str, str]:
@@ -184,46 +169,34 @@ def _library(own: Own, source: Source) -> dict[str, str]:
 
 
 def _filled(own: Own, internet: bool) -> Source:
-    """Returns the template with the configuration's names and packages in place of its placeholders."""
-    source = read_source(TEMPLATE)
-    values = _values(own)
-    for cell in source.cells:
-        for placeholder, value in values.items():
-            cell.source = cell.source.replace(placeholder, value)
-        if has_tag(cell, "dependencies"):
-            _name_packages(cell, own.packages)
-    header = replace(source.header, internet=internet)
-    return replace(source, path=Path(f"{own.path.stem}.py"), header=header)
+    """Returns the template with the configuration's names and packages in place of its placeholders.
 
-
-def _values(own: Own) -> dict[str, str]:
-    """Returns what stands in the cells for each placeholder of the template."""
-    title, about = _title(own)
-    sizes, file = own.path.name, file_of(own.config)
+    Title and paragraph come from the docstring of the task's class; without one the title is the run's name.
+    """
+    words, file, run = (own.task.__dict__.get("__doc__") or "").strip(), file_of(own.config), own.config.run.name
+    paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
+    title, about = paragraphs[0].removesuffix("."), "\n\n".join(paragraphs[1:])
+    about = about or f"The run is called *{printable(run)}*."
+    if not title or len(title) > _SHORT:
+        title, about = printable(run), "\n\n".join(filter(None, paragraphs)) or "This trains a model of one's own."
+    sizes = own.path.name
     if own.has_small:
         sizes = f"{sizes} where there is a GPU, otherwise {own.path.stem}_small.yaml"
     names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
-    return {
+    values = {
         "@TITLE@": title, "@ABOUT@": about, "@CLASS@": own.task.__name__ if file else own.config.task,
         "@CONFIG@": own.path.name, "@SIZES@": sizes, "@NAME@": own.name,
         "@FILE@": (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/"),
         "@COMMAND@": f"`trainbook notebook {own.path.name}`",
     }  # fmt: skip
-
-
-def _title(own: Own) -> tuple[str, str]:
-    """Returns a title and a paragraph from the docstring of the task's class; without one the run's name."""
-    words = (own.task.__dict__.get("__doc__") or "").strip()
-    paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
-    first, run = paragraphs[0].removesuffix("."), printable(own.config.run.name)
-    if not first or len(first) > _SHORT:
-        return run, "\n\n".join(filter(None, paragraphs)) or "This trains a model of one's own."
-    return first, "\n\n".join(paragraphs[1:]) or f"The run is called *{run}*."
-
-
-def _name_packages(cell: "NotebookNode", packages: Sequence[str]) -> None:
-    """Adds to the cell of dependencies what the task's own files import."""
-    if packages:
-        assigned = f"OWN = [{', '.join(map(json.dumps, packages))}]  # what the files of this training import\n\n"
-        checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
-        cell.source = checked.replace("print(", f"{assigned}print(")
+    source = read_source(TEMPLATE)
+    for cell in source.cells:
+        for placeholder, value in values.items():
+            cell.source = cell.source.replace(placeholder, value)
+        if own.packages and has_tag(cell, "dependencies"):
+            packages = ", ".join(map(json.dumps, own.packages))
+            checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
+            assigned = f"OWN = [{packages}]  # what the files of this training import\n\nprint("
+            cell.source = checked.replace("print(", assigned)
+    header = replace(source.header, internet=internet)
+    return replace(source, path=Path(f"{own.path.stem}.py"), header=header)

@@ -76,15 +76,6 @@ def has_tag(cell: "NotebookNode", *tags: str) -> bool:
     return not set(tags).isdisjoint(cell.metadata.get("tags", []))
 
 
-def read_header(path: Path, text: str) -> Header:
-    """Reads the header strictly. Raises BadInput for an unknown, missing or wrongly typed key."""
-    reader = Reader({})
-    root = reader.root("\n" + re.sub(r"^# ?", "", text, flags=re.MULTILINE), str(path), "Give a title.")
-    header = reader.section(HeaderFile, root, "")
-    reader.finish()
-    return header.trainbook
-
-
 def read_source(path: Path, text: str | None = None) -> Source:
     """Reads and checks a source, or `text`, which is not written yet. Raises BadInput."""
     text = path.read_text(encoding="utf-8") if text is None else text
@@ -95,53 +86,43 @@ def read_source(path: Path, text: str | None = None) -> Source:
     cells = libraries()[0].reads(text[match.end() :], fmt=FORMAT).cells
     if len(lines) != len(cells):
         raise BadInput(f"{path}: {len(lines)} '# %%' lines, {len(cells)} cells: no line in a string may begin so.")
-    source = Source(path, read_header(path, match[1]), match[0], cells, lines)
+    reader = Reader({})  # strict: an unknown, missing or wrongly typed key is a BadInput
+    root = reader.root("\n" + re.sub(r"^# ?", "", match[1], flags=re.MULTILINE), str(path), "Give a title.")
+    header = reader.section(HeaderFile, root, "")
+    reader.finish()
+    source = Source(path, header.trainbook, match[0], cells, lines)
     check_source(source)
     return source
 
 
 def check_source(source: Source) -> None:
-    """Raises BadInput unless a source is Python without magics, with one carrier and one parameters cell."""
+    """Raises BadInput unless a source is Python without magics, with one carrier and one parameters cell.
+
+    IPython's own syntax hides failures and runs nowhere else.
+    """
     seen: dict[str, int] = {}
     for cell, line in zip(source.cells, source.lines, strict=True):
-        if cell.cell_type == "code":
-            check_code(source.path, line, cell.source)
-            code = [text for text in cell.source.split("\n") if text.strip() and not text.lstrip().startswith("#")]
-            if code and has_tag(cell, "carrier"):
-                raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
-            if len(code) > 1 and seen.setdefault(cell.source, line) != line:
-                raise BadInput(f"{source.path}:{line}: this cell repeats the one at line {seen[cell.source]}.")
+        if cell.cell_type != "code":
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an invalid escape, say, is the linter's matter
+                compile(cell.source, str(source.path), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        except SyntaxError as error:
+            number = min(error.lineno or 1, cell.source.count("\n") + 1)
+            text = cell.source.split("\n")[number - 1]
+            magic = "a shell command or magic; use subprocess.run(..., check=True) or Python"
+            problem = magic if MAGIC.search(text) else f"syntax error, {error.msg}"
+            raise BadInput(f"{source.path}:{line + number - 1}: {problem}: {text.strip()}") from None
+        code = [text for text in cell.source.split("\n") if text.strip() and not text.lstrip().startswith("#")]
+        if code and has_tag(cell, "carrier"):
+            raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
+        if len(code) > 1 and seen.setdefault(cell.source, line) != line:
+            raise BadInput(f"{source.path}:{line}: this cell repeats the one at line {seen[cell.source]}.")
     for tag, needed in (("carrier", True), ("parameters", bool(source.header.tasks))):
         count = sum(has_tag(cell, tag) for cell in source.cells)
         if count > 1 or count < needed:
             raise BadInput(f"{source.path}: {count} cells are tagged '{tag}'; one must be '# %% tags=[\"{tag}\"]'.")
-
-
-def check_code(path: Path, line: int, code: str) -> None:
-    """Raises BadInput unless a cell is Python: IPython's own syntax hides failures and runs nowhere else."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape, say, is the linter's matter
-            compile(code, str(path), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    except SyntaxError as error:
-        number = min(error.lineno or 1, code.count("\n") + 1)
-        text = code.split("\n")[number - 1]
-        magic = "a shell command or magic; use subprocess.run(..., check=True) or Python"
-        problem = magic if MAGIC.search(text) else f"syntax error, {error.msg}"
-        raise BadInput(f"{path}:{line + number - 1}: {problem}: {text.strip()}") from None
-
-
-def parameters(source_path: Path) -> dict[str, object]:
-    """Returns names and defaults of the parameters cell: papermill injects a misspelt name with a mere log line."""
-    defaults: dict[str, object] = {}
-    for cell in (cell for cell in read_source(source_path).cells if has_tag(cell, "parameters")):
-        for statement in ast.parse(cell.source).body:
-            try:
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                defaults.update({target.id: ast.literal_eval(statement.value) for target in targets})
-            except (AttributeError, ValueError):
-                raise BadInput(f"{source_path}: not 'NAME: type = literal': {ast.unparse(statement)}") from None
-    return defaults
 
 
 def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":

@@ -11,10 +11,7 @@ ANYWHERE = -1  # in the place of a class
 def augment(
     image: Tensor, target: Tensor, deviation: Tensor, options: Augmentation, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Changes (bands, S, S) and (S, S) in the same way. NaN stays NaN. `deviation` is (bands).
-
-    The draws are the same in number whatever is switched off, so that one switch leaves the others' draws alone.
-    """
+    """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands). Switches change no number of draws."""
     mirrored, turns = torch.randint(2, (), generator=generator), torch.randint(4, (), generator=generator)
     gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
     if options.flips and mirrored:
@@ -28,10 +25,7 @@ def augment(
 
 
 def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:
-    """Draws where a crop of `size` begins in (S, S) classes: anywhere, or so that it shows a pixel of a class.
-
-    That pixel may be any one of the class, and lie anywhere in the crop. Three numbers are drawn in every case.
-    """
+    """Draws where a crop begins in (S, S) classes: anywhere, or so that it shows a pixel of a class; by three draws."""
     pixel, down, across = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
     rest = [length - size for length in target.shape]
     places = (target == around).nonzero() if around != ANYWHERE else target.new_empty(0)

@@ -40,10 +40,7 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), sides: 
 def sample(
     tiles: Sequence[Tile], seed: int, pixels: int, features_of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many of each tile.
-
-    Raises BadInput without any.
-    """
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile. Raises BadInput."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))
@@ -95,14 +92,9 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 
 
 def compared(
-    train: Sequence[Tile],
-    part: Sequence[Tile],
-    classes: int,
-    seed: int,
-    indices: Sequence[tuple[int, int]],
-    pixels: int = 200_000,
-    rounds: int = 100,
-) -> dict[str, np.ndarray]:
+    train: Sequence[Tile], part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]],
+    pixels: int = 200_000, rounds: int = 100,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Fits each of METHODS on training tiles; returns (tiles of `scored`, classes, classes) counts of it by its name.
 
     At most `pixels` of them are learnt from, by `rounds` trees a class, so that memory and time have a bound. A

@@ -1,8 +1,4 @@
-"""Answers on a part of the data, tile by tile, beside the baselines: scores by scene, gains with intervals, figures.
-
-An interval is over draws of what the split keeps together (scenes, or squares of the map), because pixels of one scene
-are alike. Two methods meet the same draws: they are paired.
-"""
+"""Answers on a part of the data, tile by tile, beside the baselines: scores by scene, paired gains, figures."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -16,11 +16,7 @@ from workloads.glacier.settings import Loss
 
 
 def weights(loss: Loss, step: int) -> dict[str, float]:
-    """Returns the weight of each term in a step.
-
-    The boundary's rises linearly: the regions must be found before their rims can be moved (Kervadec et al. 2021,
-    section 3.3, there as an increasing alpha).
-    """
+    """Returns the weight of each term in a step; the boundary's rises linearly (Kervadec et al. 2021, section 3.3)."""
     ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
     return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms}
 
@@ -111,8 +107,7 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
 
 
 def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
-    """The mean over a tile's valid pixels and its classes of phi_k p_k (Kervadec et al. 2019, equation 5): probability
-    inside a region lowers it, probability outside raises it, both by the distance to the rim. (B, K, H, W) -> (B)."""
+    """(B): the mean over valid pixels and present classes of phi_k p_k (Kervadec et al. 2019, equation 5)."""
     present = truth.flatten(2).any(2)  # (B, K)
     pixels = truth.flatten(1).sum(1).clamp_min(1)
     total = (p * distances.to(p.dtype)).sum((2, 3))

@@ -148,10 +148,7 @@ class Up(nn.Module):
 
 
 class ScSE(nn.Module):
-    """Concurrent spatial and channel squeeze and excitation: U_scSE = U_cSE + U_sSE (Roy et al. 2018, section 2).
-
-    The gate of a channel comes from the means of all channels through C/2 units, the gate of a pixel from its channels.
-    """
+    """Concurrent spatial and channel squeeze and excitation: U_scSE = U_cSE + U_sSE (Roy et al. 2018, section 2)."""
 
     def __init__(self, channels: int):
         super().__init__()

@@ -11,17 +11,15 @@ from lib.config.reader import option
 from lib.scores import IGNORE
 
 BAND = "{band}"  # in a pattern of images: a file a band
-
 TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
+_LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 
 
 @dataclass(frozen=True)
 class Source:
     """How images and masks are to be read."""
 
-    bands: tuple[str, ...] = option(
-        ("blue", "green", "red", "nir", "swir1", "thermal", "swir2"), "Names of the bands of the model's input."
-    )
+    bands: tuple[str, ...] = option(_LANDSAT, "Names of the bands of the model's input.")
     channels: tuple[int, ...] = option((), "Bands of a file, or folders BandN, from 1; empty: the first.", minimum=1)
     classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
     codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class, in the same order.")
@@ -30,11 +28,7 @@ class Source:
     nodata: tuple[float, ...] = option((), "Values of the bands that say no data, beside NaN and the file's own.")
     name_pattern: str = option("", "Regular expression whose group is a scene's name in a file's; empty: all of it.")
     group_pattern: str = option("", "Regular expression whose group, in a scene's name, stays together; empty: all.")
-    images: str = option(
-        "", "Which files are images: a path below data.dir such as S1Hand/{scene}_S1Hand.tif, in which {scene} stands "
-        "for a scene's name, {band} for a band that is a file, {part} for train, validation or test, and * for "
-        "anything; empty: the documented layouts.",
-    )  # fmt: skip
+    images: str = option("", "Path of images below data.dir with {scene}, {band}, {part} and *; empty: the layouts.")
     masks: str = option("", "Which files are masks, such as LabelHand/{scene}_LabelHand.tif; given with images.")
     band_files: tuple[str, ...] = option((), "What {band} stands for, such as [B02, B03]; empty: the names of bands.")
     mask_band: int = option(0, "Band of a mask that has the codes, from 1; 0: the only one, or all equal.", minimum=0)
@@ -44,7 +38,6 @@ class Source:
             raise ValueError(" ".join(mistakes))
 
     def _mistakes(self) -> Iterator[str]:
-        """Yields a sentence for each contradiction, so that all of them are told at once."""
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
             yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
         if not 2 <= len(self.classes) < IGNORE:
@@ -74,11 +67,6 @@ class Source:
                 yield f"The pattern {pattern!r} must be a path below data.dir, without **."
 
     @property
-    def words_of_bands(self) -> tuple[str, ...]:
-        """What files of single bands are called, in the order of the bands."""
-        return self.band_files or self.bands
-
-    @property
     def chosen(self) -> tuple[int, ...]:
         """The channels that are read, counted from 1."""
         return self.channels or tuple(range(1, len(self.bands) + 1))
@@ -106,10 +94,6 @@ class Cut:
     def __post_init__(self) -> None:
         if self.size % 32:
             raise ValueError(f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}.")
-
-    @property
-    def step(self) -> int:
-        return self.stride or self.size
 
 
 @dataclass(frozen=True)
@@ -143,9 +127,7 @@ class Split:
 class Sampling:
     """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
 
-    target_shares: tuple[float, ...] = option(
-        (), "Wanted share of each class among the pixels trained on; empty: as in the data.", minimum=0, maximum=1
-    )
+    target_shares: tuple[float, ...] = option((), "Wanted share of each class; empty: as is.", minimum=0, maximum=1)
     most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
     crop: int = option(0, "Pixels on a side of the crops to train on, a multiple of 32; 0: whole tiles.", minimum=0)
     centred: dict[str, float] = field(default_factory=dict, metadata={"help":
@@ -208,7 +190,6 @@ class Loss:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """The terms that have a weight."""
         return tuple(term for term in TERMS if getattr(self, term) > 0)
 
 
@@ -277,11 +258,9 @@ class Settings:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of what the network sees: bands, and indices of two of them."""
         return (*self.source.bands, *(f"{one}-{other}" for one, other in self.indices))
 
     @property
     def index_places(self) -> tuple[tuple[int, int], ...]:
-        """The places of the bands of each index."""
         bands = self.source.bands
         return tuple((bands.index(one), bands.index(other)) for one, other in self.indices)

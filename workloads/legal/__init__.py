@@ -41,8 +41,6 @@ class Legal(Task):
     def settings(self) -> Settings:
         return self.config.workload
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation stays in the training process."""
         return {name: value for name, value in vars(self).items() if name != "evaluator"}
@@ -55,13 +53,9 @@ class Legal(Task):
         return Data(self.source, self.settings, share(self.config.data.subset_ratio), self.config.seed)
 
     def describe_data(self) -> str:
-        began, named = self.learned()["encoder"]["weights"], self.settings.encoder.weights
-        note = (
-            ""
-            if began or not named
-            else f"\nThe encoder is trained from scratch, although {printable(named)} is named."
-        )
-        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}{note}"
+        named = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
+        text = f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
+        return text + f"\nThe encoder is trained from scratch, although {printable(named)} is named." * bool(named)
 
     def draw_data(self, folder: Path) -> list[Path]:
         """Draws how often each role comes, and how long the inputs are; returns the pictures."""
@@ -97,8 +91,6 @@ class Legal(Task):
     def example_batch(self, size: int, device: torch.device) -> Batch:
         return samples.example(size, self.settings.context.length, POSITIONS, device)
 
-    # --- what is learned from data --------------------------------------------------------------------------------
-
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
         if self._learned is None:
@@ -130,8 +122,6 @@ class Legal(Task):
             for name in ("evaluator", "data"):
                 vars(self).pop(name, None)
             self._learned = self.data.learned = values
-
-    # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         settings = self.settings
@@ -167,8 +157,6 @@ class Legal(Task):
         """(sentences, outputs) -> (sentences, roles); a plan, which knows no roles, has all of them."""
         return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
 
-    # --- evaluation -----------------------------------------------------------------------------------------------
-
     @cached_property
     def evaluator(self) -> "Evaluator":
         from workloads.legal.evaluation import Evaluator
@@ -186,8 +174,8 @@ class Legal(Task):
             count += self.count(batch)["loss"]
             parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
             numbers.append(batch["number"].cpu())
-        found = samples.in_order(torch.cat(parts), torch.cat(numbers))
-        return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
+        logs = samples.in_order(torch.cat(parts), torch.cat(numbers))
+        return {"loss": total / count, **self.evaluator.judge(model, logs, loader.dataset.part)}  # type: ignore
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
@@ -197,13 +185,8 @@ class Legal(Task):
         """Writes evaluation.csv and the figures of the test into the run's folder; returns the tables as text."""
         return f"{self.evaluator.report(folder)}\n{self.data.about_lengths(self.padding())}"
 
-    # --- prediction -----------------------------------------------------------------------------------------------
-
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns the sentences with roles and probabilities of each judgment in a text file or a folder of these.
-
-        Writes a file of JSON lines and a page of HTML for each into `out`.
-        """
+        """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
 
         if not isinstance(source, Path):

@@ -25,20 +25,14 @@ from workloads.legal.tokens import Tokens
 _MAKERS = sorted(Path(counting.__file__).parent.glob("*.py"))
 
 
-def _content(chosen: Sequence[Document]) -> str:
+def _content(documents: Sequence[Document]) -> str:
     """Returns a hash of what documents say."""
-    digest = hashlib.sha256()
-    for one in chosen:
-        facts = [one.name, one.category, list(one.sentences), list(one.roles)]
-        digest.update(json.dumps(facts).encode())
-    return digest.hexdigest()
+    facts = (json.dumps([one.name, one.category, [*one.sentences], [*one.roles]]) for one in documents)
+    return hashlib.sha256("".join(facts).encode()).hexdigest()
 
 
 class Data:
-    """Judgments and their parts. Each is read or computed once, when it is first needed.
-
-    `share` of the training documents are used. `learned` has what an earlier session, or `Legal.learned`, found.
-    """
+    """Judgments and their parts, each read or computed once; `learned` has what an earlier session learned."""
 
     def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
         self.source, self.settings, self.share, self.seed = source, settings, share, seed
@@ -49,8 +43,6 @@ class Data:
         """Returns what collating needs: a loader worker gets its samples from the data set."""
         kept = ("source", "settings", "share", "seed", "learned")
         return {name: value for name, value in vars(self).items() if name in kept} | {"_samples": {}}
-
-    # --- documents and parts --------------------------------------------------------------------------------------
 
     @cached_property
     def corpus(self) -> tuple[list[Document], str]:
@@ -89,12 +81,9 @@ class Data:
             raise BadInput("The data has fewer than two roles, so there is nothing to tell apart. Look at data.dir.")
         return names
 
-    @cached_property
+    @property
     def found_categories(self) -> list[str]:
-        names = sorted({one.category for one in self.parts["train"] if one.category})
-        return names[:CATEGORIES]
-
-    # --- what was learned -----------------------------------------------------------------------------------------
+        return sorted({one.category for one in self.parts["train"] if one.category})[:CATEGORIES]
 
     @property
     def classes(self) -> list[str]:
@@ -113,10 +102,7 @@ class Data:
 
     @cached_property
     def counts(self) -> Mapping[str, Any]:
-        """The `stack` and `held_out` as JSON has them: as they were learned, cached on this machine, or fitted now.
-
-        A cache that cannot be read or written changes nothing.
-        """
+        """The `stack` and `held_out` as JSON has them: as they were learned, cached on this machine, or fitted now."""
         if "counts" in self.learned:
             return self.learned["counts"]
         counted = [*self.parts["train"], *self.parts["validation"]]
@@ -130,18 +116,16 @@ class Data:
             stack = Stack.fit(counted, self.classes, self.seed)
         names = [one.name for one in self.parts["validation"] if one.name in stack.held_out]
         held_out = {name: packed(stack.held_out[name], "<f4") for name in names}
-        found = {"stack": stack.as_json(), "held_out": held_out}
+        counts = {"stack": stack.as_json(), "held_out": held_out}
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with disk.whole(path, cache=True) as aside:
-                aside.write_text(json.dumps(found), "utf-8")
-        return found
+                aside.write_text(json.dumps(counts), "utf-8")
+        return counts
 
     @cached_property
     def tokens(self) -> Tokens:
         return Tokens(self.learned["tokenizer"])
-
-    # --- samples --------------------------------------------------------------------------------------------------
 
     def datasets(self) -> dict[str, Sentences]:
         return {name: self.part(name) for name in self.parts}
@@ -185,8 +169,6 @@ class Data:
     def class_counts(self) -> np.ndarray:
         """(classes) the training sentences of each role."""
         return np.bincount(self.labels(self.parts["train"]), minlength=len(self.classes))
-
-    # --- descriptions ---------------------------------------------------------------------------------------------
 
     def describe(self) -> str:
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""

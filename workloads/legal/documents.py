@@ -13,7 +13,6 @@ from workloads.legal.settings import Columns, Settings
 
 CATEGORIES = "categories.txt"
 MOST_LETTERS = 100_000  # of a sentence; a whole title page has some 6,000
-_SNIFFED, _MOST_FILES = 2**12, 500  # bytes and files of a folder that are looked into
 _OPTIONAL = ("document", "category")  # columns
 
 Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, category
@@ -54,7 +53,8 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
             others.append(shown)
             continue
         for number, document, sentence, role, category in of_file:
-            role = _named(role, settings.names)
+            is_number = role.isdecimal() and role not in settings.names and int(role) < len(settings.names)
+            role = settings.names[int(role)] if is_number else role
             if wrong := _wrong(sentence, role, settings.names):
                 unmatched.append(f"{_place(shown, number)}: {wrong}")
             else:
@@ -62,15 +62,12 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
     check_limit("Lines that cannot be used", unmatched, settings.bad_input_limit)
     if not rows:
         raise BadInput(f"There is no sentence with a role in {printable(source)}. Look at data.dir.")
-    return _documents(rows, _categories(source)), matching(sum(map(len, rows.values())), len(rows), unmatched, others)
-
-
-def matching(sentences: int, documents: int, unmatched: Sequence[str], others: Sequence[str]) -> str:
-    """Returns how many sentences have a role, and the first three lines and files that are left out."""
     first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
-    counts = f"Sentences with a role: {sentences:,} in {documents:,} documents; left out: {len(unmatched):,}.{first}"
-    shown = printable(", ".join(others[:3]))
-    return counts + (f"\nFiles without a tab, which are no documents: {len(others):,} ({shown})." if others else "")
+    count = sum(map(len, rows.values()))
+    text = f"Sentences with a role: {count:,} in {len(rows):,} documents; left out: {len(unmatched):,}.{first}"
+    if others:
+        text += f"\nFiles without a tab, which are no documents: {len(others):,} ({printable(', '.join(others[:3]))})."
+    return _documents(rows, _categories(source)), text
 
 
 def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
@@ -87,10 +84,8 @@ def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
             document = f"{name}/{part}" if sum(begins) > 1 else name
             yield number + 1, document, one_line(cells[0]), one_line(cells[1]), ""
         elif filled[number]:
-            unmatched.append(
-                f"{_place(shown, number + 1)}: There are {len(cells) - 1} tabs. Write sentence, tab, role, and perhaps "
-                "tab, confidence."
-            )
+            place, form = _place(shown, number + 1), "sentence, tab, role, and perhaps tab, confidence"
+            unmatched.append(f"{place}: There are {len(cells) - 1} tabs. Write {form}.")
 
 
 def _of_table(path: Path, shown: str, columns: Columns) -> Iterator[Row]:
@@ -112,12 +107,6 @@ def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, st
         whole = name if shared[name] == 1 else (above / name).as_posix()
         documents.append(Document(whole, category, sentences, roles, shown, numbers))
     return documents
-
-
-def _named(role: str, names: Sequence[str]) -> str:
-    """Returns the name of a role that is a number of `workload.classes`."""
-    is_number = role.isdecimal() and role not in names and int(role) < len(names)
-    return names[int(role)] if is_number else role
 
 
 def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
@@ -154,10 +143,7 @@ def _categories(source: Path) -> dict[str, str]:
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
-    """Returns the roles of documents in alphabetical order, numbers in theirs. Raises BadInput for more than `most`.
-
-    Many different roles are mostly sentences in the place of roles, and two that differ in case alone a mistake.
-    """
+    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many, or for case alone."""
     counts = Counter(role for document in documents for role in document.roles)
     if len(counts) > most:
         rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
@@ -177,18 +163,12 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
 
 
 def read_plain(path: Path) -> Document:
-    """Returns a judgment without roles: a file of one sentence a line, or of running text, which is split.
-
-    Of a file whose every line is a sentence, a tab and a role it has the sentences. Raises BadInput.
-    """
+    """Returns a judgment without roles: a sentence a line, running text, or the sentences of labelled lines."""
     text = tables.read_text(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
     rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows):
-        found = [(number, one_line(cells[0])) for number, cells in rows]
-    else:
-        found = split_text(text)
-    found = [(number, sentence) for number, sentence in found if sentence]
-    if not found:
+    is_labelled = all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows)
+    lines = [(number, one_line(cells[0])) for number, cells in rows] if is_labelled else split_text(text)
+    if not (lines := [line for line in lines if line[1]]):
         raise BadInput(f"{path.name} has no sentence. Give a judgment as text.")
-    numbers, sentences = zip(*found, strict=True)
+    numbers, sentences = zip(*lines, strict=True)
     return Document(path.stem, "", tuple(sentences), (), path.name, tuple(numbers))

@@ -21,10 +21,7 @@ _WORDS, _POSITIONS = 30_522, 512
 
 
 def choose(settings: Encoder) -> dict[str, Any]:
-    """Returns what a run begins with: the name of published `weights`, empty for none, and `options` of its config.
-
-    A plan for weights that are not there has the `size` of BERT that stands for them.
-    """
+    """Returns the name of published `weights`, empty for none, `options` of its config, and a plan's `size` of BERT."""
     weights = published.choose(settings.weights, "an encoder")
     if weights is not None:
         config = published.configuration(weights[1])
@@ -59,52 +56,39 @@ def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[
 
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
-    AutoModel = published.transformers().AutoModel
+    library = published.transformers()
     if chosen["weights"]:
-        encoder = task.pretrained(chosen["weights"], AutoModel, **chosen["options"])
+        encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
         _freeze(encoder, settings)
     else:
-        encoder = AutoModel.from_config(_configuration(settings, chosen, length))
-    _check_length(encoder.config, length)
-    return published.without_pooler(encoder)
-
-
-def _configuration(settings: Encoder, chosen: Mapping[str, Any], length: int) -> Any:
-    layers, hidden, heads = settings.layers, settings.hidden, settings.heads
-    words, positions, wide = settings.vocabulary, length, settings.feed_forward
-    if size := chosen.get("size"):
-        layers, hidden, heads = _SIZES[size]
-        words, positions, wide = _WORDS, max(length, _POSITIONS), 4 * hidden
-    if hidden % heads:
-        raise BadInput(
-            f"workload.encoder.hidden is {hidden}, which is no multiple of the {heads} heads. Write "
-            f"{hidden // heads * heads or heads}, say."
-        )
-    return published.transformers().BertConfig(
-        vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
-        **chosen["options"],
-    )  # fmt: skip
-
-
-def _check_length(config: Any, length: int) -> None:
-    """Raises BadInput where an input would have more tokens than the encoder has positions."""
-    positions = getattr(config, "max_position_embeddings", None) or length
+        layers, hidden, heads = settings.layers, settings.hidden, settings.heads
+        words, positions, wide = settings.vocabulary, length, settings.feed_forward
+        if size := chosen.get("size"):
+            layers, hidden, heads = _SIZES[size]
+            words, positions, wide = _WORDS, max(length, _POSITIONS), 4 * hidden
+        if hidden % heads:
+            fits = hidden // heads * heads or heads
+            raise BadInput(f"workload.encoder.hidden {hidden} is no multiple of the {heads} heads. Write {fits}, say.")
+        encoder = library.AutoModel.from_config(library.BertConfig(
+            vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+            intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
+            **chosen["options"],
+        ))  # fmt: skip
+    config = encoder.config
+    places = getattr(config, "max_position_embeddings", None) or length
     if config.model_type in ("roberta", "xlm-roberta", "camembert"):  # which number them from behind the padding
-        positions -= (config.pad_token_id or 0) + 1
-    if length > positions:
-        raise BadInput(
-            f"workload.context.length is {length}, and the encoder has {positions} positions. Write that or less."
-        )
+        places -= (config.pad_token_id or 0) + 1
+    if length > places:
+        raise BadInput(f"workload.context.length is {length}, and the encoder has {places} positions. Write that.")
+    return published.without_pooler(encoder)
 
 
 def _freeze(encoder: nn.Module, settings: Encoder) -> None:
     """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
     layers = find_blocks(encoder)
     if settings.freeze_layers > len(layers):
-        raise BadInput(
-            f"workload.encoder.freeze_layers is {settings.freeze_layers}, and the encoder has {len(layers)} layers."
-        )
+        frozen = f"workload.encoder.freeze_layers is {settings.freeze_layers}"
+        raise BadInput(f"{frozen}, and the encoder has {len(layers)} layers.")
     if settings.freeze_words:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     if settings.freeze_layers:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,8 +10,8 @@ from lib.report import figure
 from lib.report.result import write_table
 from lib.scores import Interval, concluded
 from lib.text import aligned
-from workloads.legal import figures, judging
-from workloads.legal.counting.linear import log_softmax
+from workloads.legal import judging
+from workloads.legal.counting.stack import log_softmax
 from workloads.legal.data import Data
 from workloads.legal.model import Network
 
@@ -22,6 +23,7 @@ WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the
 _ROUNDS = 10
 # Of an encoder with published weights: what ten documents of the sample corpus chose. One from scratch only ties.
 PUBLISHED_WEIGHT = 0.5
+_COLOURS = ("#0072B2", "#E69F00", "#009E73")  # of Okabe and Ito, for any kind of colour vision
 POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: how sure it is, and not of what
 
 
@@ -49,12 +51,12 @@ class Evaluator:
         if part == "test":
             self._tested = network, weight
         rows = self.multiplied(network, weight, part)
-        found = self._figures(self.confusions(rows[BOTH], part))
-        found["probability"] = probability(rows[PRODUCT], truth) if best is None else best
+        scores = self._figures(self.confusions(rows[BOTH], part))
+        scores["probability"] = probability(rows[PRODUCT], truth) if best is None else best
         if part != "test":  # whose report has a row for the network alone
             alone = judging.scores(self.confusions(network, part).sum(0))
-            found |= {"network_macro_f1": float(alone[0]), "network_weight": weight}
-        return found
+            scores |= {"network_macro_f1": float(alone[0]), "network_weight": weight}
+        return scores
 
     def chosen_weight(self, network: np.ndarray, part: str) -> tuple[float, float]:
         """Returns a weight, and the probability of the right roles under the best one.
@@ -79,22 +81,17 @@ class Evaluator:
     def baseline(self) -> dict[str, float]:
         """Returns the figures of the counts with offsets on the test."""
         rows = self.counted("test")
-        found = self._figures(self.confusions(rows[STRONGEST], "test"))
-        return {**found, "probability": probability(rows[COUNTS], self.truth("test"))}
+        scores = self._figures(self.confusions(rows[STRONGEST], "test"))
+        return {**scores, "probability": probability(rows[COUNTS], self.truth("test"))}
 
     def _figures(self, counts: np.ndarray) -> dict[str, float]:
         pooled = counts.sum(0)
-        found = dict(zip(judging.METRICS, judging.scores(pooled).tolist(), strict=True))
+        scores = dict(zip(judging.METRICS, judging.scores(pooled).tolist(), strict=True))
         f1 = 2 * pooled.diagonal() / np.maximum(pooled.sum(0) + pooled.sum(1), 1)
-        return {**found, **{f"f1_{name}": float(f1[k]) for k, name in enumerate(self.classes) if pooled[k].sum()}}
-
-    # --- scores -------------------------------------------------------------------------------------------------------
+        return {**scores, **{f"f1_{name}": float(f1[k]) for k, name in enumerate(self.classes) if pooled[k].sum()}}
 
     def counted(self, part: str) -> dict[str, np.ndarray]:
-        """Returns (sentences, classes) scores of every method that counts; they are kept.
-
-        Of validation documents, which are counted too, there are those of the whole alone, by counts without them.
-        """
+        """Returns (sentences, classes) scores of each counting; of validation documents by counts without them."""
         if part not in self._counted:
             data, stack, documents = self.data, self.data.stack, self.data.parts[part]
             held_out = data.held_out if part == "validation" else {}
@@ -122,24 +119,31 @@ class Evaluator:
         truth = np.split(self.truth(part), ends)
         return judging.confusions(truth, np.split(scores.argmax(1), ends), len(self.classes))
 
-    # --- reports ------------------------------------------------------------------------------------------------------
-
     def report(self, folder: Path) -> str:
-        """Writes evaluation.csv, answers.csv and figures of the test; returns the tables as text.
-
-        Raises RuntimeError before the first evaluation on the test set.
-        """
+        """Writes evaluation.csv, answers.csv and figures of the test; returns the tables as text."""
         if self._tested is None:
             raise RuntimeError("There are no answers to report. Call `evaluate` on the test set before `report`.")
         network, weight = self._tested
         rows = {**self.counted("test"), **self.multiplied(network, weight, "test")}
         counts = {name: self.confusions(scores, "test") for name, scores in rows.items()}
-        write_table(folder / "evaluation.csv", self._csv(counts))
+        judged = {name: judging.judge(own) for name, own in counts.items()}
+        gains = {name: judging.gain(own, counts[STRONGEST]) for name, own in counts.items()}
+        write_table(folder / "evaluation.csv", self._csv(counts, judged, gains))
         write_table(folder / "answers.csv", self._answers(rows))
-        pooled = counts[BOTH].sum(0)
+        pooled, documents = counts[BOTH].sum(0), len(self.data.parts["test"])
         figure.confusion(pooled, self.classes, folder / "plots" / "confusion.png", "sentences")
         draw(self.data, folder / "plots")
-        return self._text(counts, weight, len(self.data.parts["test"]))
+        table = [["", "macro F1", "weighted F1", "accuracy", f"macro F1 above {STRONGEST!r}"]]
+        for name, own in judged.items():
+            above = "" if name == STRONGEST else gains[name]["macro_f1"].signed
+            table.append([name, *(str(own[metric]) for metric in judging.METRICS), above])
+        return (
+            f"{aligned(table, left={0})}\n"
+            f"In brackets: 95 % of {judging.DRAWS:,} draws of the {documents} test documents; gains are paired. The "
+            f"network counts {weight:g} (0 to 1) beside the counts.\n"
+            f"{concluded(repr(BOTH), STRONGEST, 'macro F1', gains[BOTH]['macro_f1'], documents, 'document')}\n\n"
+            f"Roles by {BOTH!r}:\n{aligned(judging.report(pooled, self.classes), left={0})}"
+        )
 
     def _answers(self, rows: Mapping[str, np.ndarray]) -> Iterator[list[object]]:
         """Yields each sentence of the test with its role and the one that each method gives it."""
@@ -147,35 +151,17 @@ class Evaluator:
         guesses = np.stack([scores.argmax(1) for scores in rows.values()], 1)
         places = ((one, number) for one in self.data.parts["test"] for number in range(len(one)))
         for (document, number), guess in zip(places, guesses, strict=True):
-            roles = [document.roles[number], *(self.classes[k] for k in guess)]
-            yield [document.name, number + 1, *roles]
+            yield [document.name, number + 1, document.roles[number], *(self.classes[k] for k in guess)]
 
-    def _text(self, counts: Mapping[str, np.ndarray], weight: float, documents: int) -> str:
-        head = ["", "macro F1", "weighted F1", "accuracy", f"macro F1 above {STRONGEST!r}"]
-        table = [head]
-        for name, own in counts.items():
-            judged = judging.judge(own)
-            above = "" if name == STRONGEST else judging.gain(own, counts[STRONGEST])["macro_f1"].signed
-            table.append([name, *(str(judged[metric]) for metric in judging.METRICS), above])
-        gain = judging.gain(counts[BOTH], counts[STRONGEST])["macro_f1"]
-        roles = aligned(judging.report(counts[BOTH].sum(0), self.classes), left={0})
-        return (
-            f"{aligned(table, left={0})}\n"
-            f"In brackets: 95 % of {judging.DRAWS:,} draws of the {documents} test documents; gains are paired. The "
-            f"network counts {weight:g} (0 to 1) beside the counts.\n"
-            f"{concluded(repr(BOTH), STRONGEST, 'macro F1', gain, documents, 'document')}\n\n"
-            f"Roles by {BOTH!r}:\n{roles}"
-        )
-
-    def _csv(self, counts: Mapping[str, np.ndarray]) -> list[list[object]]:
+    def _csv(self, counts: Mapping[str, np.ndarray], *tables: Mapping[str, Mapping[str, Interval]]) -> Iterator[Any]:
+        """Yields a row a method: its scores and its gains, each with an interval, and the F1 of each role."""
         bounds = [f"{metric}{end}" for metric in judging.METRICS for end in ("", "_low", "_high")]
-        head = ["method", *bounds, *(f"gain_{name}" for name in bounds), *(f"f1_{name}" for name in self.classes)]
-        rows: list[list[object]] = [head]
+        yield ["method", *bounds, *(f"gain_{name}" for name in bounds), *(f"f1_{name}" for name in self.classes)]
         for name, own in counts.items():
-            cells = [*_cells(judging.judge(own)), *_cells(judging.gain(own, counts[STRONGEST]))]
+            scores = [one for table in tables for one in table[name].values()]
+            cells = [f"{value:.6f}" for one in scores for value in (one.value, one.low, one.high)]
             f1 = self._figures(own)
-            rows.append([name, *cells, *(f"{f1[key]:.6f}" if (key := f"f1_{c}") in f1 else "" for c in self.classes)])
-        return rows
+            yield [name, *cells, *(f"{f1[key]:.6f}" if (key := f"f1_{c}") in f1 else "" for c in self.classes)]
 
 
 def probability(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -190,14 +176,14 @@ def probability(scores: np.ndarray, truth: np.ndarray) -> float:
 def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Returns (sentences) the logarithms of these probabilities."""
     there = np.bincount(truth, minlength=scores.shape[1]) + 0.5
-    found = []
+    logs = []
     for power in POWERS:
         offsets = np.zeros(scores.shape[1])
         for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
             shares = np.exp(log_softmax(power * scores + offsets))
             offsets += np.log(there / (shares.sum(0) + 0.5))
-        found.append(_logs(power * scores + offsets, truth))
-    return max(found, key=np.mean)
+        logs.append(_logs(power * scores + offsets, truth))
+    return max(logs, key=np.mean)
 
 
 def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
@@ -219,14 +205,25 @@ def _logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def draw(data: Data, folder: Path) -> list[Path]:
     """Draws how often each role comes in each part of the data, and how long the training inputs are."""
-    labels = {part: data.labels(chosen) for part, chosen in data.parts.items()}
-    number = {part: np.bincount(own, minlength=len(data.classes)) for part, own in labels.items()}
-    lengths = data.part("train").lengths
-    return [
-        figures.classes(number, data.classes, folder / "classes.png"),
-        figures.lengths(lengths, data.settings.context.length, folder / "lengths.png"),
-    ]
-
-
-def _cells(judged: Mapping[str, Interval]) -> list[str]:
-    return [f"{value:.6f}" for one in judged.values() for value in (one.value, one.low, one.high)]
+    counts = {part: np.bincount(data.labels(own), minlength=len(data.classes)) for part, own in data.parts.items()}
+    drawing, axes = figure.grid(1, 1, 5.0)
+    ax, height = axes[0][0], 0.8 / len(counts)
+    ax.set_axis_on()
+    for number, (part, own) in enumerate(counts.items()):
+        places = np.arange(len(data.classes)) + (number - (len(counts) - 1) / 2) * height
+        label = f"{part}: {own.sum():,} sentences"
+        ax.barh(places, own / max(1, own.sum()), height, color=_COLOURS[number % len(_COLOURS)], label=label)
+    ax.set_yticks(range(len(data.classes)), data.classes)
+    ax.invert_yaxis()
+    ax.set_xlabel("share of the sentences")
+    ax.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))  # above, where no bar is
+    classes = figure.save(drawing, folder / "classes.png")
+    drawing, axes = figure.grid(1, 1, 4.2)
+    ax, lengths, most = axes[0][0], data.part("train").lengths, data.settings.context.length
+    ax.set_axis_on()
+    ax.hist(lengths, bins=min(60, max(10, int(lengths.max()))), color=_COLOURS[0])
+    ax.axvline(most, color="black", linestyle="--", linewidth=1, label=f"workload.context.length: {most}")
+    ax.set_xlabel("tokens of an input")
+    ax.set_ylabel("training sentences")
+    ax.legend(fontsize="small")
+    return [classes, figure.save(drawing, folder / "lengths.png")]

@@ -42,30 +42,21 @@ _MIDDLES = (
 
 
 def judgments(settings: Generator) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Yields name, category, sentences and their roles of each judgment, the same ones every time."""
+    """Yields name, category, sentences and their roles: facts, runs of roles, a ruling; the same ones every time."""
     for number in range(settings.documents):
         draw = np.random.default_rng([_SEED, number])
         length = int(draw.integers(max(14, settings.sentences * 2 // 3), settings.sentences * 4 // 3 + 1))
-        roles = _roles(length, draw)
+        roles = [0]
+        while len(roles) < length - 1:
+            if draw.random() < _STAY:
+                roles.append(roles[-1])
+            else:
+                place = len(roles) / length * (len(ROLES) - 1)
+                roles.append(int(np.clip(round(draw.normal(place, 1.2)), 0, len(ROLES) - 2)))
+        roles.append(len(ROLES) - 1)
+        category = CATEGORIES[number % len(CATEGORIES)]
         sentences = [_sentence(role, draw) for role in roles]
-        yield (
-            f"generated-{number:03d}",
-            CATEGORIES[number % len(CATEGORIES)],
-            sentences,
-            [ROLES[role] for role in roles],
-        )
-
-
-def _roles(length: int, draw: np.random.Generator) -> list[int]:
-    """Returns facts first, a ruling last, and between them runs of roles that mostly follow in their order."""
-    roles = [0]
-    while len(roles) < length - 1:
-        if draw.random() < _STAY:
-            roles.append(roles[-1])
-            continue
-        place = len(roles) / length * (len(ROLES) - 1)
-        roles.append(int(np.clip(round(draw.normal(place, 1.2)), 0, len(ROLES) - 2)))
-    return [*roles, len(ROLES) - 1]
+        yield f"generated-{number:03d}", category, sentences, [ROLES[role] for role in roles]
 
 
 def _sentence(role: int, draw: np.random.Generator) -> str:

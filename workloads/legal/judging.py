@@ -15,13 +15,8 @@ DRAWS = 4000
 
 def confusions(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], classes: int) -> np.ndarray:
     """Returns (documents, classes, classes) counts of class numbers; rows are the truth, as in scikit-learn."""
-    found = np.zeros((len(truth), classes * classes), np.int64)
-    for document, (true, guess) in enumerate(zip(truth, predicted, strict=True)):
-        true, guess = np.asarray(true, np.int64), np.asarray(guess, np.int64)
-        if true.shape != guess.shape:
-            raise ValueError(f"A document has {len(true)} roles and {len(guess)} predictions.")
-        found[document] = np.bincount(true * classes + guess, minlength=classes * classes)
-    return found.reshape(len(truth), classes, classes)
+    cells = [np.asarray(true, np.int64) * classes + guess for true, guess in zip(truth, predicted, strict=True)]
+    return np.array([np.bincount(own, minlength=classes**2) for own in cells]).reshape(-1, classes, classes)
 
 
 def scores(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
@@ -40,27 +35,18 @@ def scores(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
 
 def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
     """(documents, classes, classes) -> each of METRICS with its interval by document."""
-    return _named(intervals(scores(counts.sum(0)), scores(resampled(counts, draws)), len(counts)))
+    judged = intervals(scores(counts.sum(0)), scores(resampled(counts, draws)), len(counts))
+    return dict(zip(METRICS, judged, strict=True))
 
 
 def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
-    """Returns by how much each of METRICS is above that of a reference, paired by document.
-
-    Both meet the same draws, and their macro F1 is over the roles that are there or predicted by either.
-    """
-    if counts.shape != reference.shape:
-        raise ValueError(f"Counts of {counts.shape} are no pair of counts of {reference.shape}.")
-    return _named(paired(scores, counts, reference, draws))
-
-
-def _named(judged: Sequence[Interval]) -> dict[str, Interval]:
-    return dict(zip(METRICS, judged, strict=True))
+    """Returns by how much each of METRICS is above a reference, over the roles of either, paired by document."""
+    return dict(zip(METRICS, paired(scores, counts, reference, draws), strict=True))
 
 
 def report(counts: np.ndarray, names: Sequence[str]) -> list[list[str]]:
     """(classes, classes) -> the cells of a table: a row a class below a head, "absent" where nothing is to score."""
-    columns = per_class(counts)
-    head = ["precision", "recall", "f1"]
+    columns, head = per_class(counts), ["precision", "recall", "f1"]
     cells = [["absent" if np.isnan(value) else f"{value:.3f}" for value in columns[kind]] for kind in head]
     sentences = [f"{count:,}" for count in counts.sum(1).tolist()]
     return [["role", "sentences", *head], *([*row] for row in zip(names, sentences, *cells, strict=True))]

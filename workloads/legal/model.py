@@ -9,10 +9,7 @@ from workloads.legal.settings import CATEGORIES, Head
 
 
 class Network(nn.Module):
-    """Scores of roles of sentences.
-
-    The buffer `weight` says how much they count beside those of the counts, `power` how sure the product is.
-    """
+    """Scores of roles of sentences; `weight` is their share beside the counts, `power` how sure the product is."""
 
     weight: Tensor
     power: Tensor

@@ -1,12 +1,15 @@
-"""Roles of the sentences of new judgments, as JSON lines and as pages that a person reads."""
+"""Roles of the sentences of new judgments, as JSON lines and as pages of HTML that a person reads."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,28 +20,38 @@ from lib.machine import disk
 from lib.report.progress import counted
 from lib.task.batches import in_batches
 from lib.training.data import to_device
-from workloads.legal import documents, page
-from workloads.legal.documents import Document
+from workloads.legal.documents import Document, read_plain
 from workloads.legal.samples import in_order
 from workloads.legal.sentences import as_in_corpus
 
 _AT_ONCE = 32  # sentences, where no micro-batch is set
 _SUFFIXES = (".txt", ".md", ".text")
 _MOST_FILES = 100_000
+_TEMPLATE = Path(__file__).with_name("page.html.in")
+# Okabe and Ito's palette, which any kind of colour vision distinguishes; further roles have hues between these
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#666666")
+_UNSURE = 0.5  # a role below this probability is marked
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
-    """Returns a row for each sentence, by the name of its file; writes `name.jsonl` and `name.html` into `out`.
-
-    Raises BadInput where there is no text file.
-    """
+    """Returns a row a sentence, by the name of its file; writes `name.jsonl` and `name.html`. Raises BadInput."""
     answers: dict[str, list[dict[str, Any]]] = {}
+    classes = task.data.classes
     for name, path in counted(list(_files(source).items()), "judgments read"):
-        document = documents.read_plain(path)
-        shares = probabilities(task, models, document)
-        answers[name] = rows(document, shares, task.data.classes)
-        if out is not None:
-            write(answers[name], name, task.data.classes, out)
+        document = read_plain(path)
+        answers[name] = rows = []
+        for number, (text, own) in enumerate(
+            zip(document.sentences, probabilities(task, models, document), strict=True), 1
+        ):
+            each, role = {c: round(float(p), 4) for c, p in zip(classes, own, strict=True)}, classes[int(own.argmax())]
+            rows.append({"sentence": number, "text": text, "role": role, "probability": each[role],
+                         "probabilities": each})  # fmt: skip
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for suffix, text in ((".jsonl", lines), (".html", page(rows, name, classes))) if out else ():
+            target = out / f"{name}{suffix}"  # type: ignore[operator]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with disk.whole(target) as aside:
+                aside.write_text(text, "utf-8")
     return answers
 
 
@@ -50,10 +63,8 @@ def _files(source: Path) -> dict[str, Path]:
         return {source.stem: source}
     paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
     if not 0 < len(paths) <= _MOST_FILES:
-        raise BadInput(
-            f"{printable(source)} has {len(paths):,} text files ({', '.join(_SUFFIXES)}); 1 to {_MOST_FILES:,} are "
-            "predicted at once."
-        )
+        count = f"{len(paths):,} text files ({', '.join(_SUFFIXES)})"
+        raise BadInput(f"{printable(source)} has {count}; 1 to {_MOST_FILES:,} are predicted at once.")
     named = {path.relative_to(source).with_suffix("").as_posix(): path for path in paths}
     if len(named) == len(paths):
         return named
@@ -61,19 +72,16 @@ def _files(source: Path) -> dict[str, Path]:
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
-    """Returns (sentences, classes) the probabilities of the counts times the networks, with the counts' offsets.
-
-    The sentences are read as the training's were, without final full stops where these have none.
-    """
+    """Returns (sentences, classes) of counts times networks; sentences are read as the training's were."""
     marks = task.learned()["final_marks"]
     document = replace(document, sentences=tuple(as_in_corpus(one, marks) for one in document.sentences))
     samples = task.data.samples([document], "new")
     at_once = task.config.training.micro_batch or _AT_ONCE
     with torch.inference_mode():
         parts = list(in_batches(partial(_network, task, models), [samples[n] for n in range(len(samples))], at_once))
-        found, numbers = (torch.cat(one) for one in zip(*parts, strict=True))
+        logs, numbers = (torch.cat(side) for side in zip(*parts, strict=True))
     power = float(torch.stack([model.power for model in models]).mean())
-    scores = power * (task.data.stack.scores(document) + in_order(found, numbers) + task.data.stack.offsets)
+    scores = power * (task.data.stack.scores(document) + in_order(logs, numbers) + task.data.stack.offsets)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
@@ -81,30 +89,29 @@ def probabilities(task: Any, models: Sequence[nn.Module], document: Document) ->
 def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (sentences, classes) the mean of weighted log-probabilities over networks, and (sentences) numbers."""
     batch = task.collate(list(samples), torch.Generator())
-    found = []
+    logs = []
     for model in models:
         logits = model(to_device(batch, model.weight.device))
-        found.append(model.weight * F.log_softmax(task.of_roles(logits), -1))
-    return torch.stack(found).mean(0).cpu(), batch["number"]
+        logs.append(model.weight * F.log_softmax(task.of_roles(logits), -1))
+    return torch.stack(logs).mean(0).cpu(), batch["number"]
 
 
-def rows(document: Document, shares: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns number, text, role and probabilities of each sentence."""
-    answers = []
-    for number, (text, own) in enumerate(zip(document.sentences, shares, strict=True), 1):
-        each = {name: round(float(share), 4) for name, share in zip(classes, own, strict=True)}
-        role = classes[int(own.argmax())]
-        answers.append(
-            {"sentence": number, "text": text, "role": role, "probability": each[role], "probabilities": each}
-        )
-    return answers
-
-
-def write(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str], out: Path) -> None:
-    """Writes a judgment's rows as JSON lines and as a page, each whole or not at all."""
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in answers)
-    for suffix, text in ((".jsonl", lines), (".html", page.of(answers, name, classes))):
-        path = out / f"{name}{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with disk.whole(path) as aside:
-            aside.write_text(text, "utf-8")
+def page(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str]) -> str:
+    """Returns the page of one judgment out of its rows: in colours, and readable without them."""
+    hues = [*_COLOURS, *(f"hsl({k * 137 % 360} 60% 38%)" for k in range(len(_COLOURS), len(classes)))]
+    colours, number = dict(zip(classes, hues, strict=False)), Counter(row["role"] for row in answers)
+    runs = []
+    for role, rows in groupby(answers, key=lambda row: row["role"]):
+        sentences = []
+        for row in rows:
+            ranked = sorted(row["probabilities"].items(), key=lambda pair: -pair[1])[:4]
+            hover = "\n".join(f"{other}: {share:.0%}" for other, share in ranked)
+            sentences.append({"number": row["sentence"], "text": row["text"], "hover": hover,
+                              "is_unsure": row["probability"] < _UNSURE})  # fmt: skip
+        runs.append({"role": role, "colour": colours[role], "sentences": sentences})
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
+        name=name, runs=runs, count=len(answers), unsure=sum(row["probability"] < _UNSURE for row in answers),
+        legend=[{"role": role, "colour": colours[role], "sentences": number[role]} for role in classes],
+        below=f"{_UNSURE:.0%}",
+    )  # fmt: skip

@@ -25,20 +25,12 @@ class Sample(NamedTuple):
 
 
 class Sentences:
-    """The sentences of some documents, those of training as they follow each other, others by their length.
-
-    `lengths` are the tokens of each input. `part` is train, validation, test, or new for what has no roles.
-    """
+    """The sentences of a part (or "new") with their `lengths` in tokens; those of training in their order."""
 
     def __init__(
-        self,
-        part: str,
-        inputs: Sequence[Sequence[int]],
-        positions: np.ndarray,
-        categories: np.ndarray,
-        labels: np.ndarray,
-        importance: np.ndarray,
-    ):
+        self, part: str, inputs: Sequence[Sequence[int]], positions: np.ndarray, categories: np.ndarray,
+        labels: np.ndarray, importance: np.ndarray,
+    ):  # fmt: skip
         """`positions` (sentences, POSITIONS); the others (sentences)."""
         self.part, self.positions = part, positions.astype(np.float32)
         self.tokens = np.fromiter((token for tokens in inputs for token in tokens), np.int32)  # of all, for workers
@@ -82,14 +74,12 @@ def collated(samples: Sequence[Sample], pad: int) -> Batch:
     """Returns tokens and mask (B, L), as long as the longest; positions (B, P); the rest (B)."""
     tokens = padded([sample.tokens.tolist() for sample in samples], pad, sys.maxsize)
     lengths = torch.tensor([len(sample.tokens) for sample in samples])
+    _, positions, *rest = zip(*samples, strict=True)
     return {
         "tokens": tokens,
         "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
-        "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
-        "category": torch.tensor([sample.category for sample in samples]),
-        "labels": torch.tensor([sample.label for sample in samples]),
-        "weight": torch.tensor([sample.weight for sample in samples]),
-        "number": torch.tensor([sample.number for sample in samples]),
+        "positions": torch.from_numpy(np.stack(positions)),
+        **dict(zip(("category", "labels", "weight", "number"), map(torch.tensor, rest), strict=True)),
     }
 
 
@@ -100,11 +90,8 @@ def in_order(scores: torch.Tensor, numbers: torch.Tensor) -> np.ndarray:
 
 def example(size: int, length: int, positions: int, device: torch.device) -> Batch:
     """Returns a batch of the largest shape, with arbitrary content."""
-
-    def ones(*shape: int) -> torch.Tensor:
-        return torch.ones(size, *shape, dtype=torch.int64, device=device)
-
+    whole, each = (torch.ones(size, *shape, dtype=torch.int64, device=device) for shape in ((length,), ()))
     return {
-        "tokens": ones(length), "mask": ones(length), "positions": torch.rand(size, positions, device=device),
-        "category": ones(), "labels": ones(), "weight": torch.ones(size, device=device), "number": ones(),
+        "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, positions, device=device),
+        "category": each, "labels": each, "weight": torch.ones(size, device=device), "number": each,
     }  # fmt: skip

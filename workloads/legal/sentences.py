@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 _BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
@@ -42,26 +42,25 @@ def one_line(text: str) -> str:
 
 
 def split_text(text: str) -> list[tuple[int, str]]:
-    """Returns the sentences of a text, each with the number of the line that it begins in.
-
-    Lines that already are sentences are left as they are; lines that end anywhere are joined up to the next blank one.
-    """
+    """Returns the sentences of a text of any form, each with the number of the line that it begins in."""
     lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
-    if _is_wrapped([line for _, line in lines]):
-        return [found for paragraph in _paragraphs(lines) for found in _split_lines(paragraph)]
+    following = [line for (_, before), (_, line) in pairwise(lines) if before and line]
+    if sum(line[0].islower() for line in following) > _WRAPPED * len(following):
+        paragraphs = [list(own) for is_filled, own in groupby(lines, key=lambda line: bool(line[1])) if is_filled]
+        return [sentence for paragraph in paragraphs for sentence in _split_lines(paragraph)]
     filled = [(number, line) for number, line in lines if line]
-    found = [sentence for line in filled for sentence in _split_lines([line])]
-    if len(filled) > 1 and len(found) < _SPLIT * len(filled):
+    sentences = [sentence for line in filled for sentence in _split_lines([line])]
+    if len(filled) > 1 and len(sentences) < _SPLIT * len(filled):
         return [(number, one_line(line)) for number, line in filled]
-    return found
+    return sentences
 
 
 def split_sentences(text: str) -> list[str]:
     """Returns the sentences of one paragraph."""
     bounds = [0]
-    for found in _BREAK.finditer(text):
-        if _ends_sentence(text[bounds[-1] : found.end()].rstrip(), text[found.end() : found.end() + 40]):
-            bounds.append(found.end())
+    for match in _BREAK.finditer(text):
+        if _ends_sentence(text[bounds[-1] : match.end()].rstrip(), text[match.end() : match.end() + 40]):
+            bounds.append(match.end())
     pieces = (text[begin:end] for begin, end in pairwise([*bounds, len(text)]))
     return [one_line(piece) for piece in pieces if piece.strip()]
 
@@ -81,40 +80,22 @@ def _ends_sentence(before: str, after: str) -> bool:
     return word not in _ABBREVIATIONS and not re.fullmatch(r"[a-z]", word)
 
 
-def _is_wrapped(lines: list[str]) -> bool:
-    following = [line for before, line in pairwise(lines) if before and line]
-    return bool(following) and sum(line[0].islower() for line in following) > _WRAPPED * len(following)
-
-
-def _paragraphs(lines: list[tuple[int, str]]) -> list[list[tuple[int, str]]]:
-    found: list[list[tuple[int, str]]] = [[]]
-    for number, line in lines:
-        if line:
-            found[-1].append((number, line))
-        elif found[-1]:
-            found.append([])
-    return [paragraph for paragraph in found if paragraph]
-
-
 def _split_lines(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Returns the sentences of the lines of one paragraph."""
     starts, text = [], ""
     for _, line in lines:
         starts.append(len(text))
         text += f"{one_line(line)} "
-    found, place = [], 0
+    sentences, place = [], 0
     for sentence in split_sentences(text):
         place = text.index(sentence, place)
-        found.append((lines[bisect_right(starts, place) - 1][0], sentence))
+        sentences.append((lines[bisect_right(starts, place) - 1][0], sentence))
         place += len(sentence)
-    return found
+    return sentences
 
 
 def final_marks(sentences: Sequence[str]) -> str:
-    """Returns the marks that end sentences of a corpus: others were taken off when it was made.
-
-    Of the 9,380 sentences of the sample corpus one ends in a full stop, and none in another mark of these.
-    """
+    """Returns the marks that end sentences of a corpus: others were taken off when it was made."""
     last = Counter(sentence[-1:] for sentence in sentences)
     return "".join(mark for mark in MARKS if last[mark] > _RARE * len(sentences))
 

@@ -15,11 +15,7 @@ POSITIONS = 23  # numbers that `counting.features.position_features` has of a se
 class Source:
     """Where documents lie."""
 
-    files: str = option(
-        "**/*.txt",
-        "Pattern of the documents below data.dir: .txt with sentence, tab, role a line; or tables, .csv, .tsv, .json, "
-        ".jsonl or .parquet.",
-    )
+    files: str = option("**/*.txt", "Pattern below data.dir: .txt of sentence, tab, role; or tables: .csv, .jsonl ...")
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,7 @@ class Columns:
 class Context:
     """The encoder's input: a sentence."""
 
-    length: int = option(
-        256, "Tokens of a sentence at most; a longer one keeps its beginning and its end.", minimum=8, limit=8192
-    )
+    length: int = option(256, "Tokens of a sentence; a longer one keeps beginning and end.", minimum=8, limit=8192)
 
 
 @dataclass(frozen=True)
@@ -46,10 +40,7 @@ class Encoder:
     """The encoder: a published one, or one of these sizes from scratch."""
 
     weights: str = option(
-        "",
-        "Published weights: a folder, a mounted model or data set, or a name on the Hugging Face hub; empty: from "
-        "scratch.",
-        path=True,
+        "", "Published: a folder, a mounted input or a name on the hub; empty: from scratch.", path=True
     )
     layers: int = option(2, "Transformer layers of an encoder from scratch.", minimum=1)
     hidden: int = option(128, "Its width, a multiple of its heads.", minimum=1)
@@ -58,17 +49,11 @@ class Encoder:
     vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
     dropout: float = option(0.1, "Share of its activations that is dropped in training.", minimum=0, below=1)
     attention_dropout: float | Literal["auto"] = option(
-        "auto",
-        "Share of attention weights that is dropped; auto: 0 on a CPU, where it makes attention five times slower, "
-        "else as published.",
-        minimum=0,
-        below=1,
+        "auto", "Share of attention weights that is dropped; auto: 0 on a CPU, else as published.", minimum=0, below=1
     )
     freeze_words: bool = option(False, "Whether published word vectors stay as they are.")
     freeze_layers: int = option(0, "Lowest layers of a published encoder that stay as they are.", minimum=0)
-    planned_as: Literal["base", "large"] = option(
-        "base", "The size of BERT that a plan takes a published encoder for whose folder is not there."
-    )
+    planned_as: Literal["base", "large"] = option("base", "Size of BERT in a plan without the published weights.")
 
 
 @dataclass(frozen=True)
@@ -94,7 +79,7 @@ class Loss:
     """How much each sentence counts in training."""
 
     class_weights: float = option(
-        0.5, "Power of a role's rarity as its weight: 0 weighs sentences alike, 1 roles.", minimum=0, maximum=1
+        0.5, "Power of a role's rarity: 0 weighs sentences alike, 1 roles.", minimum=0, maximum=1
     )
     focal: float = option(0.0, "Exponent of the focal loss; 0: cross-entropy.", minimum=0)
 
@@ -132,9 +117,7 @@ class Generator:
 class Settings:
     """The `workload:` section of a configuration."""
 
-    classes: int | tuple[str, ...] = option(
-        16, "The roles in their order, or how many the data may have at most.", minimum=2, limit=1000
-    )
+    classes: int | tuple[str, ...] = option(16, "The roles in their order, or how many at most.", minimum=2, limit=1000)
     source: Source = Source()
     columns: Columns = Columns()
     context: Context = Context()
@@ -144,9 +127,7 @@ class Settings:
     loss: Loss = Loss()
     split: Split = Split()
     generator: Generator = Generator()
-    bad_input_limit: int = option(
-        0, "Lines that cannot be used and are left out; one more refuses the data.", minimum=0
-    )
+    bad_input_limit: int = option(0, "Lines that are left out as bad; one more refuses the data.", minimum=0)
 
     @property
     def outputs(self) -> int:

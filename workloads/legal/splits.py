@@ -30,14 +30,9 @@ class Parts(NamedTuple):
 
 
 def deal(
-    documents: Sequence[Document],
-    folds: int = 5,
-    fold: int = 0,
-    seed: int = 0,
-    validation: float = 0.15,
-    subset_ratio: float = 1.0,
-    given: bool = True,
-) -> Parts:
+    documents: Sequence[Document], folds: int = 5, fold: int = 0, seed: int = 0, validation: float = 0.15,
+    subset_ratio: float = 1.0, given: bool = True,
+) -> Parts:  # fmt: skip
     """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
 
     Parts that files are `given` names for count, and what they lack is dealt from the training documents. A subset is
@@ -50,7 +45,12 @@ def deal(
     held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
     if not held_out.any():
         rest = np.flatnonzero(~validating)
-        held_out[rest] = _fold([ordered[place] for place in rest], folds, fold, seed)
+        if len(rest) < 2:
+            raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
+        if not 2 <= folds <= len(rest):
+            how = f"take 2 to {len(rest)} folds, or part documents by blank lines or a column `document`."
+            raise BadInput(f"workload.split.folds is {folds}, and there are {len(rest)} documents: {how}")
+        held_out[rest] = _dealt([ordered[place] for place in rest], [1 / folds] * folds, seed) == fold
     if validation and not validating.any():
         rest = np.flatnonzero(~held_out)
         validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
@@ -58,13 +58,12 @@ def deal(
     chosen = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
     for name, part in chosen.items():
         if not part and (name != "validation" or validation):
-            raise BadInput(
-                f"No document is left for {name}: there are {len(documents)} in all. Give more documents, or change "
-                "workload.split."
-            )
+            how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
+            raise BadInput(f"No document is left for {name}: {how}")
     notes += check_leaks(documents, chosen)
-    train = _subset(chosen["train"], subset_ratio, seed)
-    return Parts(train, tuple(sorted(chosen["validation"])), tuple(sorted(chosen["test"])), tuple(notes))
+    drawn = np.random.default_rng(seed).permutation(len(chosen["train"]))
+    train = [chosen["train"][place] for place in drawn[: int(np.ceil(subset_ratio * len(drawn) - 1e-9))]]
+    return Parts(*(tuple(sorted(part)) for part in (train, chosen["validation"], chosen["test"])), tuple(notes))
 
 
 def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], list[str]]:
@@ -72,33 +71,16 @@ def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], l
     parts = [part_of(Path(document.file)) for document in documents]
     if makes_a_split(parts):
         if fold and "test" in parts:
-            raise BadInput(
-                f"workload.split.fold is {fold}, and the files' own test has no folds. Set workload.split.given: false "
-                "to deal all documents."
-            )
+            how = "the files' own test has no folds. Set workload.split.given: false to deal all documents."
+            raise BadInput(f"workload.split.fold is {fold}, and {how}")
         return parts, ["The split is that of the files' names; workload.split.given: false deals the documents anew."]
     names = ", ".join(sorted({*parts}))
     lacks = f"Files are named for {names} and none is named for train, so the documents are dealt anew."
     return [""] * len(parts), [lacks] if len({*parts} - {"train"}) > 1 and "" not in parts else []
 
 
-def _fold(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:
-    """Returns (documents) whether each is in the fold."""
-    if len(documents) < 2:
-        raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
-    if not 2 <= folds <= len(documents):
-        raise BadInput(
-            f"workload.split.folds is {folds}, and there are {len(documents)} documents: take 2 to {len(documents)} "
-            "folds. A .txt file has several documents if blank lines part them, a table if it has a column `document`."
-        )
-    return _dealt(documents, [1 / folds] * folds, seed) == fold
-
-
 def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) -> np.ndarray:
-    """Returns (documents) the part of each, so that every part has its share of each category.
-
-    Without categories every part gets its share of each role.
-    """
+    """Returns (documents) the part of each, so that every part has its share of each category, else of each role."""
     kinds = sorted({document.category for document in documents})
     counts = np.array([[document.category == kind for kind in kinds] for document in documents], float)
     if len(kinds) < 2:
@@ -107,34 +89,18 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
     return stratify(counts, shares, seed)
 
 
-def _subset(part: Sequence[int], ratio: float, seed: int) -> tuple[int, ...]:
-    """Returns the documents of a part that a quick run takes, at least one of them."""
-    drawn = np.random.default_rng(seed).permutation(len(part))
-    count = int(np.ceil(ratio * len(part) - 1e-9))
-    return tuple(sorted(part[place] for place in drawn[:count]))
-
-
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns a sentence on equal sentences in training and held-out documents. Raises BadInput for equal documents.
-
-    A document is in two parts where it is dealt to both, where another one has the same name, and where more than half
-    of its sentences of five words and more stand in one document of the other part.
-    """
-    texts = [_long(document) for document in documents]
+    """Returns notes on sentences in two parts. Raises BadInput for a document, or most of it, in two parts."""
+    texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG) for document in documents]
     _refuse_shared(documents, parts, texts)
     trained = {text for place in parts["train"] for text in texts[place]}
     notes = []
     for name in ("validation", "test"):
-        found = [text for place in parts.get(name, ()) for text in texts[place] if text in trained]
-        if found:
-            example = printable(min(found, key=len), most=80)
-            stand = "sentence stands" if len(found) == 1 else "sentences stand"
-            notes.append(f"Of {LONG} words and more, {len(found):,} {stand} in {name} and in training, say: {example}")
+        if shared := [text for place in parts.get(name, ()) for text in texts[place] if text in trained]:
+            example = printable(min(shared, key=len), most=80)
+            stand = "sentence stands" if len(shared) == 1 else "sentences stand"
+            notes.append(f"Of {LONG} words and more, {len(shared):,} {stand} in {name} and in training, say: {example}")
     return notes
-
-
-def _long(document: Document) -> frozenset[str]:
-    return frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG)
 
 
 def _refuse_shared(

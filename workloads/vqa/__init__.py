@@ -45,8 +45,6 @@ class Vqa(Task):
     def settings(self) -> Settings:
         return self.config.workload
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: it gets its samples from the data set."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "rules", "tested")}
@@ -65,12 +63,10 @@ class Vqa(Task):
 
     def describe_data(self) -> str:
         self.datasets()
-        chosen = self.learned()["encoders"]
-        without = [
-            name for name, part in chosen.items() if getattr(self.settings, name).weights and not part["weights"]
-        ]
-        note = f"\nTrained from scratch, although published weights are named: {', '.join(without)}." if without else ""
-        return f"{self.data.describe(self.learned())}{note}"
+        text, chosen = self.data.describe(self.learned()), self.learned()["encoders"].items()
+        without = [name for name, part in chosen if getattr(self.settings, name).weights and not part["weights"]]
+        note = f"\nTrained from scratch, although published weights are named: {', '.join(without)}."
+        return text + note * bool(without)
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -87,8 +83,6 @@ class Vqa(Task):
         from workloads.vqa.samples import example
 
         return example(size, self.settings, device)
-
-    # --- what is learned from data --------------------------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:
         """Returns the parts that were chosen, the types of questions, and the tokenizers."""
@@ -114,7 +108,7 @@ class Vqa(Task):
             for name in ("reader", "writer"):
                 vars(self).pop(name, None)
             if "data" in vars(self):
-                self.data.forget_samples()
+                self.data.samples.clear()
             self._learned = dict(values)
 
     @cached_property
@@ -127,8 +121,6 @@ class Vqa(Task):
         """The tokenizer of questions."""
         learned = self.learned()["tokenizers"]
         return Tokens(learned["text"]) if "text" in learned else self.writer
-
-    # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         from workloads.vqa import encoders
@@ -168,8 +160,6 @@ class Vqa(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return objectives.summed(objectives.losses(model(batch), batch["target"]), batch["part"]), {}
-
-    # --- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluation_pass(self, model: nn.Module, batch: Batch) -> None:
         """Computes what writing answers to a batch holds at its end."""

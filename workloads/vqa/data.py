@@ -26,7 +26,7 @@ class Data:
 
     def __init__(self, source: Path | None, settings: Settings):
         self.source, self.settings = source, settings
-        self._samples: dict[str, Questions] = {}
+        self.samples: dict[str, Questions] = {}  # cut anew by other tokenizers
 
     @cached_property
     def collection(self) -> Collection:
@@ -62,17 +62,11 @@ class Data:
         content = [self.settings.split, records.fingerprint(self.collection.records)]
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
-    def forget_samples(self) -> None:
-        """Lets the samples be cut anew, by other tokenizers; the records stay."""
-        self._samples.clear()
-
     def datasets(self, reader: Tokens, writer: Tokens) -> dict[str, Questions]:
         """Returns the samples of each part, cut into tokens once."""
-        if not self._samples:
-            self._samples = {
-                name: Questions(name, own, self.settings, reader, writer) for name, own in self.parts.items()
-            }
-        return self._samples
+        if not self.samples:
+            self.samples = {n: Questions(n, own, self.settings, reader, writer) for n, own in self.parts.items()}
+        return self.samples
 
     def describe(self, learned: Mapping[str, Any]) -> str:
         """Returns where the records come from, how many there are of what, and what a reader should know of them."""
@@ -86,15 +80,13 @@ class Data:
         kinds = Counter(one.kind or "without a type" for one in self.parts["train"]).most_common(12)
         types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
         notes = "".join(f"\n{note}" for note in self.collection.notes)
-        return f"{where}. {sizes}. Training questions by type: {types}.{notes}\n{self._about_targets(learned)}"
-
-    def _about_targets(self, learned: Mapping[str, Any]) -> str:
-        lengths = sorted(len(one.tokens) for one in self._samples["train"].targets)
+        lengths = sorted(len(one.tokens) for one in self.samples["train"].targets)
         most = self.settings.decoder.length
         full = sum(length == most for length in lengths)
         names = [f"{part} {one['weights'] or 'from scratch'}" for part, one in learned["encoders"].items()]
         return (
-            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
+            f"{where}. {sizes}. Training questions by type: {types}.{notes}\nTokens of an answer with its reasoning: "
+            f"median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
             f"{full:,} full at {most}. Parts: {printable(', '.join(names), most=300)}."
         )
 
@@ -112,10 +104,8 @@ def split(records: Sequence[Record], settings: Split, seed: int) -> dict[str, li
     parts = {**kept, **_dealt(rest, shares, seed)}
     for name in PARTS:
         if not parts[name]:
-            raise BadInput(
-                f"No picture is left for {name}: there are {len({one.picture for one in records})} in all. Give more "
-                "pictures, or change workload.split."
-            )
+            how = f"there are {len({one.picture for one in records})} in all. Give more, or change workload.split."
+            raise BadInput(f"No picture is left for {name}: {how}")
     places = np.cumsum([0, *(len(parts[name]) for name in PARTS)])
     groups = np.array([one.picture for name in PARTS for one in parts[name]])
     refuse_leaks(groups, {name: np.arange(places[n], places[n + 1]) for n, name in enumerate(PARTS)})

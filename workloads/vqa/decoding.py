@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from workloads.vqa.model import Network
 from workloads.vqa.tokens import Tokens
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What was written for a question."""
 
     text: str
@@ -58,11 +57,8 @@ class Writer:
         parts = in_batches(work, range(size), most)
         if sharding.is_shard(next(model.parameters())):  # the other ranks wait in the middle of a layer
             parts = map(work, (range(first, min(first + most, size)) for first in range(0, size, most)))
-        found, total, count = [], 0.0, 0
-        for written, loss, number in parts:
-            found += written
-            total, count = total + loss, count + number
-        return found, total, count
+        written, losses, counts = zip(*parts, strict=True)
+        return [one for own in written for one in own], sum(losses), sum(counts)
 
     def _part(self, model: Network, batch: Batch, beams: int, rows: range) -> tuple[list[list[int]], float, int]:
         try:
@@ -88,10 +84,7 @@ def search(model: Network, encoded: Tensor, mask: Tensor, beams: int, length: in
 
 
 def planned(model: Network, batch: Batch, beams: int) -> Tensor:
-    """Computes at once what a beam search holds at its end: keys and values of all beams. For a memory plan.
-
-    A search takes one token at a time, whose shapes depend on what it wrote before.
-    """
+    """Computes at once what a beam search holds at its end, keys and values of all beams: for a memory plan."""
     encoded, mask = (value.repeat_interleave(beams, 0) for value in model.encode(batch))
     target = batch["target"].repeat_interleave(beams, 0)
     out = model.t5.decoder(
@@ -106,13 +99,12 @@ def candidates(model: Network, batch: Batch, beams: int, length: int, tokens: To
     encoded, mask = model.encode(batch)
     written = search(model, encoded, mask, beams, length, beams).tolist()
     probable = shares(model, encoded.repeat_interleave(beams, 0), mask.repeat_interleave(beams, 0), written, tokens)
-    found: list[dict[Answer, float]] = [{} for _ in encoded]
+    answers: list[dict[Answer, float]] = [{} for _ in encoded]
     for number, (one, share) in enumerate(zip(written, probable, strict=True)):
-        own = found[number // beams]
-        answer = parsed(one, tokens)
+        own, answer = answers[number // beams], parsed(one, tokens)
         if answer.text not in {other.text for other in own}:  # another reasoning for the same
             own[answer] = share
-    return found
+    return answers
 
 
 def shares(

@@ -1,5 +1,6 @@
 """The three parts of a run, each chosen once: mounted, cached or reachable weights, or a small one instead."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from lib.task import Task
 from workloads.vqa import model, tokens
 from workloads.vqa.settings import Settings
 
-PARTS = ("image", "text", "decoder")
 _WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
 _HALF = [0.5, 0.5, 0.5]
 _T5 = ("t5", "mt5", "umt5")
@@ -25,14 +25,11 @@ Chosen = Mapping[str, Mapping[str, Any]]
 
 
 def choose(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Returns what each part begins with: the name of its published weights, empty for none. Prints which lack.
-
-    A plan takes the usual part for published weights that are not there: BLIP's, PhoBERT's and ViT5's base sizes.
-    """
+    """Returns the name of each part's published weights, empty for none, or `planned` for BLIP, PhoBERT and ViT5."""
     parts: dict[str, dict[str, Any]] = {}
-    for part in PARTS:
+    for part, what in _WHAT.items():
         name = getattr(settings, part).weights
-        weights = published.choose(name, _WHAT[part])
+        weights = published.choose(name, what)
         parts[part] = {"weights": weights[0] if weights else ""}
         if part == "image" and weights:
             parts[part] |= _normalisation(weights[1])
@@ -43,7 +40,7 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def check(chosen: Any) -> None:
     """Raises BadInput for anything that `choose` does not return: in an archive it may be anybody's."""
-    is_fine = isinstance(chosen, dict) and chosen.keys() == {*PARTS}
+    is_fine = isinstance(chosen, dict) and chosen.keys() == _WHAT.keys()
     for part, one in chosen.items() if is_fine else ():
         is_fine = is_fine and isinstance(one, dict) and isinstance(one.get("weights"), str)
         is_fine = is_fine and all(_are_three(one[key]) for key in one.keys() - {"weights"})
@@ -58,20 +55,16 @@ def _are_three(values: Any) -> bool:
 
 def _normalisation(folder: Path) -> dict[str, list[float]]:
     """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
-    try:
-        said = json.loads(read_bytes(folder / "preprocessor_config.json", _MOST_BYTES))
-        mean, deviation = said["image_mean"], said["image_std"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        mean, deviation = _HALF, _HALF
-    fits = _are_three(mean) and _are_three(deviation) and min(deviation) > 0
-    return {"mean": mean, "deviation": deviation} if fits else {"mean": _HALF, "deviation": _HALF}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        values = json.loads(read_bytes(folder / "preprocessor_config.json", _MOST_BYTES))
+        mean, deviation = values["image_mean"], values["image_std"]
+        if _are_three(mean) and _are_three(deviation) and min(deviation) > 0:
+            return {"mean": mean, "deviation": deviation}
+    return {"mean": _HALF, "deviation": _HALF}
 
 
 def tokenizers(settings: Settings, chosen: Chosen, texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the decoder's tokenizer, and the one of the questions where that is another. Raises BadInput.
-
-    A decoder from scratch has one trained on `texts`.
-    """
+    """Returns the decoder's tokenizer, trained on `texts` if from scratch, and that of questions. Raises BadInput."""
     values = {"decoder": tokens.trained(texts, settings.decoder.vocabulary)}
     for part in ("decoder", "text"):
         if name := chosen[part]["weights"]:
@@ -81,13 +74,11 @@ def tokenizers(settings: Settings, chosen: Chosen, texts: Sequence[str]) -> dict
 
 
 def build(task: Task, settings: Settings, chosen: Chosen, words: int) -> model.Network:
-    """Returns the network with the parts that were chosen; a decoder from scratch has `words` tokens. Raises BadInput.
-
-    Nothing is downloaded or read beside published weights: all architectures come from their configuration.
-    """
+    """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
     t5 = _decoder(task, settings, chosen["decoder"], words)
     image, text = _image(task, settings, chosen["image"], t5.config.d_model), _text(task, settings, chosen["text"], t5)
-    return model.Network(image, text, t5, _is_tied(t5))
+    # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their own
+    return model.Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings))
 
 
 def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
@@ -95,34 +86,23 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
     if chosen["weights"]:
         t5 = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
         if t5.config.model_type not in _T5:
-            raise BadInput(
-                f"workload.decoder.weights {printable(chosen['weights'])} is a {t5.config.model_type}. Take a T5: "
-                f"{', '.join(_T5)}."
-            )
+            kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
+            raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
         _make_room(t5, tokens.EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
         t5 = library.T5ForConditionalGeneration(_t5_config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False))
         _make_room(t5, tokens.EXTRA)
     else:
         layers = max(own.layers, own.fusion_layers)
-        t5 = library.T5ForConditionalGeneration(
-            _t5_config(words, layers, own.hidden, own.heads, own.feed_forward, own.dropout)
-        )
+        config = _t5_config(words, layers, own.hidden, own.heads, own.feed_forward, own.dropout)
+        t5 = library.T5ForConditionalGeneration(config)
         t5.decoder.block = t5.decoder.block[: own.layers]
-    if own.fusion_layers > len(t5.encoder.block):
-        raise BadInput(
-            f"workload.decoder.fusion_layers is {own.fusion_layers}, and the published encoder has "
-            f"{len(t5.encoder.block)} layers."
-        )
+    if own.fusion_layers > (layers := len(t5.encoder.block)):
+        raise BadInput(f"workload.decoder.fusion_layers is {own.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
     t5.encoder.block = t5.encoder.block[: own.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)
     return t5
-
-
-def _is_tied(t5: Any) -> bool:
-    """Says whether word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their own."""
-    return getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings)
 
 
 def _make_room(t5: Any, more: int) -> None:
@@ -158,11 +138,8 @@ def _image(task: Task, settings: Settings, chosen: Mapping[str, Any], width: int
         encoder = library.BlipVisionModel(library.BlipVisionConfig())
     else:
         return model.Stem(settings.image.channels, side, width)
-    if getattr(encoder.config, "image_size", None) != side:
-        raise BadInput(
-            f"workload.pictures.side is {side}, and the published encoder takes pictures of "
-            f"{getattr(encoder.config, 'image_size', 'no fixed size')}. Write that."
-        )
+    if (size := getattr(encoder.config, "image_size", "no fixed size")) != side:
+        raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
     encoder = published.without_pooler(encoder)
     return model.Vision(encoder, chosen.get("mean", _HALF), chosen.get("deviation", _HALF), width)
 

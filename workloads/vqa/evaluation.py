@@ -94,26 +94,21 @@ def report(
     head = ["file", "record", "picture", "type", "question", "right", "answer", "valid", "rule"]
     write_table(folder / "answers.csv", [head, *answers])
     table = [["", "exact match", "token F1", "ROUGE-L", "valid form", f"exact above {name!r}"]]
-    for method, own in judged.items():
+    for method, each in judged.items():
         gain = "" if method == name else gains[method].signed
-        table.append([method, *map(str, own[:3]), f"{own[3].value:.3f}" if method == MODEL else "", gain])
+        table.append([method, *map(str, each[:3]), f"{each[3].value:.3f}" if method == MODEL else "", gain])
+    by_type = [["question type", "questions", f"exact of {MODEL}", f"of {name!r}"]]
+    for kind, count in Counter(kinds).most_common():
+        chosen = [place for place, other in enumerate(kinds) if other == kind]
+        own = judge(rows[MODEL][chosen, :1], [records[place] for place in chosen])[0]
+        by_type.append([kind, f"{count:,}", str(own), f"{rows[name][chosen, 0].mean():.3f}"])
     pictures = len({one.picture for one in records})
     return (
         f"{aligned(table, left={0})}\nIn brackets: 95 % of {_DRAWS:,} draws of the {pictures:,} pictures; gains are "
         f"paired. Rules see the question alone.\n"
         f"{concluded('The model', name, 'exact match', gains[MODEL], pictures, 'picture')}\n\n"
-        f"{_by_type(rows, records, kinds, name)}"
+        f"{aligned(by_type, left={0})}"
     )
-
-
-def _by_type(rows: Mapping[str, np.ndarray], records: Sequence[Record], kinds: Sequence[str], name: str) -> str:
-    table = [["question type", "questions", f"exact of {MODEL}", f"of {name!r}"]]
-    own = np.array(kinds)
-    for kind, count in Counter(kinds).most_common():
-        chosen = np.flatnonzero(own == kind)
-        judged = judge(rows[MODEL][chosen, :1], [records[place] for place in chosen])[0]
-        table.append([kind, f"{count:,}", str(judged), f"{rows[name][chosen, 0].mean():.3f}"])
-    return aligned(table, left={0})
 
 
 def _csv(rows: Mapping[str, np.ndarray], judged: Mapping[str, Any], gains: Mapping[str, Any], kinds: Any) -> list[Any]:

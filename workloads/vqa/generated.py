@@ -139,22 +139,18 @@ def _counted(name: str, count: int, draw: random.Random) -> Asked:
 
 def _of_shape(thing: Thing, things: Sequence[Thing], draw: random.Random) -> Iterator[Asked]:
     """Yields questions about the only thing of a shape: its colour, and on which side it is."""
-    name, colour = thing.shape.name, f"màu {thing.colour}"
+    name, colour, sides = thing.shape.name, f"màu {thing.colour}", ("bên phải", "bên trái")
     question = draw.choice((f"màu của {name} là gì", f"{name} có màu gì", f"màu sắc của {name} là gì"))
     yield Asked("DESCRIPTIVE", question, colour, f"Hình ảnh cho thấy {name} có {colour}.")
     if thing.column != 1:
-        side = _side(thing.column, 1)
+        side = sides[thing.column < 1]
         question = draw.choice((f"{name} nằm ở bên nào", f"{name} ở bên trái hay bên phải"))
         yield Asked("SPATIAL", question, side, f"{name.capitalize()} nằm ở {side} của ảnh.")
     for other in things:
         is_only = sum(one.shape is other.shape for one in things) == 1
         if other.shape is not thing.shape and is_only and other.column != thing.column:
-            side, there = _side(thing.column, other.column), other.shape.name
+            side, there = sides[thing.column < other.column], other.shape.name
             yield Asked("SPATIAL", f"{name} ở bên nào của {there}", side, f"So với {there} thì {name} ở {side}.")
-
-
-def _side(column: int, beside: int) -> str:
-    return "bên trái" if column < beside else "bên phải"
 
 
 def _of_colour(thing: Thing, draw: random.Random) -> Iterator[Asked]:

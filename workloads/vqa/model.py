@@ -31,8 +31,8 @@ class Stem(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """(P, 3, side, side) from -0.5 to 0.5 -> (P, patches, width)."""
-        found = self.project(self.layers(pixels).flatten(2).transpose(1, 2))
-        return self.norm(torch.cat([found.amax(1, keepdim=True), found + self.position], 1))
+        patches = self.project(self.layers(pixels).flatten(2).transpose(1, 2))
+        return self.norm(torch.cat([patches.amax(1, keepdim=True), patches + self.position], 1))
 
 
 class Vision(nn.Module):
@@ -85,10 +85,7 @@ class Language(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Adds to each patch its product with the question, and puts the words behind the patches.
-
-    The sum alone leaves yes/no questions at what is common: whether a colour and a shape meet is a product.
-    """
+    """Adds to each patch its product with the question, which yes/no questions need, and puts the words behind."""
 
     def __init__(self, width: int):
         super().__init__()

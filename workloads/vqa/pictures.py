@@ -51,10 +51,7 @@ def load(path: str | Path, side: int, limit_pixels: int) -> np.ndarray:
 
 
 def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]:
-    """Returns, of each picture, a hash of what is in the file, and a sentence where it cannot be used.
-
-    Each is decoded once, before anything is trained: nothing that is broken ends a run in its middle.
-    """
+    """Returns a hash of each picture's file, and a sentence where it cannot be used, before anything is trained."""
 
     def judge(path: str) -> tuple[str, str]:
         try:
@@ -78,45 +75,25 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
         content = read_bytes(Path(path), _MOST_BYTES)
     except OSError as error:
         raise BadInput(f"The picture {shown} cannot be read ({error.strerror or error}).") from None
-    if what := _no_picture(content):
-        raise BadInput(f"{shown} is no picture: {what}. Download it again.")
     try:
         Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
         image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
         width, height = image.size
         if width * height > limit_pixels:
-            raise BadInput(
-                f"The picture {shown} has {width:,} x {height:,} pixels, and workload.pictures.limit_pixels is "
-                f"{limit_pixels:,}. Make it smaller, or raise the limit."
-            )
+            limit = f"workload.pictures.limit_pixels is {limit_pixels:,}. Make it smaller, or raise the limit."
+            raise BadInput(f"The picture {shown} has {width:,} x {height:,} pixels, and {limit}")
         image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
         return _rgb(ImageOps.exif_transpose(image))
     except Image.DecompressionBombError:
-        raise BadInput(
-            f"The picture {shown} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels. Make it smaller."
-        ) from None
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise BadInput(f"The picture {shown} has more than {most:,} pixels. Make it smaller.") from None
     except BadInput:
         raise
     except _BROKEN as error:
-        is_other = isinstance(error, UnidentifiedImageError)
-        why = f"it is none of {', '.join(_FORMATS)}" if is_other else printable(error or type(error).__name__, most=120)
+        why = printable(error, most=120)
+        if isinstance(error, UnidentifiedImageError):
+            why = f"it is none of {', '.join(_FORMATS)}, and begins with {content[:20]!r}"
         raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
-
-
-def _no_picture(content: bytes) -> str:
-    """Says what a file is that only has the name of a picture; "" where it may be one."""
-    begin = content[:512].lstrip().lower()
-    if not begin:
-        return "the file is empty"
-    if b"<svg" in begin:
-        return "it is a drawing in SVG, which must be converted to PNG"
-    if begin.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body")):
-        return "it is a page of HTML, as a server sends in place of a file that it does not have"
-    if content[128:132] == b"DICM":
-        return "it is DICOM, which must be converted to PNG"
-    if begin.startswith((b"{", b"version https://git-lfs")):
-        return "it is text, perhaps a pointer of Git LFS"
-    return ""
 
 
 def _rgb(image: Any) -> Any:

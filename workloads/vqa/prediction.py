@@ -1,8 +1,7 @@
 """Answers to questions about new pictures, as JSON lines that a student can be trained on."""
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from lib.report.progress import counted
 from lib.supervised import tables
 from lib.task.batches import in_batches
 from lib.training.data import to_device
-from workloads.vqa import decoding
-from workloads.vqa.decoding import Answer
+from workloads.vqa.decoding import Answer, candidates
 from workloads.vqa.records import Record
 from workloads.vqa.samples import Questions
 from workloads.vqa.scoring import normal
@@ -32,36 +30,31 @@ _HOW = (
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
-    """Returns the answers of each picture by its name, and writes them as JSON lines into `out`. Raises BadInput."""
-    asked = questions(source)
-    samples = Questions("new", asked, task.settings, task.reader, task.writer)
+    """Returns the answers of all models to each picture's questions by its name, and writes them. Raises BadInput."""
+    records = questions(source)
+    samples, settings = Questions("new", records, task.settings, task.reader, task.writer), task.settings
+
+    def answered(numbers: range) -> dict[Record, dict[str, Any]]:
+        chosen = [samples[n] for n in numbers]
+        batch, by_model = task.collate(chosen, torch.Generator()), []
+        for model in models:
+            there = to_device(batch, next(model.parameters()).device)
+            by_model.append(
+                candidates(model, there, settings.writing.beams, settings.decoder.length, task.writer)  # type: ignore
+            )
+        return {one.record: row(one.record, several) for one, *several in zip(chosen, *by_model, strict=True)}
+
     at_once = task.config.data.evaluation_batch or task.config.training.micro_batch or _AT_ONCE
     rows: dict[Record, dict[str, Any]] = {}
     with torch.inference_mode():
-        for part in in_batches(partial(_answered, task, models, samples), range(len(samples)), at_once):
+        for part in in_batches(answered, range(len(samples)), at_once):
             rows |= part
-    found: dict[str, list[dict[str, Any]]] = {}
-    for record in asked:
-        found.setdefault(Path(record.image).name, []).append(rows[record])
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        answers.setdefault(Path(record.image).name, []).append(rows[record])
     if out is not None:
-        write([row for own in found.values() for row in own], out / FILE)
-    return found
-
-
-def _answered(
-    task: Any, models: Sequence[nn.Module], samples: Questions, numbers: range
-) -> dict[Record, dict[str, Any]]:
-    """Returns a row for each question; several models choose by the means of their probabilities."""
-    chosen = [samples[n] for n in numbers]
-    batch, settings = task.collate(chosen, torch.Generator()), task.settings
-    by_model = [
-        decoding.candidates(
-            model, to_device(batch, next(model.parameters()).device), settings.writing.beams, settings.decoder.length,
-            task.writer,
-        )
-        for model in models
-    ]  # fmt: skip
-    return {one.record: row(one.record, several) for one, *several in zip(chosen, *by_model, strict=True)}
+        write([row for own in answers.values() for row in own], out / FILE)
+    return answers
 
 
 def row(record: Record, found: Sequence[Mapping[Answer, float]]) -> dict[str, Any]:
@@ -104,29 +97,26 @@ def questions(source: Path) -> list[Record]:
     return records
 
 
-def _of_file(path: Path, root: Path) -> list[Record]:
+def _of_file(path: Path, root: Path) -> Iterator[Record]:
     if path.suffix.lower() == ".txt":
-        beside = [path.with_suffix(suffix) for suffix in _PICTURES]
-        image = next((picture for picture in beside if picture.is_file()), None)
-        lines = tables.read_text(path, printable(path)).splitlines() if image else []
-        return [_record(number, line, image, path) for number, line in enumerate(lines, 1) if image and line.strip()]
-    if path.suffix.lower() != ".jsonl":
-        return []
-    rows = tables.read_table(path, printable(path), {"question": "question", "image": "image"}).to_dict("records")
-    return [_of_row(number, row, path, root) for number, row in enumerate(rows, 1)]
-
-
-def _of_row(number: int, row: Mapping[str, str], path: Path, root: Path) -> Record:
-    try:
-        image = path.parent / row["image"]
-        is_there = image.is_file() and absolute(image).is_relative_to(absolute(root))
-    except (OSError, ValueError):  # a name that no disk takes
-        is_there = False
-    if not is_there or not row["question"]:
-        shown = printable(row["image"], most=100)
-        what = "there is no question" if is_there else f"there is no picture {shown} below {printable(root)}"
-        raise BadInput(f"{printable(path)}, row {number}: {what}. {_HOW}")
-    return _record(number, row["question"], image, path)
+        beside = (path.with_suffix(suffix) for suffix in _PICTURES)
+        if image := next((picture for picture in beside if picture.is_file()), None):
+            for number, line in enumerate(tables.read_text(path, printable(path)).splitlines(), 1):
+                if line.strip():
+                    yield _record(number, line, image, path)
+    if path.suffix.lower() == ".jsonl":
+        rows = tables.read_table(path, printable(path), {"question": "question", "image": "image"}).to_dict("records")
+        for number, row in enumerate(rows, 1):
+            image = path.parent / row["image"]
+            try:
+                is_there = image.is_file() and absolute(image).is_relative_to(absolute(root))
+            except (OSError, ValueError):  # a name that no disk takes
+                is_there = False
+            if not is_there or not row["question"]:
+                shown = printable(row["image"], most=100)
+                what = "there is no question" if is_there else f"there is no picture {shown} below {printable(root)}"
+                raise BadInput(f"{printable(path)}, row {number}: {what}. {_HOW}")
+            yield _record(number, row["question"], image, path)
 
 
 def _record(number: int, question: str, image: Path, path: Path) -> Record:

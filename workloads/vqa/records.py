@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from lib.errors import BadInput, check_limit, printable
 from lib.machine import inputs, platform
@@ -35,8 +36,7 @@ class Record:
     file: str = ""
 
 
-@dataclass(frozen=True)
-class Collection:
+class Collection(NamedTuple):
     """Records, and sentences on what matched and what did not."""
 
     records: list[Record]
@@ -46,7 +46,9 @@ class Collection:
 def read(folder: Path, settings: Settings) -> Collection:
     """Returns the records of a folder or of one file, in the order of files and rows. Raises BadInput."""
     source, unmatched = settings.source, []
-    root = _root(folder, source)
+    root = folder if folder.is_dir() else folder.parent
+    if source.images and not (root := inputs.find_input(source.images, platform.detect())).is_dir():
+        raise BadInput(f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder.")
     drafts = list(_rows(folder, root, settings.columns, source, unmatched))
     judged = pictures.check(sorted({record.image for record in drafts}), settings.pictures.limit_pixels)
     unmatched += [f"{_place(one)}: {judged[one.image][1]}" for one in drafts if judged[one.image][1]]
@@ -54,34 +56,16 @@ def read(folder: Path, settings: Settings) -> Collection:
     check_limit("Rows that cannot be used", unmatched, settings.bad_input_limit if matched else 0)
     if not matched:
         raise BadInput(f"There is no question in {printable(folder)}. Look at data.dir.")
-    notes = [matching(len(matched), unmatched)]
+    first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
+    notes = [f"Questions with their picture: {len(matched):,}; rows that are left out: {len(unmatched):,}.{first}"]
     records = _with_kinds(_without_copies(matched, notes), notes)
     return Collection(_with_parts(records, notes), notes)
 
 
-def matching(matched: int, unmatched: Sequence[str]) -> str:
-    """Returns how many questions have their picture, and the first three rows that are left out, with the reason."""
-    first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
-    return f"Questions with their picture: {matched:,}; rows that are left out: {len(unmatched):,}.{first}"
-
-
 def fingerprint(records: Sequence[Record]) -> str:
     """Hashes what records say and what their pictures show, wherever they lie."""
-    digest = hashlib.sha256()
-    for one in records:
-        facts = (one.question, one.answer, one.picture, one.kind, one.reasoning, one.part)
-        digest.update(repr(facts).encode())
-    return digest.hexdigest()
-
-
-def _root(folder: Path, source: Source) -> Path:
-    """Returns the folder that paths of pictures count from. Raises BadInput."""
-    if not source.images:
-        return folder if folder.is_dir() else folder.parent
-    images = inputs.find_input(source.images, platform.detect())
-    if images.is_dir():
-        return images
-    raise BadInput(f"workload.source.images is {printable(images)}, which is no folder. Name the pictures' folder.")
+    facts = (repr((one.question, one.answer, one.picture, one.kind, one.reasoning, one.part)) for one in records)
+    return hashlib.sha256("".join(facts).encode()).hexdigest()
 
 
 def _rows(folder: Path, root: Path, columns: Columns, source: Source, unmatched: list[str]) -> Iterable[Record]:
@@ -119,15 +103,14 @@ def _path(root: Path, pattern: str, image: str, part: str, file: str) -> Path:
 
 def _wrong(record: Record, image: str) -> str:
     """Returns why a row cannot be used; nothing where it can."""
-    for name, text in (("question", record.question), ("answer", record.answer), ("image", image)):
-        if not text:
+    texts = {"question": record.question, "answer": record.answer, "image": image, "reasoning": record.reasoning}
+    for name, text in texts.items():
+        if not text and name != "reasoning":
             return f"There is no {name}."
         if len(text) > _LETTERS:
             return f"The {name} has {len(text):,} letters, and at most {_LETTERS:,} are read."
     if len(record.kind) > _KIND_LETTERS or any(letter in "[]<>" for letter in record.kind):
         return f"{printable(record.kind, most=60)} is no question type: at most {_KIND_LETTERS} letters, no brackets."
-    if len(record.reasoning) > _LETTERS:
-        return f"The reasoning has {len(record.reasoning):,} letters, and at most {_LETTERS:,} are read."
     try:
         is_there = Path(record.image).is_file()
     except (OSError, ValueError):  # a name that no disk takes

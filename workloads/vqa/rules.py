@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import Any
 
 from lib.report.progress import working
@@ -26,7 +27,12 @@ class Rules:
         self._by_type = self._commonest(train, self.type_of)
         self._by_question = self._commonest(train, lambda one: normal(one.question))
         self._majority = self._commonest(train, lambda one: "")[""]
-        self._model = _Words(train)
+        # Of what the words learn: the commonest answers, and questions with one of them
+        pairs = Counter((normal(one.question), normal(one.answer)) for one in train)
+        total = Counter(normal(one.answer) for one in train)
+        common = set(sorted(total, key=lambda answer: (-total[answer], answer))[:_MOST_ANSWERS])
+        counted = [(*pair, count) for pair, count in pairs.items() if pair[1] in common]
+        self._pairs = sorted(counted, key=lambda one: (-one[2], one))[:_MOST_PAIRS]
 
     def type_of(self, record: Record) -> str:
         """Returns the question's type: its own, else its wording without words that answers are made of."""
@@ -37,21 +43,34 @@ class Rules:
 
     def answers(self, records: Sequence[Record]) -> dict[str, list[str]]:
         """Returns the answers of each rule, by its name."""
-        asked = [normal(one.question) for one in records]
-        of_type = list(map(self._of_type, records))
-        known = self._by_question
+        questions = [normal(one.question) for one in records]
+        of_type = [self._by_type.get(self.type_of(one), self._majority) for one in records]
+        by_words = [self._pairs[0][1]] * len(records)
+        if len({answer for _, answer, _ in self._pairs}) > 1:
+            vectors, model = self._words
+            by_words = list(map(str, model.predict(vectors.transform(questions))))
         return {
             MAJORITY: [self._majority] * len(records),
             BY_TYPE: of_type,
-            BY_QUESTION: [known.get(text, other) for text, other in zip(asked, of_type, strict=True)],
-            BY_WORDS: list(map(self._spelled, self._model.answers(asked))),
+            BY_QUESTION: [self._by_question.get(text, other) for text, other in zip(questions, of_type, strict=True)],
+            BY_WORDS: list(map(self._spelled, by_words)),
         }
 
-    def answer(self, record: Record, name: str = BY_TYPE) -> str:
-        return self.answers([record])[name][0]
+    @cached_property
+    def _words(self) -> tuple[Any, Any]:
+        """A linear classifier of answers by the words of a question, one to three in a row."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import RidgeClassifier
 
-    def _of_type(self, record: Record) -> str:
-        return self._by_type.get(self.type_of(record), self._majority)
+        questions, answers, counts = zip(*self._pairs, strict=True)
+        least = 2 if len(questions) > _MANY else 1
+        vectors = TfidfVectorizer(
+            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
+        )  # fmt: skip
+        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
+        model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
+        with working("Learning what questions alone answer"):
+            return vectors, model.fit(vectors.fit_transform(questions), answers, sample_weight=counts)
 
     def _spelled(self, answer: str) -> str:
         own = self._spelling[answer]
@@ -63,38 +82,3 @@ class Rules:
             counts[key(one)][normal(one.answer)] += 1
         # Of equally many the first by the alphabet, so that the order of records changes nothing
         return {name: self._spelled(min(own, key=lambda text: (-own[text], text))) for name, own in counts.items()}
-
-
-class _Words:
-    """A linear classifier of answers by the words of a question, one to three in a row."""
-
-    def __init__(self, train: Sequence[Record]):
-        pairs = Counter((normal(one.question), normal(one.answer)) for one in train)
-        total = Counter(normal(one.answer) for one in train)
-        kept = set(sorted(total, key=lambda answer: (-total[answer], answer))[:_MOST_ANSWERS])
-        known = [(*pair, count) for pair, count in pairs.items() if pair[1] in kept]
-        self._pairs = sorted(known, key=lambda one: (-one[2], one))[:_MOST_PAIRS]
-        self._fitted: Any = None
-
-    def answers(self, asked: Sequence[str]) -> list[str]:
-        """Returns the answer to each question, in its normal form."""
-        if len({answer for _, answer, _ in self._pairs}) == 1:
-            return [self._pairs[0][1]] * len(asked)
-        if self._fitted is None:
-            self._fitted = self._fit()
-        vectors, model = self._fitted
-        return [str(answer) for answer in model.predict(vectors.transform(asked))]
-
-    def _fit(self) -> tuple[Any, Any]:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import RidgeClassifier
-
-        questions, answers, counts = zip(*self._pairs, strict=True)
-        least = 2 if len(questions) > _MANY else 1
-        vectors = TfidfVectorizer(
-            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
-        )
-        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
-        model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
-        with working("Learning what questions alone answer"):
-            return vectors, model.fit(vectors.fit_transform(questions), answers, sample_weight=counts)

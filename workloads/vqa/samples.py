@@ -52,10 +52,7 @@ class Questions:
         return Sample(self.records[index], self.questions[index], self.targets[index], index, self.part == "train")
 
     def order(self, seed: int, epoch: int) -> np.ndarray:
-        """Returns an epoch's order: of each picture some questions after each other, `most` at most, then another's.
-
-        All of a picture's questions together would leave few pictures in a batch.
-        """
+        """Returns an epoch's order: of each picture `most` questions after each other at most, then another's."""
         shuffled = permutation(mix(_PICTURES, seed), epoch, len(self))
         by_picture = shuffled[np.argsort(self.pictures[shuffled], kind="stable")]
         own = self.pictures[by_picture]
@@ -79,19 +76,16 @@ class Album:
         return pictures.load(path, self.settings.side, self.settings.limit_pixels)
 
     def of(self, samples: Sequence[Sample], generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (samples, 3, side, side) uint8, and which sample is the first with the same picture.
-
-        A training picture is changed as all of its questions allow, once for all of them.
-        """
+        """Returns (samples, 3, side, side) uint8, changed once a picture, and which sample has it first."""
         first: dict[str, int] = {}
         places = [first.setdefault(one.record.picture, number) for number, one in enumerate(samples)]
-        found: dict[int, np.ndarray] = {}
+        loaded: dict[int, np.ndarray] = {}
         for number in first.values():
-            found[number] = self.load(samples[number].record.image)
+            loaded[number] = self.load(samples[number].record.image)
             if self.settings.augment and samples[number].is_training:
                 own = [one.record for one, place in zip(samples, places, strict=True) if place == number]
-                found[number] = pictures.augment(found[number], [f"{r.kind} {r.question}" for r in own], generator)
-        pixels = np.stack([found[place] for place in places]).transpose(0, 3, 1, 2)
+                loaded[number] = pictures.augment(loaded[number], [f"{r.kind} {r.question}" for r in own], generator)
+        pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
         return np.ascontiguousarray(pixels), np.array(places)
 
 
@@ -112,13 +106,10 @@ def collated(samples: Sequence[Sample], album: Album, pads: tuple[int, int], gen
 
 def example(size: int, settings: Settings, device: torch.device) -> Batch:
     """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
-    side, length = settings.pictures.side, settings.decoder.length
-
-    def ones(*shape: int) -> torch.Tensor:
-        return torch.ones(size, *shape, dtype=torch.int64, device=device)
-
+    side, lengths = settings.pictures.side, (settings.text.length, settings.decoder.length)
+    question, target = (torch.full((size, length), 4, device=device) for length in lengths)
     return {
-        "picture": torch.arange(size, device=device), "pixels": ones(3, side, side).to(torch.uint8),
-        "question": ones(settings.text.length) + 3, "words": ones(settings.text.length).bool(),
-        "target": ones(length) + 3, "part": ones(length) * objectives.ANSWER, "number": ones(),
+        "picture": torch.arange(size, device=device), "number": torch.ones_like(question[:, 0]),
+        "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
+        "question": question, "words": question > 0, "target": target, "part": target * 0 + objectives.ANSWER,
     }  # fmt: skip

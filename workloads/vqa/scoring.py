@@ -7,16 +7,12 @@ from collections import Counter
 def normal(text: str) -> str:
     """Returns a text as it is compared: NFC, small letters, single spaces, without punctuation around it."""
     text = " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower()).split())
-    begin, end = 0, len(text)
-    while begin < end and _is_outer(text[begin]) and not text[begin + 1 : begin + 2].isdecimal():  # the sign of -5
+    begin, end, is_outer = 0, len(text), [unicodedata.category(letter)[0] in "PZC" for letter in text]
+    while begin < end and is_outer[begin] and not text[begin + 1 : begin + 2].isdecimal():  # the sign of -5
         begin += 1
-    while end > begin and _is_outer(text[end - 1]):
+    while end > begin and is_outer[end - 1]:
         end -= 1
     return text[begin:end] or text
-
-
-def _is_outer(letter: str) -> bool:
-    return letter.isspace() or unicodedata.category(letter)[0] in "PZC"
 
 
 def words(text: str) -> list[str]:

@@ -8,9 +8,7 @@ from typing import Any
 from lib.config.reader import option
 from workloads.vqa.stages import Stage
 
-_WEIGHTS = (
-    "Published weights: a folder, a mounted model or data set, or a name on the Hugging Face hub; empty: from scratch."
-)
+_WEIGHTS = "Published: a folder, a mounted input or a name on the hub; empty: from scratch."
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Source:
     files: str = option("**/*.jsonl", "Pattern of the tables below data.dir: .jsonl, .json, .csv, .tsv or .parquet.")
     images: str = option("", "Folder of the pictures, or a mounted input; empty: data.dir.", path=True)
     picture: str = option(
-        "{image}", "Path of a row's picture in that folder, with {image}, {name}, {stem}, {split} or {folder} in it."
+        "{image}", "Path of a row's picture there, with {image}, {name}, {stem}, {split} or {folder}."
     )
 
 
@@ -74,11 +72,7 @@ class Image:
     """The encoder of pictures: a published one, or convolutions from scratch."""
 
     weights: str = option("", _WEIGHTS, path=True)
-    channels: tuple[int, ...] = option(
-        (24, 48, 96),
-        "Channels of the stages from scratch. Each halves the picture, and a pooling after them once more.",
-        minimum=1,
-    )
+    channels: tuple[int, ...] = option((24, 48, 96), "Channels of the stages from scratch; each halves.", minimum=1)
     lr: float = option(1.0, "Factor on optimizer.lr.", above=0)
 
 
@@ -129,33 +123,24 @@ class Settings:
     text: Text = Text()
     decoder: Decoder = Decoder()
     writing: Writing = Writing()
-    stages: dict[str, Stage] = dataclasses.field(
-        default_factory=dict,
-        metadata={"help": "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."},
-    )
+    stages: dict[str, Stage] = dataclasses.field(default_factory=dict, metadata={"help":
+        "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."
+    })  # fmt: skip
     bad_input_limit: int = option(0, "Rows that cannot be used and are left out; one more refuses the data.", minimum=0)
-    together: int = option(
-        4, "Questions of a picture that follow each other at most, so that it is encoded once for them.", minimum=1
-    )
+    together: int = option(4, "Questions of a picture that follow each other at most, to encode it once.", minimum=1)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         decoder, image, pictures = values["decoder"], values["image"], values["pictures"]
         if isinstance(decoder, Decoder) and decoder.hidden % decoder.heads:
             fits = decoder.hidden // decoder.heads * decoder.heads or decoder.heads
-            yield (
-                "decoder",
-                f"workload.decoder.hidden is {decoder.hidden}, which is no multiple of the {decoder.heads} heads. "
-                f"Write {fits}, say.",
-            )
+            which = f"which is no multiple of the {decoder.heads} heads. Write {fits}, say."
+            yield "decoder", f"workload.decoder.hidden is {decoder.hidden}, {which}"
         if isinstance(image, Image) and isinstance(pictures, Pictures) and not image.weights:
             shrinks = 2 ** (len(image.channels) + 1)
             if pictures.side % shrinks:
-                yield (
-                    "pictures",
-                    f"workload.pictures.side is {pictures.side}, and {len(image.channels)} stages with a pooling "
-                    f"shrink it {shrinks} times. Write {max(1, pictures.side // shrinks) * shrinks}.",
-                )
-        stages = values["stages"]
-        if isinstance(stages, dict) and all(isinstance(stage, Stage) for stage in stages.values()):
-            yield from (("stages", sentence) for sentence in Stage.mistakes_of(stages))
+                stages = f"{len(image.channels)} stages with a pooling shrink it {shrinks} times"
+                fits = max(1, pictures.side // shrinks) * shrinks
+                yield "pictures", f"workload.pictures.side is {pictures.side}, and {stages}. Write {fits}."
+        if isinstance(values["stages"], dict) and all(isinstance(one, Stage) for one in values["stages"].values()):
+            yield from (("stages", sentence) for sentence in Stage.mistakes_of(values["stages"]))

@@ -2,12 +2,10 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import nn
 
 from lib.report.figure import grid, save
@@ -21,15 +19,14 @@ _SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
 _LINE = 34  # letters
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A picture with a question about it, the right answer, perhaps one that was given, and perhaps where it looked."""
+class Shown(NamedTuple):
+    """A picture with a question about it, the right answer, the one that was given, and where the network looked."""
 
     picture: np.ndarray  # (S, S, 3) uint8
     question: str
     right: str
-    answer: str | None = None
-    attention: np.ndarray | None = None  # (rows, columns) of patches, not negative
+    answer: str
+    attention: np.ndarray  # (rows, columns) of patches, not negative
 
 
 class Tested:
@@ -51,59 +48,42 @@ class Tested:
     @property
     def judged(self) -> tuple[list[Record], list[str], list[bool]]:
         """The records, what was answered to each, and whether it had the form that was asked for."""
-        found = self.answers.values()
+        answers = self.answers.values()
         records = [self.samples.records[n] for n in self.answers]
-        return records, [one.text for one in found], [one.is_valid for one in found]
+        return records, [one.text for one in answers], [one.is_valid for one in answers]
 
     def add(self, model: nn.Module, batch: Batch) -> None:
-        """Answers the questions of a batch."""
+        """Answers the questions of a batch; of some pictures of a test keeps one, with where the decoder looks."""
         written, loss, count = self.writer.write(model, batch, self.beams)  # type: ignore[arg-type]
         numbers = batch["number"].tolist()
         self.answers |= {n: decoding.parsed(one, self.task.writer) for n, one in zip(numbers, written, strict=True)}
         self._sum, self._count = self._sum + loss, self._count + count
-        if self.samples.part == "test" and len(self.shown) < _SHOWN:
-            self._show(model, batch, numbers)
-
-    def _show(self, model: nn.Module, batch: Batch, numbers: list[int]) -> None:
-        """Keeps one question about each of some pictures, with how much the decoder attends to each patch."""
+        if self.samples.part != "test" or len(self.shown) >= _SHOWN:
+            return
         first = {place: row for row, place in reversed([*enumerate(batch["picture"].tolist())])}
         rows = sorted(first.values())[: min(_A_BATCH, _SHOWN - len(self.shown))]
-        looks = model.looks({name: value[rows] for name, value in batch.items()}).cpu()  # type: ignore[operator]
+        looks = model.looks({name: value[rows] for name, value in batch.items()}).cpu().float()  # type: ignore
         side = int(looks.shape[1] ** 0.5)
         for row, look in zip(rows, looks, strict=True):
             record, answer = self.samples.records[numbers[row]], self.answers[numbers[row]]
             picture = batch["pixels"][row].permute(1, 2, 0).cpu().numpy()
-            heat = look.view(side, side).to(torch.float32).numpy()
+            heat = look.view(side, side).numpy()
             self.shown.append(Shown(picture, record.question, record.answer, answer.text, heat))
 
 
 def draw(shown: Sequence[Shown], out: Path, columns: int = 4) -> Path:
-    """Draws pictures with their texts; where attention is known a second one beside it, the brighter the more."""
-    wide = 2 if any(one.attention is not None for one in shown) else 1
-    rows = -(-len(shown) // columns)
-    figure, axes = grid(rows, wide * min(columns, len(shown)), 2.6)
-    places = axes.reshape(-1, wide)
-    for one, place in zip(shown, places, strict=False):
+    """Draws pictures with their texts, each beside one with the attention on it, the brighter the more."""
+    figure, axes = grid(-(-len(shown) // columns), 2 * min(columns, len(shown)), 2.6)
+    for one, place in zip(shown, axes.reshape(-1, 2), strict=False):
+        lines = (one.question, f"= {one.right}", f"> {one.answer}")
+        text = "\n".join("\n".join(textwrap.wrap(line, _LINE)[:3]) for line in lines)
+        colour = "black" if exact(one.answer, one.right) else "#b03030"
         place[0].imshow(one.picture)
-        place[0].set_title(_text(one), fontsize=8, color=_colour(one), loc="left")
-        if one.attention is not None:
-            side = one.picture.shape[0]
-            place[1].imshow(one.picture.mean(-1), cmap="gray", vmin=0, vmax=255)
-            heat = one.attention / max(float(one.attention.max()), 1e-9)
-            place[1].imshow(
-                heat, cmap="inferno", alpha=0.6, vmin=0, vmax=1, interpolation="bilinear",
-                extent=(-0.5, side - 0.5, side - 0.5, -0.5),
-            )  # fmt: skip
+        place[0].set_title(text.replace("$", r"\$"), fontsize=8, color=colour, loc="left")  # $ would begin a formula
+        side = one.picture.shape[0]
+        place[1].imshow(one.picture.mean(-1), cmap="gray", vmin=0, vmax=255)
+        place[1].imshow(
+            one.attention / max(float(one.attention.max()), 1e-9), cmap="inferno", alpha=0.6, vmin=0, vmax=1,
+            interpolation="bilinear", extent=(-0.5, side - 0.5, side - 0.5, -0.5),
+        )  # fmt: skip
     return save(figure, out)
-
-
-def _text(one: Shown) -> str:
-    lines = [one.question, f"= {one.right}"]
-    if one.answer is not None:
-        lines.append(f"> {one.answer}")
-    wrapped = "\n".join("\n".join(textwrap.wrap(line, _LINE)[:3]) for line in lines)
-    return wrapped.replace("$", r"\$")  # which would begin a formula
-
-
-def _colour(one: Shown) -> str:
-    return "black" if one.answer is None or exact(one.answer, one.right) else "#b03030"

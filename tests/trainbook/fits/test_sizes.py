@@ -4,27 +4,28 @@ import types
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from lib.errors import BadInput
 from lib.planner import predict
-from trainbook.fits.sizes import largest
+from trainbook.fits.language import largest
 
 
-@pytest.mark.parametrize("limit", [0, 5, 40, 64, 100, 1_000, 10_001, 10**7])
-@pytest.mark.parametrize("power", [1, 1.5, 2])
-@pytest.mark.parametrize("multiple", [1, 8])
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(st.integers(0, 10**7), st.sampled_from([1, 1.5, 2]), st.sampled_from([1, 8]))
 def test_the_largest_size_is_that_of_a_search_of_every_size(limit, power, multiple):
-    asked = []
+    sizes = []
 
-    def predicted(size):
-        asked.append(size)
+    def peaks(size):
+        sizes.append(size)
         peak = int(7 + size**power)
         return types.SimpleNamespace(fits=peak <= limit, peak_bytes=peak, limit_bytes=limit)
 
-    found = largest(predicted, most=5000, multiple=multiple)
-    assert found.size == max((n for n in range(multiple, 5001, multiple) if 7 + int(n**power) <= limit), default=0)
-    assert len(asked) == len(set(asked)) <= 24 and tuple(asked) == found.traced
+    answer = largest(peaks, most=5000, multiple=multiple)
+    assert answer.size == max((n for n in range(multiple, 5001, multiple) if 7 + int(n**power) <= limit), default=0)
+    assert len(sizes) == len(set(sizes)) <= 24 and tuple(sizes) == answer.traced
 
 
 def wide():
@@ -42,12 +43,9 @@ def test_a_model_of_ones_own_gets_its_largest_batch():
     assert found.prediction == predicted(found.size)
 
 
-def test_where_nothing_fits_the_smallest_is_said():
-    found = largest(lambda size: predicted(size, "0.215 GiB"), multiple=100_000, most=10**6)
-    assert found.size == 0 and str(found).startswith("No size fits: 100,000 alone takes 0.")
-
-
-@pytest.mark.parametrize("bounds", [{"most": 0}, {"multiple": 0}, {"most": 5, "multiple": 6}, {"most": 1.5}])
-def test_bounds_without_a_size_are_refused(bounds):
-    with pytest.raises(BadInput, match="There is no size from multiple"):
-        largest(predicted, **bounds)
+def test_where_nothing_fits_the_smallest_is_said_and_bounds_without_a_size_are_refused():
+    answer = largest(lambda size: predicted(size, "0.215 GiB"), multiple=100_000, most=10**6)
+    assert answer.size == 0 and str(answer).startswith("No size fits: 100,000 alone takes 0.")
+    for bounds in ({"most": 0}, {"multiple": 0}, {"most": 5, "multiple": 6}, {"most": 1.5}):
+        with pytest.raises(BadInput, match="There is no size from multiple"):
+            largest(predicted, **bounds)

@@ -30,13 +30,9 @@ KEY = "stub-key-0123456789abcdef"  # a made-up credential; no test may find it i
 PAGE = 3  # files of a page, however many are asked for
 ACTIVE = ("QUEUED", "RUNNING")
 MESSAGES = {
-    401: "Unauthenticated",
-    403: "Permission 'kernels.get' was denied",
-    404: "Not found",
-    409: "Conflict",
-    429: "Too many requests",
-    503: "The service is currently unavailable.",
-}
+    401: "Unauthenticated", 403: "Permission 'kernels.get' was denied", 404: "Not found", 409: "Conflict",
+    429: "Too many requests", 503: "The service is currently unavailable.",
+}  # fmt: skip
 
 
 @dataclass
@@ -74,7 +70,7 @@ class Session:
 
 @dataclass
 class Upload:
-    """A blob on its way; `break_after` bytes the connection is cut, once."""
+    """A blob on its way."""
 
     name: str
     size: int
@@ -109,7 +105,6 @@ class Stub:
         self.stale = 0  # answers about the status that are still those of the session before
         self.datasets: dict[str, list[dict]] = {}  # "owner/slug" -> versions, as requested
         self.uploads: dict[str, Upload] = {}
-        self.break_after: int | None = None  # bytes of the next upload after which the connection is cut
         self.hold_uploads_after: int | None = None  # bytes after which a large upload hangs, until this is None
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
@@ -320,11 +315,6 @@ class Handler(BaseHTTPRequestHandler):
             upload.data += self.rfile.read(self.stub.hold_uploads_after)
             self.close_connection = True
             self.stub.wait_for(lambda: self.stub.hold_uploads_after is None)
-        elif self.stub.break_after is not None:
-            upload.data += self.rfile.read(min(sent, self.stub.break_after))
-            self.stub.break_after = None
-            self.close_connection = True
-            self.connection.close()
         else:
             start = int(re.match(r"bytes (\d+)-", asked)[1]) if asked else 0
             assert start in (0, len(upload.data)), "a resumed upload must go on where it broke off"

@@ -67,12 +67,15 @@ def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys)
     assert main(["kaggle", "chain", "graphmer", *POLL]) == 0 and len(stub.sessions) == 3  # it stays completed
 
 
-def test_a_limit_of_sessions_stops_it_and_a_larger_one_goes_on(stub, tmp_path, capsys):
-    stub.runner = trains(40)
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "2"]) == 75
-    assert "2 sessions were run. A larger --max-sessions" in capsys.readouterr().out and len(stub.sessions) == 2
+def test_a_limit_of_sessions_stops_it_and_a_larger_one_and_a_raised_length_go_on(stub, tmp_path, capsys):
+    stub.runner = trains(40, total=80)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "1"]) == 75
+    assert "1 sessions were run. A larger --max-sessions" in capsys.readouterr().out and len(stub.sessions) == 1
     assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "5"]) == 0
-    assert [one["step"] for one in sessions(tmp_path)] == [40, 80, 100]
+    stub.runner = trains(60, total=100)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0
+    assert [(one["first_step"], one["step"]) for one in sessions(tmp_path)] == [(0, 40), (40, 80), (80, 100)]
+    assert stub.sessions[2].request["kernelDataSources"] == [NAME]
 
 
 def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
@@ -90,14 +93,10 @@ def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
     assert "0.5 of 30 GPU hours are left" in out and "9.50" in out
 
 
-def test_a_session_that_would_have_no_time_to_train_is_not_started(stub):
-    stub.quota_hours = (29.9, 30.0)
+def test_without_time_to_train_none_is_started_and_without_a_gpu_the_quota_is_not_asked(stub):
+    stub.quota_hours, stub.runner = (29.9, 30.0), trains(100)
     assert main(["kaggle", "chain", "graphmer", *POLL, "--min-hours", "0"]) == 75 and stub.sessions == []
-
-
-def test_without_a_gpu_the_quota_is_not_asked(stub):
-    stub.runner = trains(100)
-    stub.quota_hours = (30.0, 30.0)
+    stub.calls.clear()
     assert main(["kaggle", "chain", "graphmer", *POLL, "--no-gpu"]) == 0
     assert stub.count("GetAcceleratorQuotaStatistics") == 0
 
@@ -122,25 +121,17 @@ def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
     assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0 and len(stub.sessions) == 3
 
 
-def test_a_completed_run_goes_on_when_its_length_was_raised(stub, tmp_path):
-    stub.runner = trains(60, total=60)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    stub.runner = trains(60, total=100)
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0
-    assert [(one["first_step"], one["step"]) for one in sessions(tmp_path)] == [(0, 60), (60, 100)]
-    assert stub.sessions[1].request["kernelDataSources"] == [NAME]
+FACTS = [
+    ({"reason": "failed", "error": "The loss is not finite."}, 1, "The loss is not finite."),
+    ({"reason": "deadline"}, 2, "stayed at step 7"),
+]
 
 
-def test_a_training_that_fails_ends_it_with_its_words(stub, capsys):
-    stub.runner = lambda session: session.summary(step=7, reason="failed", error="The loss is not finite.", session=1)
+@pytest.mark.parametrize("facts, number, sentence", FACTS)
+def test_a_training_that_fails_or_gets_nowhere_ends_it(stub, capsys, facts, number, sentence):
+    stub.runner = lambda session: session.summary(step=7, session=session.version, **facts)
     assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
-    assert "The loss is not finite." in capsys.readouterr().out and len(stub.sessions) == 1
-
-
-def test_sessions_that_get_nowhere_end_it(stub, capsys):
-    stub.runner = lambda session: session.summary(step=7, reason="deadline", session=session.version)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
-    assert "stayed at step 7" in capsys.readouterr().out and len(stub.sessions) == 2
+    assert sentence in capsys.readouterr().out and len(stub.sessions) == number
 
 
 def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub, capsys):
@@ -192,22 +183,6 @@ def test_the_end_of_the_session_before_is_not_taken_for_that_of_the_new_one(stub
     assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
 
 
-def test_a_network_that_fails_for_a_while_does_not_end_it(stub, tmp_path, monkeypatch, capsys):
-    stub.runner = trains(50, until=asked(stub, 4))
-    answered = stub.get_status
-    answers = iter([True, ConnectionError, ConnectionError] + 100 * [True])
-
-    def sometimes(body):
-        if next(answers) is ConnectionError:
-            raise ConnectionError
-        return answered(body)
-
-    name = "kernels.KernelsApiService/GetKernelSessionStatus"
-    monkeypatch.setitem(stub.METHODS, name, lambda served, body: sometimes(body))
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    assert "Asking again every" in capsys.readouterr().out and stub.overlaps == 0
-
-
 @pytest.mark.parametrize("code, nested", [(429, False), (503, True)])
 def test_a_server_that_fails_for_a_while_does_not_end_it(stub, tmp_path, nested, code):
     stub.nested, stub.runner = nested, trains(50)
@@ -221,12 +196,6 @@ def test_a_refusal_that_is_not_understood_ends_it_after_some_polls(stub, capsys)
     stub.failures["GetKernelSessionStatus"] = [409] * 100
     assert main(["kaggle", "chain", "graphmer", *POLL]) == 2
     assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS and stub.sessions == []
-
-
-@pytest.mark.parametrize("given", [["--set", "training.max_stps=10"], ["--param", "MAX_STEPS=20.5"]])
-def test_a_configuration_that_a_session_would_refuse_starts_none(stub, tmp_path, given):
-    assert main(["kaggle", "chain", "graphmer", *POLL, *given]) == 2
-    assert stub.sessions == [] and not (tmp_path / "runs").exists()
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------
@@ -319,7 +288,7 @@ def test_a_second_chain_is_kept_away(stub, tmp_path):
     assert first.wait()[0] == 0 and len(stub.sessions) == 1
 
 
-def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path):
+def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path, monkeypatch):
     """In a process of its own: in a fork of pytest the interrupt can be lost in a callback of the garbage collector."""
     ended = threading.Event()
     real_client.runner = trains(100, until=lambda: ended.wait(120))
@@ -329,6 +298,7 @@ def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path):
     code, said = running.wait()
     ended.set()
     assert code == 130 and "continues by itself" in said
+    monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
     assert main(COMMAND) == 0 and len(real_client.sessions) == 1
 
 

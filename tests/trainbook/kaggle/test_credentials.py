@@ -28,16 +28,19 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
     assert not any(KEY in session.request["text"] for session in stub.sessions)
 
 
-def test_short_values_and_other_names_are_no_credentials():
-    environment = {"KAGGLE_KEY": "0123456789", "A_TOKEN": "short", "KEYBOARD": "german-layout", "A_SECRET": "abcdefghi"}
-    assert sorted(credentials.values(environment)) == ["0123456789", "abcdefghi"]
-
-
-def test_credentials_are_known_without_an_underscore_and_in_addresses():
-    named = {"PGPASSWORD": "postgres-secret", "OPENAI_APIKEY": "sk-0123456789", "GITHUB_PAT": "ghp_0123456789"}
-    addresses = {"DATABASE_URL": "postgres://ada:lovelace-1815@host/db", "MLFLOW_TRACKING_URI": "https://mlflow.example"}
-    found = credentials.values({**named, **addresses, "PWD": "/home/ada/work", "PATH": "/usr/bin:/bin"})
-    assert sorted(found) == sorted([*named.values(), "lovelace-1815"])
+def test_credentials_are_known_by_their_names_and_in_addresses():
+    named = {
+        "KAGGLE_KEY": "0123456789",
+        "A_SECRET": "abcdefghi",
+        "PGPASSWORD": "postgres-word",
+        "GITHUB_PAT": "ghp_01234",
+    }
+    addresses = {
+        "DATABASE_URL": "postgres://ada:lovelace-1815@host/db",
+        "MLFLOW_TRACKING_URI": "https://mlflow.example",
+    }
+    others = {"A_TOKEN": "short", "KEYBOARD": "german-layout", "PWD": "/home/ada/work", "PATH": "/usr/bin:/bin"}
+    assert sorted(credentials.values({**named, **addresses, **others})) == sorted([*named.values(), "lovelace-1815"])
 
 
 def test_a_credential_is_found_across_the_chunks_of_a_file(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 
 from lib.errors import BadInput
 from tests import own as project
-from tests.trainbook.kaggle.stub import leaves_results
 from tests.trainbook.kaggle.test_preflight import not_traced  # noqa: F401
 from trainbook.commands import main
 from trainbook.kaggle import carried
@@ -34,29 +33,21 @@ def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, cap
     assert "MAX_STEPS = 7" in carried.tagged(first, "injected-parameters")[0]["source"]
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
-        (["--set", "workload.sampels=10"], "Did you mean samples?"),
-        (["--param", "CONFIG=configs/other.yaml"], "does not carry configs/other.yaml. It carries: configs/my.yaml"),
-        (["--set", "queue.seeds=[1,2]"], "trains one run, and configs/my.yaml with the values given asks for a"),
-    ],
-)
-def test_what_its_session_would_refuse_is_refused_here(stub, config, capsys, given, sentence):
-    assert main(["kaggle", "push", "my.yaml", *given]) == 2
-    assert sentence in capsys.readouterr().err and stub.count("SaveKernel") == 0
+REFUSED = [
+    (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
+    (["--set", "workload.sampels=10"], "Did you mean samples?"),
+    (["--param", "CONFIG=configs/other.yaml"], "does not carry configs/other.yaml. It carries: configs/my.yaml"),
+    (["--set", "queue.seeds=[1,2]"], "trains one run, and configs/my.yaml with the values given asks for a"),
+]
 
 
-def test_status_and_fetch_take_the_same_name(stub, config, capsys):
-    stub.ended(leaves_results)
-    config.unlink()  # they need no more than its name
-    assert main(["kaggle", "status", "my.yaml"]) == 0 and f"{NAME}: complete" in capsys.readouterr().out
-    assert main(["kaggle", "fetch", "my.yaml"]) == 0
-    assert (config.parent / "runs" / "kaggle" / "trainbook-my" / "results" / "toy").is_dir()
+def test_what_its_session_would_refuse_is_refused_here(stub, config, capsys):
+    for given, sentence in REFUSED:
+        assert main(["kaggle", "push", "my.yaml", *given]) == 2
+        assert sentence in capsys.readouterr().err and stub.count("SaveKernel") == 0
 
 
-def test_a_chain_trains_it_session_after_session(stub, config, capsys):
+def test_a_chain_trains_it_session_after_session_and_status_and_fetch_take_its_name(stub, config, capsys):
     steps = iter([("deadline", 50), ("completed", 100)])
 
     def session(one):
@@ -67,6 +58,10 @@ def test_a_chain_trains_it_session_after_session(stub, config, capsys):
     assert main(["kaggle", "chain", "my.yaml", "--poll-seconds", "0.05"]) == 0
     assert "Completed at step 100" in capsys.readouterr().out and len(stub.sessions) == 2
     assert stub.sessions[1].request["kernelDataSources"] == [NAME]
+    config.unlink()  # these need no more than its name
+    assert main(["kaggle", "status", "my.yaml"]) == 0 and f"{NAME}: complete" in capsys.readouterr().out
+    assert main(["kaggle", "fetch", "my.yaml"]) == 0
+    assert (config.parent / "runs" / "kaggle" / "trainbook-my" / "results" / "toy").is_dir()
 
 
 def test_the_command_that_follows_a_data_set_exists_and_names_it(stub, config, capsys):
@@ -134,5 +129,5 @@ def test_a_notebook_whose_configuration_names_a_file_here_does_not_run_it(config
     from trainbook.notebooks import carrier
 
     carried.tagged(notebook, "carrier")[0]["source"] = carrier.code("my", files)
-    with pytest.raises(BadInput, match="it may be anybody's"):
+    with pytest.raises(BadInput, match="an untrusted configuration cannot run"):
         carried.training(notebook, {}, True)

@@ -62,18 +62,18 @@ def test_every_key_of_a_configuration_has_its_reason_and_is_known(kind):
     assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
 
 
-@pytest.mark.parametrize("name", ["my_task.py", "my.yaml", "test_my_task.py", "my_data"])
-def test_nothing_is_overwritten_and_nothing_is_written_beside_it(name, capsys):
-    Path(name).write_text("mine")
-    assert commands.main(["new", "my"]) == 2
-    assert f"{name}: there already" in capsys.readouterr().err
-    assert [path.name for path in Path().iterdir()] == [name] and Path(name).read_text() == "mine"
-
-
-@pytest.mark.parametrize("name", ["a-b", "1st", "a/b", "", "ö", "a b"])
-def test_a_name_that_no_python_file_can_have_is_refused(name, capsys):
-    assert commands.main(["new", name]) == 2
-    assert "cannot be the name of a Python file" in capsys.readouterr().err and not list(Path().iterdir())
+def test_nothing_is_overwritten_and_names_and_kinds_that_cannot_be_are_refused(capsys):
+    for name in ("my_task.py", "my.yaml", "test_my_task.py", "my_data"):
+        Path(name).write_text("mine")
+        assert commands.main(["new", "my"]) == 2
+        assert f"{name}: there already" in capsys.readouterr().err
+        assert [path.name for path in Path().iterdir()] == [name] and Path(name).read_text() == "mine"
+        Path(name).unlink()
+    for name in ("a-b", "1st", "a/b", "", "ö", "a b"):
+        assert commands.main(["new", name]) == 2
+        assert "cannot be the name of a Python file" in capsys.readouterr().err and not list(Path().iterdir())
+    assert commands.main(["new", "my", "--like", "sounds"]) == 2
+    assert "There is no example 'sounds'. There are: images, text, lm, tabular." in capsys.readouterr().err
 
 
 def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(written, stub, capsys):
@@ -82,8 +82,3 @@ def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(writ
     assert commands.main(["kaggle", "push", "my.yaml", "--dataset", "ada/my-data"]) == 0
     assert "Version 1 of ada/trainbook-my was pushed and starts" in capsys.readouterr().out
     assert "DATA_DIR = 'ada/my-data'" in stub.sessions[0].request["text"]
-
-
-def test_a_kind_without_an_example_is_refused_with_those_that_there_are(capsys):
-    assert commands.main(["new", "my", "--like", "sounds"]) == 2
-    assert "There is no example 'sounds'. There are: images, text, lm, tabular." in capsys.readouterr().err

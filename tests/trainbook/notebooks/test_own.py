@@ -38,7 +38,8 @@ def code_of(made, tag):
 
 
 def text_of(made):
-    return carried.text_of(made, "code", "markdown")
+    packed = carried.tagged(made, "carrier")
+    return "\n".join("".join(cell["source"]) for cell in made["cells"] if cell not in packed)
 
 
 def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config):
@@ -80,13 +81,8 @@ def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_pa
     assert main(["notebook", str(config)]) == 0 and read.said[1] in capsys.readouterr().out
     config.write_text(config.read_text().replace("deep/more.bin", str(config.parent / "words.txt")))
     assert "its path does not lead from the configuration's folder" in own.read(config).said[-1]
-
-
-def test_a_folder_that_a_setting_names_is_to_be_mounted(tmp_path, capsys):
-    config = named(tmp_path / "project")
-    config.write_text(config.read_text().replace("deep/more.bin", "deep"))
-    assert main(["notebook", str(config)]) == 0
-    assert "deep, which the notebook does not carry (it is a folder or large: mount it as" in capsys.readouterr().out
+    config.write_text(config.read_text().replace(str(config.parent / "words.txt"), "deep"))
+    assert "deep, which the notebook does not carry (it is a folder or large: mount it as" in own.read(config).said[-1]
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):
@@ -118,7 +114,8 @@ def test_the_sections_are_those_of_every_training_notebook(config):
     cells = [cell.source for cell in other.cells]
     assert headings == [line for cell in cells for line in cell.split("\n") if line.startswith("## ")]
     assert len(headings) == 12  # and before them the title and the library
-    assert list(carried.parameters(built(config))) == list(source.parameters(other.path))
+    built_there = json.loads((ROOT / "notebooks" / "02_glacier_pretrain.ipynb").read_text("utf-8"))
+    assert list(carried.parameters(built(config))) == list(carried.parameters(built_there))
     code = {cell for cell in cells if "\n" not in cell and not cell.startswith("#")}
     assert {"doctor.admit(config)", "found = resume.announce(run)", "print(outputs.table(run.output_dir))"} <= code
     assert {"".join(cell["source"]) for cell in built(config)["cells"]} >= code, "the template's cells are theirs"
@@ -127,7 +124,7 @@ def test_the_sections_are_those_of_every_training_notebook(config):
 def test_a_small_configuration_goes_along_and_without_one_the_same_is_trained(config, monkeypatch, capsys):
     monkeypatch.setattr(notebook.torch.cuda, "is_available", lambda: False)
     home = config.parent.parent / "home"
-    parameters = {key: one.default for key, one in carried.parameters(built(config)).items()}
+    parameters = {key: default for key, (default, _) in carried.parameters(built(config)).items()}
 
     def configured():
         made = built(config)
@@ -155,9 +152,8 @@ def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(confi
 
 def test_a_configuration_of_a_task_of_lib_has_a_notebook_too():
     made = built(ROOT / "configs" / "graphmer.yaml")
-    files = files_of(made, "")
-    assert {"configs/graphmer.yaml", "configs/graphmer_small.yaml", "workloads/graphmer/__init__.py"} <= files
-    assert not carried.tagged(made, "dependencies")[0]["source"][0].startswith("OWN")
+    names = {"configs/graphmer.yaml", "configs/graphmer_small.yaml", "workloads/graphmer/__init__.py"}
+    assert names <= files_of(made, "") and "OWN" not in code_of(made, "dependencies")
 
 
 @pytest.mark.parametrize(
@@ -176,16 +172,13 @@ def test_what_no_notebook_can_carry_is_refused(config, change, sentence):
         built(config)
 
 
-def test_other_names_and_endings_are_refused(config):
+def test_other_names_and_endings_and_a_python_without_jupytext_are_sentences(config, monkeypatch, capsys):
     for name in ('m"y.yaml', "my.yml"):
         with pytest.raises(BadInput, match="A notebook carries a configuration whose name has"):
             built(config.rename(config.with_name(name)))
         config.with_name(name).rename(config)
     assert main(["notebook", str(config), "--out", "my.txt"]) == 2
     assert main(["notebook", "nothing.yaml"]) == 2
-
-
-def test_without_jupytext_a_sentence_says_what_to_install(config, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "jupytext", None)
     assert main(["notebook", str(config)]) == 2
     assert "Building a notebook needs jupytext" in capsys.readouterr().err

@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
+from transformers import BertConfig, BertModel
 
 from workloads.legal import samples
 from workloads.legal.model import Network
-from workloads.legal.settings import CATEGORIES, POSITIONS, Head
+from workloads.legal.settings import POSITIONS, Head
 
 SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
-def network(encoder=None, **head):
+def network(**head):
     torch.manual_seed(0)
-    return Network(encoder or BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
+    return Network(BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
 
 
 def batch(size=2, length=6):
@@ -34,16 +34,3 @@ def test_place_and_category_count_unless_they_are_switched_off(name, off):
     changed = {**given, name: given[name] + 1}
     assert not torch.equal(network()(given), network()(changed))
     assert torch.equal(network(**off)(given), network(**off)(changed))
-
-
-def test_an_unknown_category_adds_nothing():
-    model, given = network(), {**batch(), "category": torch.zeros(2, dtype=torch.long)}
-    with torch.no_grad():
-        without = model(given)
-        model.inner.weight[:, -CATEGORIES :] = 7.0
-    assert torch.equal(model(given), without)
-
-
-def test_an_encoder_without_segments_is_one_too():
-    sizes = {"vocab_size": 20, "dim": 4, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}
-    assert network(DistilBertModel(DistilBertConfig(**sizes)))(batch()).shape == (2, 3)

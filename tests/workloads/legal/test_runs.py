@@ -28,7 +28,6 @@ def newest(folder, kind):
 @pytest.mark.usefixtures("quick", "learned")
 def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut, monkeypatch):
     monkeypatch.setattr("lib.report.figure.save", lambda figure, path: path)
-    monkeypatch.setattr("workloads.legal.figures.save", lambda figure, path: path)
     cut(None)
     assert launch.train(config(tmp_path, "whole")).reason == "completed"
     cut(3)

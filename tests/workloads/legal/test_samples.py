@@ -1,10 +1,18 @@
-"""Inputs of the encoder, and the padding of their batches."""
+"""Inputs of the encoder, the padding of their batches, and the judgments that are made up."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from lib.errors import BadInput
 from lib.training.order import buckets
+from tests.workloads.legal.conftest import load
+from workloads.legal.counting.features import POSITIONS
+from workloads.legal.generated import ROLES, judgments
 from workloads.legal.samples import input_of, padding
+from workloads.legal.settings import POSITIONS as PLANNED
+from workloads.legal.settings import Generator
 
 CLS, SEP = 1, 2
 
@@ -20,3 +28,28 @@ def test_buckets_of_fifty_batches_leave_under_a_tenth_of_padding():
     assert padding(np.array([2, 4, 3, 3, 6]), 2) == pytest.approx(1 - 18 / 20) and padding(np.full(8, 5), 3) == 0
     lengths = np.clip(np.random.default_rng(0).lognormal(3.37, 0.65, 6000), 3, 256).astype(int)
     assert padding(lengths[buckets(lengths, 0, 0, 32, 50)], 32) < 0.1 < padding(lengths, 32)
+
+
+def test_generated_judgments_are_the_same_every_time_with_runs_of_all_roles_that_words_alone_do_not_say():
+    few, many = (list(judgments(Generator(documents=number))) for number in (10, 30))
+    assert few == many[:10] and len({name for name, *_ in many}) == 30
+    roles = [roles for *_, roles in many]
+    assert {role for own in roles for role in own} == {*ROLES}
+    assert all(own[0] == "Facts" and own[-1] == "Ruling by Present Court" for own in roles)
+    changes = sum(one != other for own in roles for one, other in pairwise(own))
+    assert changes < 0.4 * sum(map(len, roles))
+    seen = {}
+    for _, _, sentences, own in many:
+        for sentence, role in zip(sentences, own, strict=True):
+            seen.setdefault(sentence.split()[0], set()).add(role)
+    assert max(map(len, seen.values())) >= 4
+
+
+def test_roles_are_named_or_bounded_and_contradictions_are_refused(tmp_path):
+    assert PLANNED == POSITIONS, "a plan knows how many numbers a place has"
+    assert load(tmp_path, {"workload.classes": "[b, a]"}).settings.names == ("b", "a")
+    assert load(tmp_path, {"workload.classes": "9"}).settings.outputs == 9
+    with pytest.raises(BadInput, match="at least two roles, and none twice"):
+        load(tmp_path, {"workload.classes": "[a, b, a]"})
+    with pytest.raises(BadInput, match="the 3 folds are numbered 0 to 2"):
+        load(tmp_path, {"workload.split.fold": "3"})

@@ -10,20 +10,12 @@ from workloads.legal.tokens import Tokens
 TEXTS = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
 
 
-def test_words_that_come_often_are_one_piece_and_no_number_is_beyond_the_size():
-    values = tokens.trained(TEXTS, 120)
-    made = Tokens(values)
-    assert [len(found) for found in made.numbers(["The appeal", "dismissed"])] == [2, 1]
-
-
-def test_an_alphabet_of_thousands_leaves_room_for_words():
+def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
     texts = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
     made = Tokens(tokens.trained([*texts, *TEXTS], 200))
     assert len(made.numbers(["appeal"])[0]) < 6
-
-
-def test_a_text_that_names_a_special_token_is_a_text():
     values = tokens.trained(TEXTS, 120)
+    assert [len(own) for own in Tokens(values).numbers(["The appeal", "dismissed"])] == [2, 1]
     assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(values).numbers(["[SEP] [CLS] [PAD]"])[0]}
 
 

@@ -43,18 +43,6 @@ def test_what_lacks_a_tag_is_not_valid_and_says_what_it_can(vqa):
         assert not found.is_valid and found.text == answer
 
 
-def test_several_beams_find_what_is_at_least_as_likely_as_one(made):
-    _, model, batch = made
-    with torch.no_grad():
-        encoded, mask = model.encode(batch)
-        likely = []
-        for beams in (1, 4):
-            written = decoding.search(model, encoded, mask, beams, 3)
-            scores = model.decode(encoded, mask, written).log_softmax(-1).gather(-1, written[..., None])[..., 0]
-            likely.append(scores.sum(1))
-    assert (likely[1] >= likely[0] - 1e-4).all()
-
-
 def test_answers_are_the_same_in_batches_of_any_size_with_the_loss_of_all_tokens(made):
     _, model, batch = made
     with torch.no_grad():
@@ -123,15 +111,3 @@ def test_candidates_are_different_answers_with_their_probabilities(made):
     for own in found:
         assert 1 <= len(own) <= 3 and len({one.text for one in own}) == len(own)
         assert all(0 < share <= 1 for share in own.values())
-
-
-def test_the_probability_is_that_of_the_answer_up_to_its_end(made):
-    task, model, batch = made
-    own = task.writer
-    written = [[own.answer, 5, own.answer_end, own.reasoning, 9]] * 7
-    with torch.no_grad():
-        encoded, mask = model.encode(batch)
-        found = decoding.shares(model, encoded, mask, written, own)
-        target = torch.tensor(written)
-        scores = model.decode(encoded, mask, target).softmax(-1).gather(-1, target[..., None])[..., 0]
-    assert found == pytest.approx(scores[:, :3].prod(1).tolist(), rel=1e-4)

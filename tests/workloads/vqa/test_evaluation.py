@@ -5,10 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.workloads.vqa.files import record
-from workloads.vqa import evaluation, showing
+from workloads.vqa import evaluation
 from workloads.vqa.rules import BY_TYPE, Rules
 
 TRAIN = [record(n, kind="COLOR", answer="red" if n % 3 else "blue") for n in range(12)]
@@ -58,14 +57,6 @@ def test_the_gain_is_over_the_strongest_rule_and_paired_by_picture(tmp_path):
     assert evaluation.baseline(TEST, rules)["exact"] == 0.5
 
 
-def test_the_strongest_rule_is_that_with_most_right_answers_to_these_records():
-    train = [record(n, question="a?", answer="x", kind="K") for n in range(5)]
-    train += [record(n, question="b?", answer="y", kind="K") for n in range(4)]
-    test = [record(n, question="b?", answer="y", kind="K") for n in range(4)]
-    name, ruled = evaluation.strongest(test, Rules(train))
-    assert ruled[name][:, 0].mean() == 1 and ruled[BY_TYPE][:, 0].mean() == 0
-
-
 def test_the_report_has_a_row_a_rule_and_the_files_say_each_answer(tmp_path):
     predicted, valid = ["wrong", *RIGHT[1:]], [False, *[True] * 59]
     text = evaluation.report(TEST, predicted, valid, Rules(TRAIN), tmp_path)
@@ -79,16 +70,3 @@ def test_the_report_has_a_row_a_rule_and_the_files_say_each_answer(tmp_path):
         answers = list(csv.DictReader(file))
     assert len(answers) == 60 and answers[0]["answer"] == "wrong" and answers[0]["valid"] == "0"
     assert answers[59]["right"] == "màu xanh" and answers[59]["question"] == "what color is thing 2?"
-
-
-def test_samples_are_drawn_with_their_texts_and_where_a_network_looked(tmp_path):
-    picture = np.full((16, 16, 3), 200, np.uint8)
-    looked = np.zeros((4, 4))
-    looked[0, 0] = 0.3
-    texts = ("màu của $x$ là gì", "đỏ", "đen"), ("gì", "a", "a")
-    shown = [showing.Shown(picture, *one, looked) for one in texts]
-    with_attention = Image.open(showing.draw(shown, tmp_path / "deep" / "a.png"))
-    plain = Image.open(showing.draw([showing.Shown(picture, "màu gì", "đỏ")] * 2, tmp_path / "b.png"))
-    assert with_attention.width > 1.8 * plain.width
-    bright, grey = (np.asarray(one.convert("RGB"), int) for one in (with_attention, plain))
-    assert (bright[..., 0] - bright[..., 2] > 80).any() and not (np.ptp(grey, -1) > 80).any()

@@ -1,8 +1,4 @@
-"""Scenes cut into tiles once, one scene at a time, into the files of a store (see `tiles`).
-
-An interrupted run resumes with the scenes that are not done, and one whose files have changed since is cut again.
-Memory does not grow with the data, except for some hundred bytes a tile.
-"""
+"""Scenes cut into tiles once, one after another, into a store (see `tiles`); an interrupted cut is resumed."""
 
 import contextlib
 import hashlib
@@ -52,10 +48,7 @@ class Cutter:
         return self.finish()
 
     def add(self, scene: Scene, stamp: list[Any] | None = None) -> None:
-        """Cuts one scene unless it was cut before; notes a problem where it cannot be used.
-
-        `stamp` changes when one of the scene's files changes; by default their paths, sizes and times.
-        """
+        """Cuts a scene unless it was cut before, by its files' `stamp`; notes a problem where it is unusable."""
         try:
             stamp = stamp or stamp_of(scene.files)
             if not self.take(scene, stamp):
@@ -79,10 +72,7 @@ class Cutter:
         return self.finish()
 
     def finish(self, complete: bool = False) -> Store:
-        """Returns the store of all scenes added and prints what was left out. Raises BadInput past the limit.
-
-        `complete` notes for `finished` that there are no other scenes.
-        """
+        """Returns the store of all scenes added, noted as `complete` for `finished`. Raises BadInput past the limit."""
         check_limit("Scenes that cannot be used", self.problems, self.limit)
         if self.problems:
             print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
@@ -105,7 +95,7 @@ class Cutter:
 
     def _make(self, scene: Scene, stamp: list[Any]) -> dict[str, Any]:
         """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
-        file, size, step = _file_name(scene), self.cut.size, self.cut.step
+        file, size, step = _file_name(scene), self.cut.size, self.cut.stride or self.cut.size
         paths = [self.folder / f"{file}.{kind}.npy" for kind in ("image", "target")]
         bands = (len(self.source.bands), size, size)
         with (
@@ -163,10 +153,8 @@ class Cutter:
         image, target = opened.read(window)
         image, target = padded(image, self.cut.size), padded(target, self.cut.size, IGNORE)
         if self.cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
-            raise Unusable(
-                f"{opened.scene.images[0]} holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold. Set "
-                "workload.tiles.storage to float32."
-            )
+            above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
+            raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
         return np.ascontiguousarray(image, self.cut.storage), target
 
 

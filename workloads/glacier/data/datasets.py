@@ -90,10 +90,7 @@ class Data:
 
     @cached_property
     def root(self) -> Path:
-        """The folder of the scenes: the given one, or one of generated scenes for these settings.
-
-        A mounted input may have been found by its labels, below the folder that the configured pattern starts from.
-        """
+        """The folder of the given scenes, or above it the one that the pattern starts from; else of generated ones."""
         settings, inputs = self.settings, platform.detect().input_dir
         if self.source:
             above = [folder for folder in self.source.parents if inputs in folder.parents]
@@ -110,10 +107,7 @@ class Data:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
-        """Hashes the generator's settings, as another machine may round a pixel differently, or else the content.
-
-        What is given of a split counts by its content, and only where it is given.
-        """
+        """Hashes the generator's settings, else the content; and the split, a given one by its content."""
         split = {name: value for name, value in asdict(self.settings.split).items() if name != "names"}
         if self.settings.split.names or (not self.is_generated and any(self.store.parts)):
             fixed = folds.given(self.store, self.settings.split)

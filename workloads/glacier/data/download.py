@@ -29,10 +29,7 @@ _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMA
 
 
 def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
-    """Returns the tiles of all scenes in some archives; `folder` holds what is deleted at the end.
-
-    Raises BadInput where an archive cannot be fetched or read, or where too many scenes are unusable.
-    """
+    """Returns the tiles of all scenes in some archives; `folder` holds what is deleted at the end. Raises BadInput."""
     if earlier := cutter.finished():
         return earlier
     archives = [fetch(address, folder) for address in addresses]
@@ -102,10 +99,7 @@ def fetch(address: str, folder: Path) -> Path:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
-    """Yields (name, size, a function that opens it) of the images and masks, in the archive's order.
-
-    Raises BadInput where the archive is damaged, or holds a name that points outside of it.
-    """
+    """Yields name, size and a function that opens it of each image and mask. Raises BadInput for a damaged archive."""
     with _naming_damage(archive):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:

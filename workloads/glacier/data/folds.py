@@ -1,7 +1,4 @@
-"""Which tiles train, which validate and which test, so that no ground is on two sides.
-
-Groups (scenes, or squares of the map) go as a whole to one part, chosen so that every part has its share of each class.
-"""
+"""Parts of the tiles: whole groups (scenes, or squares of the map), no ground on two sides."""
 
 import re
 from collections import Counter, defaultdict
@@ -40,10 +37,7 @@ class Given(NamedTuple):
 
 
 def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
-    """Splits a store's tiles. Raises BadInput if a part would be empty or training would lack a class.
-
-    `split.names`, or folders called train, validation and test, go before the shares.
-    """
+    """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
     table = store.table
     needed = (split.test > 0) + (split.folds or 2)
     fixed = given(store, split)
@@ -122,10 +116,7 @@ def _joined(store: Store, fixed: Given, linked: Sequence[tuple[int, int]], neede
 
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.ndarray, list[str]]:
-    """Returns (groups) the part of each, and sentences; `wanted` (groups) are given parts, or _FREE.
-
-    Shares decide on what is not given: on groups without a part, or where there is none of these, on the training's.
-    """
+    """Returns (groups) the part of each, and sentences: `wanted` (groups) parts, or _FREE, where the shares decide."""
     part = np.where(wanted == _FREE, 0, wanted)
     free, notes, is_given = np.flatnonzero(wanted == _FREE), [], (wanted >= 0).any()
     is_test_dealt = split.test > 0 and not (wanted == 2).any()

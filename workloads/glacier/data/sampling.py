@@ -1,9 +1,4 @@
-"""What an epoch trains on: tiles drawn towards wanted shares of classes, or crops out of them.
-
-Crops lie anywhere, or around a pixel of a rare class, which whole tiles hardly show. Which tile a crop comes from
-follows from the weights of the order, and where it lies from the generator of its batch: functions of seed, epoch and
-index.
-"""
+"""What an epoch trains on: tiles towards wanted shares of classes, or crops; functions of seed, epoch and index."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,7 +11,6 @@ from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Sampling
 
 _DRAWN = 2_000  # crops by which the shares of classes are estimated
-_ROUNDS = 100  # of capping
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached.
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
@@ -26,8 +20,7 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     if not sampling.target_shares:
         return None
     weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares, sampling.most_often)
-    weight = capped(weight, sampling.most_often)
-    return None if np.allclose(weight, 1) else weight
+    return None if np.allclose(weight, 1) else weight / weight.mean()
 
 
 def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
@@ -64,22 +57,6 @@ def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
     return best
 
 
-def capped(weight: np.ndarray, most: float) -> np.ndarray:
-    """Returns (tiles) weights of mean 1, none above `most`: what is cut off goes to the others in proportion."""
-    weight = weight / weight.mean()
-    for _ in range(_ROUNDS):
-        over = weight > most * (1 + 1e-9)
-        if not over.any():
-            break
-        fixed = weight >= most
-        weight = np.where(fixed, most, weight)
-        free = weight[~fixed].sum()
-        if not free:
-            break
-        weight[~fixed] *= (len(weight) - most * fixed.sum()) / free
-    return weight / weight.mean()
-
-
 def reached(counts: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Returns (classes) shares of the valid pixels, drawn with these (tiles) weights; None is an even draw."""
     drawn = counts if weight is None else counts * weight[:, None]
@@ -98,10 +75,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int) -> "Draws":
-        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere; `centred` are shares by class.
-
-        `size` is that of a crop's side in pixels.
-        """
+        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere, `centred` shares by class."""
         around = [(tile, k) for k in sorted(centred) for tile in np.flatnonzero(counts[:, k])]
         tiles = np.array([*range(len(counts)), *(tile for tile, _ in around)])
         classes = np.array([ANYWHERE] * len(counts) + [k for _, k in around])

@@ -37,11 +37,7 @@ _SPECTRA = {
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:
-    """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif.
-
-    Those that are there and whole, by a record img001.json, stay. A class that `source` does not name is drawn as its
-    first one. Raises BadInput where it names a band or a class that is not drawn.
-    """
+    """Writes Band1/img001.tif ... and label/img001.tif where they are not whole. Raises BadInput for other names."""
     for kind, key, names, drawn in (
         ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES),
     ):  # fmt: skip
@@ -110,10 +106,7 @@ def _blurred(field: np.ndarray, pixels: float) -> np.ndarray:
 
 
 def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris.
-
-    Ice gathers high up and flows down hollows; its lower end is covered by debris; lakes stand on and before it.
-    """
+    """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris."""
     size = height.shape[0]
     hollow = _blurred(height, size / 24) - height
     hollow /= hollow.std()

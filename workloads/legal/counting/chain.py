@@ -28,10 +28,8 @@ class Ordered:
         self.active = (lengths[:, None] > steps).sum(0)  # (steps) documents that have this step
         self.start = np.concatenate([[0], np.cumsum(self.active)])
         self.rows = np.concatenate([begin[:count] + step for step, count in zip(steps, self.active, strict=True)])
-        self.before = np.concatenate(
-            [np.arange(self.start[t], self.start[t] + count) for t, count in enumerate(self.active[1:])]
-            or [np.zeros(0, np.int64)]
-        )  # the place of the sentence before, of all but the first ones
+        going_on = [np.arange(self.start[t], self.start[t] + count) for t, count in enumerate(self.active[1:])]
+        self.before = np.concatenate([np.zeros(0, np.int64), *going_on])  # of all but the first ones
         self.after = np.arange(self.active[0], len(self.rows))
 
     def step(self, number: int) -> slice:
@@ -73,9 +71,9 @@ class Chain:
             return scores
         order = Ordered(lengths)
         emission = _with_one(scores) @ self.scale
-        found = np.empty_like(emission)
-        found[order.rows] = forward_backward(emission[order.rows], self.transition, order)[1]
-        return np.log(found + _LEAST)
+        marginals = np.empty_like(emission)
+        marginals[order.rows] = forward_backward(emission[order.rows], self.transition, order)[1]
+        return np.log(marginals + _LEAST)
 
     @classmethod
     def fit(cls, scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> "Chain":
@@ -96,10 +94,9 @@ class Chain:
             slope = np.concatenate([(inputs.T @ (marginal - wanted)).ravel(), (expected - followed).ravel()])
             return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers
 
-        found = minimize(
-            loss, np.zeros(cut + classes**2), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}
-        ).x.astype(np.float32).astype(np.float64)  # fmt: skip
-        return cls(found[:cut].reshape(-1, classes), found[cut:].reshape(classes, classes))
+        best = minimize(loss, np.zeros(cut + classes**2), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+        best = best.astype(np.float32).astype(np.float64)
+        return cls(best[:cut].reshape(-1, classes), best[cut:].reshape(classes, classes))
 
 
 def _with_one(scores: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
 """The strongest model that counting alone gives: words, their context, the run of the roles, multiplied and shifted."""
 
 import base64
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -15,20 +16,82 @@ from lib.training.splits import stratify
 from workloads.legal import judging
 from workloads.legal.counting.chain import Chain
 from workloads.legal.counting.features import Vocabulary
-from workloads.legal.counting.linear import Fitting, Linear, centred, log_softmax
 from workloads.legal.documents import Document
 
 INNER = 5  # parts of the training documents, each scored by a model of the four others
-# Chosen on inner splits of the sample corpus: C of the two regressions, exponents of the product. After 25 steps the
-# first has its best macro F1, after 30 the second; with 60 both differ by less than 0.01.
-SENTENCE = Fitting(strength=3.0, steps=30)
-CONTEXT = Fitting(strength=2.0, steps=45)
-CHAIN_WEIGHT, CONTEXT_WEIGHT = 0.5, 0.75
+CHAIN_WEIGHT, CONTEXT_WEIGHT = 0.5, 0.75  # exponents of the product, chosen on inner splits of the sample corpus
 _GRID = np.arange(-1.5, 2.01, 0.25)  # of the offset of a class
 _SMALLER = 0.001  # macro F1 that an offset of 1 must bring
 _MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
 _MOST_BYTES = 3_400_000  # of the weights as JSON; in state.json 12 MiB are the limit for all that a task has learned
 _VERSION = 2
+_UNSEEN = 1.0  # examples that a class without any counts as
+
+
+class Fitting(NamedTuple):
+    """How a regression is fitted: scikit-learn's C and class weight, and the steps of L-BFGS, mostly before its end."""
+
+    strength: float
+    steps: int
+    class_weight: str | None = "balanced"
+
+
+# C by inner splits of the sample corpus. After 25 steps the first has its best macro F1, after 30 the second; with 60
+# both differ by less than 0.01.
+SENTENCE = Fitting(strength=3.0, steps=30)
+CONTEXT = Fitting(strength=2.0, steps=45)
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    """(..., classes) -> logarithms of probabilities."""
+    shifted = scores - scores.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def centred(scores: np.ndarray) -> np.ndarray:
+    return scores - scores.mean(-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Logistic regression: weights (numbers, classes) and biases (classes) in float32, centred over the classes."""
+
+    weights: np.ndarray
+    bias: np.ndarray
+
+    def scores(self, matrix: sparse.csr_matrix) -> np.ndarray:
+        """Returns (rows, classes) in float64."""
+        return np.asarray(matrix @ self.weights, np.float64) + self.bias
+
+    @classmethod
+    def mean(cls, models: Sequence["Linear"]) -> "Linear":
+        """Returns the one model with the mean of all models' scores, rounded to float16, in which it is kept."""
+        weights = np.mean([model.weights for model in models], 0, dtype=np.float64)
+        bias = np.mean([model.bias for model in models], 0, dtype=np.float64)
+        return cls(*(values.astype(np.float16).astype(np.float32) for values in (weights, bias)))
+
+    @classmethod
+    def fit(cls, matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: Fitting) -> "Linear":
+        """Fits to (rows) class numbers. A class without examples gets its bias alone, as rare as one would be."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression  # a second that not every process needs
+
+        present, counts = np.unique(truth, return_counts=True)
+        weights = np.zeros((matrix.shape[1], classes))
+        bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
+        if len(present) < 2 or not matrix.shape[1]:
+            bias[present] = np.log(counts / (len(truth) + classes))
+            return cls(weights.astype(np.float32), centred(bias).astype(np.float32))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LogisticRegression(C=options.strength, class_weight=options.class_weight, max_iter=options.steps)
+            model.fit(matrix, truth)
+        rows, intercept = model.coef_, model.intercept_
+        if len(model.classes_) == 2:  # of which it has the second's alone
+            rows, intercept = (np.concatenate([-half, half]) for half in (rows / 2, intercept / 2))
+        level = np.log(np.exp(intercept - intercept.max()).sum()) + intercept.max()
+        weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], intercept - level
+        return cls(weights.astype(np.float32), centred(bias).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -50,18 +113,36 @@ class Stack:
 
     @classmethod
     def fit(
-        cls,
-        documents: Sequence[Document],
-        classes: Sequence[str],
-        seed: int = 0,
-        most_sentences: int = _MOST_SENTENCES,
+        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, most_sentences: int = _MOST_SENTENCES
     ) -> "Stack":
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
         Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
         """
-        chosen = _some(_checked(documents, classes), seed, most_sentences)
-        return _Fit(chosen, tuple(classes), seed).stack()
+        if len(documents) < 2:
+            raise BadInput(
+                f"Counts are fitted to two documents or more, and there are {len(documents)}. Give more documents, or "
+                "mark where one ends: by a blank line in a .txt file, by a column `document` in a .csv file."
+            )
+        ordered = sorted(documents, key=lambda document: document.name)
+        order = np.random.default_rng(seed).permutation(len(ordered))
+        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= most_sentences).sum()))
+        documents = [ordered[place] for place in sorted(order[:count])]
+        number = {role: place for place, role in enumerate(classes)}
+        truth = np.array([number[role] for document in documents for role in document.roles])
+        lengths = np.array([len(document) for document in documents])
+        part = np.repeat(inner_parts(documents, seed), lengths)  # (sentences)
+        vocabulary = Vocabulary.of(documents, _MOST_BYTES // (9 * len(classes) + 8))
+        own = vocabulary.own(documents)
+        alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
+        chained = _chained(own, held, truth, part, lengths)
+        matrix = vocabulary.in_context(documents, own)
+        context, around = _cross_fitted(matrix, truth, part, len(classes), CONTEXT)
+        scores = product(chained, log_softmax(around))
+        each = np.split(scores, np.cumsum(lengths)[:-1])
+        held_out = {document.name: rows for document, rows in zip(documents, each, strict=True)}
+        models = Linear.mean(alone), Linear.mean(context), Chain.fit(held, truth, lengths)
+        return cls(tuple(classes), vocabulary, *models, best_offsets(scores, truth), held_out)
 
     def parts(self, document: Document) -> dict[str, np.ndarray]:
         """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
@@ -72,30 +153,20 @@ class Stack:
         return {"sentence": log_softmax(alone), "context": log_softmax(context), "crf": chained}
 
     def scores(self, document: Document) -> np.ndarray:
-        """Returns (sentences, classes) scores; the softmax of them are probabilities.
-
-        `offsets` are not in them: add those for the best macro F1, leave them for the best accuracy.
-        """
+        """Returns (sentences, classes) scores, whose softmax are probabilities, without the offsets for macro F1."""
         parts = self.parts(document)
         return product(parts["crf"], parts["context"])
 
     def as_json(self) -> dict[str, Any]:
         """Returns the model for `from_json`, without `held_out`. What is read again gives the very same scores."""
-        linear = {
-            name: {"weights": packed(model.weights, "<f2"), "bias": model.bias.tolist()}
-            for name, model in (("sentence", self.sentence), ("context", self.context))
-        }
         return {
-            "version": _VERSION,
-            "classes": [*self.classes],
-            "terms": [*self.vocabulary.terms],
-            "frequency": packed(self.vocabulary.frequency, "<i4"),
-            "sentences": self.vocabulary.sentences,
-            **linear,
-            "scale": self.chain.scale.tolist(),
-            "transition": self.chain.transition.tolist(),
+            "version": _VERSION, "classes": [*self.classes], "terms": [*self.vocabulary.terms],
+            "frequency": packed(self.vocabulary.frequency, "<i4"), "sentences": self.vocabulary.sentences,
+            **{name: {"weights": packed(model.weights, "<f2"), "bias": model.bias.tolist()}
+               for name, model in (("sentence", self.sentence), ("context", self.context))},
+            "scale": self.chain.scale.tolist(), "transition": self.chain.transition.tolist(),
             "offsets": self.offsets.tolist(),
-        }
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Stack":
@@ -103,18 +174,18 @@ class Stack:
         try:
             if values["version"] != _VERSION:
                 raise ValueError(f"its version is {values['version']}, and {_VERSION} is read")
-            classes = tuple(values["classes"])
-            terms, count = tuple(map(str, values["terms"])), len(classes)
+            classes, terms = tuple(values["classes"]), tuple(map(str, values["terms"]))
+            count = len(classes)
             frequency = unpacked(values["frequency"], "<i4", [len(terms)])
             vocabulary = Vocabulary(terms, frequency, int(values["sentences"]))
-            return cls(
-                classes,
-                vocabulary,
-                _linear(values["sentence"], len(terms), count),
-                _linear(values["context"], vocabulary.width, count),
-                Chain(_numbers(values["scale"], (count + 1, count)), _numbers(values["transition"], (count, count))),
-                _numbers(values["offsets"], (count,)),
-            )
+            linear = []
+            for name, width in (("sentence", len(terms)), ("context", vocabulary.width)):
+                weights = unpacked(values[name]["weights"], "<f2", [width, count]).astype(np.float32)
+                linear.append(Linear(weights, _numbers(values[name]["bias"], (count,)).astype(np.float32)))
+            chain = Chain(
+                _numbers(values["scale"], (count + 1, count)), _numbers(values["transition"], (count, count))
+            )  # fmt: skip
+            return cls(classes, vocabulary, *linear, chain, _numbers(values["offsets"], (count,)))
         except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
             raise BadInput(
                 f"The counts of this checkpoint cannot be read ({error}). Start the run under another run.name, or "
@@ -128,87 +199,54 @@ def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
 
 
 def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Returns (classes) offsets that, added to (sentences, classes) scores, give the best macro F1, class by class.
-
-    The scores must come from models that did not see these sentences' documents.
-    """
+    """Returns (classes) offsets of held-out (sentences, classes) scores with the best macro F1, class by class."""
     classes = scores.shape[1]
     offsets = np.zeros(classes)
-    for _ in range(2):
-        for k in range(classes):
-            values = []
-            for value in _GRID:
-                shifted = scores + offsets
-                shifted[:, k] = scores[:, k] + value
-                counts = judging.confusions([truth], [shifted.argmax(1)], classes)[0]
-                values.append(judging.scores(counts)[0] - _SMALLER * abs(value))
-            offsets[k] = _GRID[int(np.argmax(values))]
+    for k in [*range(classes)] * 2:
+        values = []
+        for value in _GRID:
+            shifted = scores + offsets
+            shifted[:, k] = scores[:, k] + value
+            counts = judging.confusions([truth], [shifted.argmax(1)], classes)[0]
+            values.append(judging.scores(counts)[0] - _SMALLER * abs(value))
+        offsets[k] = _GRID[int(np.argmax(values))]
     return offsets
 
 
-class _Fit:
-    """One fit: the numbers of every sentence are made once, and every model takes the rows of its documents."""
+def _cross_fitted(
+    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: Fitting
+) -> tuple[list[Linear], np.ndarray]:
+    """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
+    models, scores = [], np.zeros((len(truth), classes))
+    for number in range(part.max() + 1):
+        here = part == number
+        models.append(Linear.fit(matrix[~here], truth[~here], classes, options))
+        scores[here] = models[-1].scores(matrix[here])
+    return models, scores
 
-    def __init__(self, documents: Sequence[Document], classes: tuple[str, ...], seed: int):
-        self.documents, self.classes = documents, classes
-        number = {role: place for place, role in enumerate(classes)}
-        self.truth = np.array([number[role] for document in documents for role in document.roles])
-        self.lengths = np.array([len(document) for document in documents])
-        part = inner_parts(documents, seed)
-        self.part = np.repeat(part, self.lengths)  # (sentences)
-        self.parts = int(part.max()) + 1
-        self.vocabulary = Vocabulary.of(documents, _most_terms(len(classes)))
-        self.own = self.vocabulary.own(documents)
 
-    def stack(self) -> Stack:
-        alone, held = [], np.zeros((len(self.truth), len(self.classes)))  # by models without the sentence's document
-        for part in range(self.parts):
-            alone.append(self._model(self.own, self.part != part, SENTENCE))
-            here = self.part == part
-            held[here] = alone[-1].scores(self.own[here])
-        chained = self._chained(held)
-        chain = Chain.fit(held, self.truth, self.lengths)
-        matrix = self.vocabulary.in_context(self.documents, self.own)
-        context, around = [], np.zeros_like(held)
-        for part in range(self.parts):
-            context.append(self._model(matrix, self.part != part, CONTEXT))
-            here = self.part == part
-            around[here] = context[-1].scores(matrix[here])
-        scores = product(chained, log_softmax(around))
-        ends = np.cumsum(self.lengths)
-        held_out = {
-            document.name: scores[end - len(document) : end] for document, end in zip(self.documents, ends, strict=True)
-        }
-        offsets = best_offsets(scores, self.truth)
-        return Stack(self.classes, self.vocabulary, Linear.mean(alone), Linear.mean(context), chain, offsets, held_out)
+def _chained(
+    own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
 
-    def _model(self, matrix: sparse.csr_matrix, chosen: np.ndarray, options: Fitting) -> Linear:
-        return Linear.fit(matrix[chosen], self.truth[chosen], len(self.classes), options)
-
-    def _chained(self, held: np.ndarray) -> np.ndarray:
-        """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
-
-        The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
-        """
-        if self.parts < 3:  # there is no third part to fit on
-            return log_softmax(held)
-        without = {part: np.zeros_like(held) for part in range(self.parts)}
-        for first, second in combinations(range(self.parts), 2):
-            model = self._model(self.own, (self.part != first) & (self.part != second), SENTENCE)
-            for scored, left_out in ((first, second), (second, first)):
-                here = self.part == scored
-                without[left_out][here] = model.scores(self.own[here])
-        chained = np.empty_like(held)
-        for part, scores in without.items():
-            here, others = self.part == part, self.part != part
-            chain = Chain.fit(scores[others], self.truth[others], self._lengths(others))
-            chained[here] = chain.log_marginals(held[here], self._lengths(here))
-        return chained
-
-    def _lengths(self, chosen: np.ndarray) -> np.ndarray:
-        """Returns the lengths of the documents whose sentences are chosen."""
-        ends = np.cumsum(self.lengths)
-        return self.lengths[chosen[ends - 1]]
+    The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
+    """
+    parts, ends = range(part.max() + 1), np.cumsum(lengths)
+    if len(parts) < 3:  # there is no third part to fit on
+        return log_softmax(held)
+    without = {number: np.zeros_like(held) for number in parts}
+    for first, second in combinations(parts, 2):
+        rest = (part != first) & (part != second)
+        model = Linear.fit(own[rest], truth[rest], held.shape[1], SENTENCE)
+        for scored, left_out in ((first, second), (second, first)):
+            without[left_out][part == scored] = model.scores(own[part == scored])
+    chained = np.empty_like(held)
+    for number, scores in without.items():
+        here, others = part == number, part != number
+        chain = Chain.fit(scores[others], truth[others], lengths[others[ends - 1]])
+        chained[here] = chain.log_marginals(held[here], lengths[here[ends - 1]])
+    return chained
 
 
 def inner_parts(documents: Sequence[Document], seed: int) -> np.ndarray:
@@ -217,29 +255,6 @@ def inner_parts(documents: Sequence[Document], seed: int) -> np.ndarray:
     shares = np.array([[document.category == category for category in categories] for document in documents], float)
     count = min(INNER, len(documents))
     return np.unique(stratify(shares, [1 / count] * count, seed), return_inverse=True)[1]
-
-
-def _checked(documents: Sequence[Document], classes: Sequence[str]) -> list[Document]:
-    """Returns the documents by name. Raises BadInput for what nothing can be fitted to."""
-    if len(documents) < 2:
-        raise BadInput(
-            f"Counts are fitted to two documents or more, and there are {len(documents)}. Give more documents, or mark "
-            "where one ends: by a blank line in a .txt file, by a column `document` in a .csv file."
-        )
-    return sorted(documents, key=lambda document: document.name)
-
-
-def _some(documents: list[Document], seed: int, most_sentences: int) -> list[Document]:
-    """Returns as many of the documents, drawn at random, as have together no more sentences; two at least."""
-    order = np.random.default_rng(seed).permutation(len(documents))
-    total = np.cumsum([len(documents[place]) for place in order])
-    count = max(2, int((total <= most_sentences).sum()))
-    return [documents[place] for place in sorted(order[:count])]
-
-
-def _most_terms(classes: int) -> int:
-    """Returns how many terms keep the weights of two models below `_MOST_BYTES`."""
-    return _MOST_BYTES // (9 * classes + 8)
 
 
 def packed(values: np.ndarray, kind: str) -> str:
@@ -254,13 +269,8 @@ def unpacked(text: str, kind: str, shape: Sequence[int]) -> np.ndarray:
     return np.frombuffer(content, kind).reshape(shape)
 
 
-def _linear(values: Mapping[str, Any], width: int, classes: int) -> Linear:
-    weights = unpacked(values["weights"], "<f2", [width, classes]).astype(np.float32)
-    return Linear(weights, _numbers(values["bias"], (classes,)).astype(np.float32))
-
-
 def _numbers(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    found = np.array(values, np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise ValueError(f"numbers of {found.shape} are not {shape} finite ones")
-    return found
+    numbers = np.array(values, np.float64)
+    if numbers.shape != shape or not np.isfinite(numbers).all():
+        raise ValueError(f"numbers of {numbers.shape} are not {shape} finite ones")
+    return numbers

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
-from workloads.legal.counting.linear import Fitting, Linear, log_softmax
+
+from workloads.legal.counting.stack import Fitting, Linear, log_softmax
 
 QUICK = Fitting(strength=1.0, steps=200)
 
@@ -16,19 +17,14 @@ def examples(classes=(0, 1, 2), count=30, seed=0):
     return sparse.csr_matrix(numbers.astype(np.float32)), truth
 
 
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_probabilities_are_scikit_learns(class_weight):
-    matrix, truth = examples()
+@pytest.mark.parametrize(
+    ("classes", "class_weight"), [((0, 1, 2), None), ((0, 1, 2), "balanced"), ((0, 1), "balanced")]
+)
+def test_probabilities_are_scikit_learns(classes, class_weight):
+    matrix, truth = examples(classes)
     truth[:9] = 0  # of unequal classes
-    found = Linear.fit(matrix, truth, 3, Fitting(1.0, 200, class_weight)).scores(matrix)
+    found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200, class_weight)).scores(matrix)
     wanted = LogisticRegression(C=1.0, max_iter=200, class_weight=class_weight).fit(matrix, truth).predict_proba(matrix)
-    assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
-
-
-def test_two_classes_have_scores_of_both():
-    matrix, truth = examples(classes=(0, 1))
-    wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
-    found = Linear.fit(matrix, truth, 2, QUICK).scores(matrix)
     assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
 
 
