@@ -103,7 +103,7 @@ def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_
         archive.unlink()
         if content:
             archive.write_bytes(content)
-            os.utime(archive, (1, 1))
+            os.utime(archive, (packed_at, packed_at))
         launch.train(toy())
         assert archive.read_bytes() == good
     before = archive.stat().st_mtime_ns
