@@ -178,11 +178,11 @@ def check_round_trip(run: Run, state: State) -> Finding:
     return Finding("save and resume", f"{amount(size)} {times}: the same bit for bit")
 
 
-def differences(one: Groups, other: Groups) -> list[str]:
+def differences(saved: Groups, restored: Groups) -> list[str]:
     """Lists the tensors that are not in both, or differ in shape, dtype or any bit."""
     first, second = (
         {f"{group}/{key}": value.detach().cpu() for group, named in groups.items() for key, value in named.items()}
-        for groups in (one, other)
+        for groups in (saved, restored)
     )
     different = first.keys() ^ second.keys()
     for name in first.keys() & second.keys():

@@ -74,10 +74,6 @@ def over_ranks(
 
     `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
     buffers from before this step. Gradients have the shapes of `parameters`; if `sharded`, they are summed already.
-
-    Batch statistics, each of shape (channels,), become those of one process after the slots of all ranks in turn: a
-    rank's update is r -> D r + u, where D is the decay over its micro-batches; one after another they are D^n r + the
-    sum over the ranks i of D^(n - 1 - i) u_i.
     """
     if ranks.world() == 1:
         return
@@ -89,6 +85,8 @@ def over_ranks(
                 parameter.grad = torch.full_like(parameter, -0.0)
         summed += [parameter.grad for parameter in parameters if parameter.grad is not None]
     add_up(summed)
+    # Batch statistics, each of shape (channels,): a rank's update is r -> D r + u, where D is the decay over its
+    # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
     summed, after = [], []
     for module, old in zip(with_buffers, buffers, strict=True):
         if not _has_statistics(module):

@@ -50,7 +50,7 @@ def table(sections: Sections) -> str:
 
 def as_json(sections: Sections) -> str:
     """Returns {"verdict": the worst one, "checks": [{"section", "name", "value", "verdict", "advice"}, ...]}."""
-    rows = [{"section": title.lower(), **asdict(one)} for title, findings in sections.items() for one in findings]
+    rows = [{"section": title.lower(), **asdict(f)} for title, findings in sections.items() for f in findings]
     worst = max((finding.verdict for finding in _all(sections)), key=("ok", "warning", "bad").index)
     return json.dumps({"verdict": worst, "checks": rows}, indent=1)
 

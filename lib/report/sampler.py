@@ -52,7 +52,6 @@ class Sampler:
         self._probe = probe or new_probe()
         self._ended = threading.Event()
         self._wait = wait or self._ended.wait
-        self._lock = threading.Lock()
         self._samples: list[Sample] = []  # since the last row
         self._last: list[Sample] = []
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -73,8 +72,7 @@ class Sampler:
     def sample(self) -> None:
         """Takes one reading."""
         sample = self._probe()
-        with self._lock:
-            self._samples.append(sample)
+        self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
 
     def row(self) -> dict[str, float]:
         """Returns the mean use of the GPU, and the highest memory of GPU and RAM, since the last row.
@@ -84,8 +82,7 @@ class Sampler:
         with self._guard:
             if not (self._samples or self._last):
                 self.sample()  # the first row may come before the first second has passed
-        with self._lock:
-            samples, self._samples = self._samples or self._last, []
+        samples, self._samples = self._samples or self._last, []
         self._last = samples[-1:]
         columns: dict[str, list[float]] = {}
         for name, value in (item for sample in samples for item in sample.items()):

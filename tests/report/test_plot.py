@@ -123,19 +123,3 @@ def test_names_and_numbers_of_many_classes_do_not_cover_each_other(confusion, cl
     assert all(tick.get_rotation() == 40 and tick.get_ha() == "right" for tick in ticks)
     between = ticks[1].get_window_extent().x1 - ticks[0].get_window_extent().x1
     assert between > 1.2 * ticks[0].get_fontsize(), "lines of text that lean stand further apart than they are high"
-
-
-def test_a_figure_is_written_whole_or_not_at_all(tmp_path):
-    made, axes = figure.grid(2, 3, 1.0)
-    assert axes.shape == (2, 3)
-    path = figure.save(made, tmp_path / "plots" / "a.png")
-    before = path.read_bytes()
-
-    def fail(file, **options):
-        file.write_bytes(b"half")
-        raise OSError("no room")
-
-    made.savefig = fail
-    with pytest.raises(OSError, match="no room"):
-        figure.save(made, path)
-    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["a.png"]
