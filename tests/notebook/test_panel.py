@@ -15,7 +15,6 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.notebook import panel, widgets
-from lib.planner.file import write
 from lib.planner.html import of_plan
 from lib.planner.log import Alive, Layer
 from lib.planner.process import Cancelled
@@ -340,8 +339,8 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
 @pytest.mark.parametrize(
     "content, reason",
     [
-        ("{half", "it is not a plan as the memory panel writes it"),
-        ("[1]", "it is not a plan as the memory panel writes it"),
+        ("{half", "it is no JSON"),
+        ("[1]", "it is [1] instead of an object"),
         ('{"training.micro_batch": 2.5}', "training.micro_batch"),
     ],
 )
@@ -360,14 +359,6 @@ def test_a_plan_with_a_key_that_is_not_there_is_ignored_and_the_person_s_own_mis
     assert "is ignored: override workload.root" in capsys.readouterr().out
     with pytest.raises(BadInput, match="workload.rots"):
         notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
-
-
-def test_a_plan_in_a_mounted_output_is_taken(planned, tmp_path, monkeypatch):
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
-    choice = panel.Choice(GRAPHMER, {"training.effective_batch": 32}, "t4")
-    write(tmp_path / "kaggle/input/notebooks/me/memory", "graphmer", choice.to_paste(choice.plan()))
-    assert notebook.configure("graphmer", ROOT, PARAMETERS).training.effective_batch == 32
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_same(shown, tmp_path):
