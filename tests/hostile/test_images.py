@@ -1,4 +1,4 @@
-"""Scenes that somebody else made: TIFF, VRT, PNG and NumPy files that lie about what they are or how large."""
+"""Scenes that somebody else made: TIFF, VRT and NumPy files that lie about what they are or how large."""
 
 import os
 import pickle
@@ -218,42 +218,6 @@ def test_a_mask_of_extreme_numbers_is_refused_by_its_name(nothing_outside, read_
     write_bands(nothing_outside.folder, "img001", image, classes)
     write_tiff(nothing_outside.folder / "label" / "img001.tif", np.full((64, 64), -(2**63), np.int64))
     assert "label/img001.tif holds the value -9.22337e+18" in read_all(TWO)
-
-
-# --- PNG --------------------------------------------------------------------------------------------------------------
-
-
-def chunk(name, content):
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-
-def png(height, width, data=None, interlaced=0):
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlaced))
-    rows = zlib.compress(bytes((width + 1) * height)) if data is None else data
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-PNGS = {
-    "cut off": lambda o: png(64, 64)[:60],
-    "of 40,000 x 40,000, interlaced": lambda o: png(40_000, 40_000, b"x", interlaced=1),
-    "of rows that unpack to more": lambda o: png(64, 64, bomb()),
-}
-BORNE = {"of rows that unpack to more"}
-
-
-@pytest.mark.parametrize("name", PNGS)
-def test_a_hostile_png_is_refused_by_its_name(nothing_outside, name):
-    path = nothing_outside.folder / "x.png"
-    path.write_bytes(PNGS[name](nothing_outside))
-
-    def read():
-        with readers.opened(Scene("x", "x", (path,), None), Source(bands=("grey",))) as opened:
-            opened.bands((0, 0, 32, 32))
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    text = nothing_outside.attempt(read, weighed=True)
-    assert "x.png" in text or name in BORNE, text
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _MOST_KIB
 
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
