@@ -112,9 +112,6 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-# --- saving -----------------------------------------------------------------------------------------------------------
-
-
 def save(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
     """Commits a checkpoint of tensors of any shape. Raises CheckpointNotSaved, and then changes no other one."""
     return write(folder, pack(step, tensors, to_json({**state, "step": step})))
@@ -201,9 +198,6 @@ def _sealed(body: Mapping[str, Any]) -> bytes:
     return to_json({**body, "sha256": digest}).encode()
 
 
-# --- loading ----------------------------------------------------------------------------------------------------------
-
-
 def verify(path: Path) -> Manifest:
     """Returns the manifest of a checkpoint after comparing every file. Raises DamagedCheckpoint or NewerFormat."""
     try:
@@ -270,10 +264,10 @@ def load(path: Path) -> Checkpoint:
 
 def load_model(path: Path) -> Checkpoint:
     """Does what `load` does. Raises DamagedCheckpoint where there is no model in it, too."""
-    found = load(path)
-    if "model" not in found.tensors:
+    saved = load(path)
+    if "model" not in saved.tensors:
         raise DamagedCheckpoint("it has no model.safetensors")
-    return found
+    return saved
 
 
 def load_newest(

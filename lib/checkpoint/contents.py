@@ -1,5 +1,6 @@
 """Validates the content of an untrusted checkpoint."""
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +62,7 @@ def check(checkpoint: Checkpoint) -> None:
     state = _parsed(checkpoint.state, _State)
     _expect(state.micro_batch > 0, "micro_batch in state.json is 0")
     for name, value in state.pending.items():
-        _expect(_is_sum(name, value), f"pending in state.json has {shown({name: value})}")
+        _expect(_is_pending(name, value), f"pending in state.json has {shown({name: value})}")
     _check_tensors(checkpoint.tensors)
 
 
@@ -81,45 +82,43 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
     """Raises DamagedCheckpoint where optimizer or average are not those of the model."""
     _expect("model" in groups, "it has no model.safetensors")
     shapes = {name: value.shape for name, value in groups["model"].items()}
-    for name, value in groups.get("ema", {}).items():
-        fits = value.shape == shapes.get(plain(name), value.shape)
-        _expect(fits, f"{shown(name)} of ema.safetensors has not the shape of its weight")
-    for key, value in groups.get("optimizer", {}).items():
-        kind, _, name = key.partition("/")
-        whole = shapes.get(plain(name), value.shape)  # of tied weights one name is in a model
-        is_state = name != "" and value.is_floating_point()
-        _expect(is_state, f"{shown(key)} of optimizer.safetensors is no state of an optimizer")
-        fits = tuple(value.shape) == (() if kind == "step" else tuple(whole))
-        _expect(fits, f"{shown(key)} of optimizer.safetensors has not the shape of its weight")
-        averaged = "ema" not in groups or name in groups["ema"]
-        _expect(averaged, f"{shown(name)} is in optimizer.safetensors and not in ema.safetensors")
+    for group in ("ema", "optimizer"):
+        for key, value in groups.get(group, {}).items():
+            kind, _, name = key.partition("/") if group == "optimizer" else ("", "", key)
+            shape = () if kind == "step" else shapes.get(plain(name), value.shape)  # of tied weights one name is there
+            _expect(value.shape == shape, f"{shown(key)} of {group}.safetensors has not the shape of its weight")
+            if group == "optimizer":
+                is_state = name != "" and value.is_floating_point()
+                _expect(is_state, f"{shown(key)} of optimizer.safetensors is no state of an optimizer")
+                averaged = name in groups.get("ema", {name: None})
+                _expect(averaged, f"{shown(name)} is in optimizer.safetensors and not in ema.safetensors")
 
 
-def _is_sum(name: str, value: Any) -> bool:
+def _is_pending(name: str, value: Any) -> bool:
     """Returns whether a value of `pending` is a number, or what its three other names hold ("rested": earlier runs)."""
-    if name == "order of terms":
-        return untrusted.fits(value, list[str])
-    if name == "rested":
-        return untrusted.fits(value, dict[str, Natural])
-    if name != "figures":
-        return untrusted.fits(value, float)
-    is_by_rank = untrusted.fits(value, list[dict[str, list]])
-    return is_by_rank and all(_is_total(facts) for figures in value for facts in figures.values())
+    match name:
+        case "order of terms":
+            return untrusted.fits(value, list[str])
+        case "rested":
+            return untrusted.fits(value, dict[str, Natural])
+        case "figures":  # of each rank, as [numbers that are added, a number or null, samples]
+            by_rank = untrusted.fits(value, list[dict[str, list]])
+            return by_rank and all(_is_total(total) for figures in value for total in figures.values())
+    return untrusted.fits(value, float)
 
 
-def _is_total(facts: list[Any]) -> bool:
-    """Returns whether it is [numbers that are added, a number or null, samples]; one that JSON lacks is text."""
-    if len(facts) != 3 or not untrusted.fits(facts[2], Natural) or facts[2] == 0:
+def _is_total(total: list[Any]) -> bool:
+    if len(total) != 3 or not untrusted.fits(total[2], Natural) or total[2] == 0:
         return False
-    numbers = [*facts[0], facts[1]] if isinstance(facts[0], list) else facts[:2]
+    numbers = [*total[0], total[1]] if isinstance(total[0], list) else total[:2]
     return all(untrusted.fits(number, float | None) or _is_text_of_number(number) for number in numbers)
 
 
 def _is_text_of_number(value: Any) -> bool:
-    try:
+    """Returns whether it is a number that JSON lacks, as text."""
+    with contextlib.suppress(ValueError):
         return isinstance(value, str) and len(value) < 30 and isinstance(float(value), float)
-    except ValueError:
-        return False
+    return False
 
 
 def _expect(fits: bool, sentence: str) -> None:

@@ -5,7 +5,7 @@ Checkpoints omit frozen weights: a hash stands for those of a published file, an
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -20,7 +20,6 @@ FOLDER = "frozen"
 _FLOATS = {
     str(kind).removeprefix("torch."): kind for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 }
-_SHOWN = 3  # names in a sentence
 
 
 def trained(model: nn.Module) -> dict[str, str]:
@@ -107,25 +106,21 @@ def put_back(model: nn.Module, saved: Checkpoint) -> None:
     weights.put_back(model, saved.tensors["model"], left_out)
     here = weights.of(model) if left_out else {}
     if wrong := [name for name, hashed in left_out.items() if name not in here or seal(here[name], hashed) != hashed]:
-        raise BadInput(_changed(wrong, saved))
+        files = saved.state.get("published", {})
+        published = [printable(name, most=100) for name, taken in files.items() if "config" in taken]
+        mend = (
+            "Mount the weights that model() loads; if it draws them, take the version of torch that the run began with "
+            f"(now {torch.__version__})"
+        )
+        if published:
+            mend = f"They were published as {', '.join(published)}: mount exactly these"
+        raise BadInput(
+            f"The frozen weights are not those of {printable(saved.path)}: of {len(left_out)} that it omits, "
+            f"{len(wrong)} have another hash now ({_listed(wrong)}). {mend}."
+        )
     with torch.no_grad():
         for name, hashed in left_out.items():
             here[name].copy_(here[name].to(_FLOATS.get(hashed.partition(" ")[0], here[name].dtype)))
-
-
-def _changed(wrong: list[str], saved: Checkpoint) -> str:
-    files = saved.state.get("published", {})
-    published = [printable(name, most=100) for name, taken in files.items() if "config" in taken]
-    source = (
-        "Mount, or download again, the weights that model() loads, in the version that the run began with. If it "
-        f"draws them, take the version of torch that the run began with (now {torch.__version__})"
-    )
-    if published:
-        source = f"They were published as {', '.join(published)}: mount exactly these"
-    return (
-        f"The frozen weights are not those of {printable(saved.path)}: of {len(saved.state['frozen'])} that it omits, "
-        f"{len(wrong)} have another hash now ({_listed(wrong)}). {source}."
-    )
 
 
 def _check_trained(model: nn.Module, saved: Checkpoint) -> None:
@@ -151,7 +146,5 @@ def _check_trained(model: nn.Module, saved: Checkpoint) -> None:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = ", ..." if len(names) > _SHOWN else ""
-    return ", ".join(printable(name, most=100) for name in names[:_SHOWN]) + more
+def _listed(names: list[str]) -> str:
+    return ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3)

@@ -30,8 +30,9 @@ class Retention:
         if parcel.size > self.available():
             checkpoint.tidy(self.folder / name)  # a failed save may have left its own
         if parcel.size > self.available() and name == "checkpoints":
-            kept = max(1, self.options.keep_last - 1)
-            self._drop_oldest(self._written(name), kept, lambda: parcel.size <= self.available(), check=True)
+            steps, keep = self._written(name), max(1, self.options.keep_last - 1)
+            if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
+                self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
         if parcel.size > (available := self.available()):
             raise CheckpointNotSaved(
                 f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}: it needs "
@@ -69,25 +70,18 @@ class Retention:
         size, number = (sum(column) for column in zip(*pairs, strict=True))
         return size <= (self._kept_bytes or size) and number <= (self._kept_files or number)
 
-    def _drop_oldest(self, steps: list[int], keep: int, enough: Callable[[], bool], check: bool = False) -> None:
-        """Deletes checkpoints, oldest first, until there is `enough` room or `keep` are left.
-
-        With `check` it deletes none unless one of those it keeps is good.
-        """
-        doomed, kept = steps[:-keep], steps[-keep:]
-        if check and doomed and not any(self._is_good(step) for step in reversed(kept)):
-            return
-        for step in doomed:
+    def _drop_oldest(self, steps: list[int], keep: int, enough: Callable[[], bool]) -> None:
+        """Deletes checkpoints, oldest first, until there is `enough` room or `keep` are left."""
+        for step in steps[:-keep]:
             if enough():
                 return
             disk.discard(checkpoint.path_of(self.folder / "checkpoints", step))
 
     def _is_good(self, step: int) -> bool:
         try:
-            checkpoint.verify(checkpoint.path_of(self.folder / "checkpoints", step))
+            return bool(checkpoint.verify(checkpoint.path_of(self.folder / "checkpoints", step)))
         except (checkpoint.DamagedCheckpoint, checkpoint.NewerFormat):
             return False
-        return True
 
     def _written(self, name: str) -> list[int]:
         """Lists the steps whose folder has a manifest, which only a run writes."""

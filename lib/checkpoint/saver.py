@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,8 +19,6 @@ from lib.errors import TrainingFailed
 from lib.machine import memory
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
-
-
 Key = tuple[str, str]  # group, name
 
 
@@ -51,7 +48,16 @@ class Saver:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
         items = _items(tensors)
         self._in_use |= items.keys()
-        self._start(partial(self._make_buffers, items))
+
+        def touch() -> None:
+            try:
+                for key, value in items.items():
+                    self._buffer(key, value).zero_()
+            except Exception as error:  # a save makes those for which memory runs out
+                if not memory.is_oom(error):
+                    raise
+
+        self._start(touch)
 
     def save(
         self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
@@ -59,7 +65,12 @@ class Saver:
         """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        sources = {key: _source(step, value) for key, value in _items(tensors).items()}
+        # What stays equal while a tensor holds the same bytes: best weights and checkpoint share one copy. An address
+        # may be used again once its memory is freed; a weak reference to the storage keeps its identity.
+        sources = {
+            key: (step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage()))
+            for key, value in _items(tensors).items()
+        }
         if self._failures or any(
             key in self._in_use and self._sources.get(key) != source for key, source in sources.items()
         ):
@@ -142,15 +153,6 @@ class Saver:
             why = f"{error}" or "memory ran out"
             raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {why}.") from error
 
-    def _make_buffers(self, items: Mapping[Key, Tensor]) -> None:
-        """Makes and touches a buffer for each tensor, on the thread; a save makes those for which memory runs out."""
-        try:
-            for key, value in items.items():
-                self._buffer(key, value).zero_()
-        except Exception as error:
-            if not memory.is_oom(error):
-                raise
-
     def _copied_where_memory_allows(
         self, tensors: Tensors, sources: Mapping[Key, tuple]
     ) -> dict[str, dict[str, Tensor]] | None:
@@ -170,13 +172,11 @@ class Saver:
 
     def _copied(self, tensors: Tensors, sources: Mapping[Key, tuple]) -> dict[str, dict[str, Tensor]]:
         """Copies what the buffers do not hold yet; returns the buffers by group and name."""
-        on_gpu = False
-        for key, value in _items(tensors).items():
-            if self._sources.get(key) != sources[key]:
-                self._buffer(key, value).copy_(value, non_blocking=True)
-                self._sources[key] = sources[key]
-                on_gpu = on_gpu or value.is_cuda
-        if on_gpu:
+        changed = {key: value for key, value in _items(tensors).items() if self._sources.get(key) != sources[key]}
+        for key, value in changed.items():
+            self._buffer(key, value).copy_(value, non_blocking=True)
+            self._sources[key] = sources[key]
+        if any(value.is_cuda for value in changed.values()):
             torch.cuda.synchronize()
         return {group: {name: self._buffers[group, name] for name in named} for group, named in tensors.items()}
 
@@ -194,17 +194,9 @@ class Saver:
     def __enter__(self) -> "Saver":
         return self
 
-    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._join()
 
 
 def _items(tensors: Tensors) -> dict[Key, Tensor]:
     return {(group, name): value.detach() for group, named in tensors.items() for name, value in named.items()}
-
-
-def _source(step: int, value: Tensor) -> tuple[int, int, int, StorageWeakRef]:
-    """Returns what stays equal as long as `value` holds the same bytes: best weights and checkpoint share one copy.
-
-    An address may be used again once its memory is freed; a weak reference to the storage keeps its identity.
-    """
-    return step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage())

@@ -70,7 +70,7 @@ def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Containe
             f"another shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). The workload "
             "settings differ from those of the saved run; compare with config.yaml in its folder."
         )
-    _copy(expected, saved, list(expected))
+    _copy(expected, saved)
 
 
 def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float) -> str:
@@ -81,9 +81,9 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
     """
     expected = of(model)
     source = {plain(name): value for name, value in tensors.items()}
-    matched = [name for name, value in expected.items() if name in source and source[name].shape == value.shape]
-    reshaped = [name for name in expected if name in source and source[name].shape != expected[name].shape]
     absent = [name for name in expected if name not in source]
+    matched = {n: value for n, value in expected.items() if n in source and source[n].shape == value.shape}
+    reshaped = [name for name in expected if name in source and name not in matched]
     counts = (
         f"{len(matched)} of {len(expected)} tensors match; {len(reshaped)} have another shape "
         f"({', '.join(reshaped[:3]) or 'none'}), {len(absent)} are not there ({', '.join(absent[:3]) or 'none'})"
@@ -93,14 +93,14 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
             f"The initial weights hardly fit the model: {counts}. That is less than {least_share:.0%}, the "
             "run.initial_weights_share of the configuration. Give other weights, or lower it if this is intended."
         )
-    _copy(expected, source, matched)
+    _copy(matched, source)
     return f"Initial weights: {counts}."
 
 
-def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor], names: list[str]) -> None:
+def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
-        for name in names:
-            into[name].copy_(sharding.sharded_like(into[name], source[name]))
+        for name, value in into.items():
+            value.copy_(sharding.sharded_like(value, source[name]))
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -116,7 +116,11 @@ class CudaSemantics(TorchFunctionMode):
         floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
         if name in _TO_HALF:
             args, kwargs = self._cast_all(args, kwargs, half)
-        elif name == "cross_entropy_loss" and is_half and _is_plain_cross_entropy(args, kwargs):
+        elif (
+            name == "cross_entropy_loss"
+            and is_half
+            and not (args[1].is_floating_point() or _argument(args, kwargs, 5, "label_smoothing"))
+        ):
             return _half_cross_entropy(*args, **kwargs)
         elif name in _TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
@@ -179,7 +183,7 @@ def card_index(device: Any) -> int:
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
-    return args[position] if len(args) > position else kwargs[name]
+    return args[position] if len(args) > position else kwargs.get(name)
 
 
 @functools.cache
@@ -200,11 +204,6 @@ def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
     """Applies softmax: CUDA converts fp16 inside the kernel, without an fp32 copy of the input; bf16 gets one."""
     is_fp16 = x.dtype is torch.float16
     return _SOFTMAX[name](x if is_fp16 else x.float(), dim, is_fp16)
-
-
-def _is_plain_cross_entropy(args: tuple, kwargs: dict) -> bool:
-    smoothing = args[5] if len(args) > 5 else kwargs.get("label_smoothing", 0.0)
-    return not args[1].is_floating_point() and not smoothing
 
 
 def _half_cross_entropy(x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__) -> Tensor:
@@ -263,14 +262,14 @@ def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
     }
 
 
-def _refuse(name: str, place: str) -> NoReturn:
+def _refuse(name: str, place: str, *_: Any, **__: Any) -> NoReturn:
     more = {
         "DistributedDataParallel": " predict(..., cards=N) adds the buckets of DDP, one more copy of the gradients.",
         "init_process_group": " What fully_shard divides among N cards is about 1/N of weights, gradients, optimizer.",
     }
     raise NotTraceable(
-        f"{name} ({place}) needs several cards, so give the plain model: a prediction follows one card of however many."
-        f"{more.get(name, '')}"
+        f"{name} ({place or users_line()}) needs several cards, so give the plain model: a prediction follows "
+        f"one card of however many.{more.get(name, '')}"
     )
 
 
@@ -283,12 +282,9 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
         semantics.compiled += 1
         return (lambda function: function) if model is None else model
 
-    def refusing(name: str) -> Callable[..., NoReturn]:
-        return lambda *_, **__: _refuse(name, users_line())
-
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, answer) for name, answer in _answers(target, allocator or Allocator()).items()),
-        *((kind, "__init__", refusing(kind.__name__)) for kind in _SEVERAL),
+        *((kind, "__init__", functools.partial(_refuse, kind.__name__, "")) for kind in _SEVERAL),
         (torch, "compile", compile),
         (
             sys.modules[torch.optim.Optimizer.__module__],
@@ -303,7 +299,9 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
     ]
     if torch.distributed.is_available():
         modules = (torch.distributed, torch.distributed.distributed_c10d)
-        patches += [(module, "init_process_group", refusing("init_process_group")) for module in modules]
+        patches += [
+            (module, "init_process_group", functools.partial(_refuse, "init_process_group", "")) for module in modules
+        ]
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for patch in patches:

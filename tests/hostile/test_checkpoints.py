@@ -119,8 +119,6 @@ def giant(folder, outside):
 MANIFESTS = {
     "a name above": names_instead("../planted.safetensors"),
     "giant bytes": in_entry(bytes=10**300),
-    "a hash of a number": in_entry(sha256=0),
-    "200,000 brackets": manifest_is(b"[" * 200_000),
     "2 MB": manifest_is(b" " * 2_000_000),
     "a manifest that is a pipe": instead_of("manifest.json", lambda path, o: os.mkfifo(path)),
     "a model of half a TiB": giant,
@@ -148,13 +146,10 @@ def without_state(name):
 
 STATES = {
     "a list": state_is(b"[]"),
-    "200,000 brackets": state_is(b"[" * 200_000),
-    "no UTF-8": state_is(b"\xff"),
     "a state that is a link": instead_of("state.json", lambda path, o: path.symlink_to(o.secret)),
     "not a number": with_state(pending={"squared": float("nan")}),
     "another step": with_state(step=3),
-    "a step of text": with_state(step="6"),
-    **{f"no {name}": without_state(name) for name in ("identity", "kept_best", "pending", "scaler", "micro_batch")},
+    **{f"no {name}": without_state(name) for name in ("identity", "pending")},
     "pending of texts": with_state(pending={"squared": f"\n{FORGED}"}),
     "what was learned as text": with_state(learned=f"\n{FORGED}"),
     "a plateau without a rate": with_state(plateau={"best": None, "waited": 0}),
@@ -193,13 +188,11 @@ def wide(tensors):
 TENSORS = {
     "no model": lambda f, o: ((f / "model.safetensors").unlink(), seal(f)),
     "a pickle": tensors_are("model", pickle.dumps(Evil())),
-    "nothing": tensors_are("model", b""),
     "a header of 2**63 bytes": tensors_are("model", struct.pack("<Q", 2**63)),
     "a giant shape": tensors_are(
         "model", header({"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}, b"0")
     ),
     "moments of another shape": tensors_are("optimizer", wide),
-    "moments of whole numbers": tensors_are("optimizer", lambda t: {k: v.long() for k, v in t.items()}),
     "an average of another shape": tensors_are("ema", wide),
     "no average": tensors_are("ema", lambda t: {}),
 }

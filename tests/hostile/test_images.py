@@ -1,11 +1,9 @@
-"""Scenes that somebody else made: TIFF, VRT, PNG and NumPy files that lie about what they are or how large."""
+"""Scenes that somebody else made: TIFF, VRT and NumPy files that lie about what they are or how large."""
 
-import io
 import os
 import pickle
 import resource
 import struct
-import zipfile
 import zlib
 
 import numpy as np
@@ -118,14 +116,8 @@ PACKED = zlib.compress(bytes(4096))
 IMAGES = {  # text or bytes of Band2/img001.tif, of what lies in the watched folder
     "a VRT of a raw file": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"'),
     "a VRT of another file": vrt_of("{o.secret}"),
-    "a VRT of an address": vrt_of("/vsicurl/http://127.0.0.1:9/x.tif"),
-    "a VRT of a stream": vrt_of("/vsistdin/"),
     "a VRT that runs Python": lambda o: vrt(PYTHON.format(o.code()), 'subClass="VRTDerivedRasterBand"'),
-    "a description of a server": lambda o: "<GDAL_WMS><Service name='WMS'><ServerUrl>http://127.0.0.1:9/"
-    "</ServerUrl></Service></GDAL_WMS>",
     "entities without end": lambda o: f'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">{LAUGHS}]><VRTDataset>&j;</VRTDataset>',
-    "a PNG": lambda o: png(64, 64),
-    "half a directory": lambda o: tiff()[:40],
     "a strip beyond the end": lambda o: tiff({273: (LONG, [2**32 - 9])}),
     "2,000,000,000 strips": lambda o: tiff()[:-4096].replace(
         struct.pack("<HHI", 273, LONG, 1), struct.pack("<HHI", 273, LONG, 2_000_000_000)),
@@ -133,11 +125,9 @@ IMAGES = {  # text or bytes of Band2/img001.tif, of what lies in the watched fol
                                         258: (SHORT, [64]), 339: (SHORT, [3]), 259: (SHORT, [8])}, PACKED),
     "a strip that unpacks to more": lambda o: tiff({259: (SHORT, [8])}, bomb()),
     "a directory that follows itself": lambda o: tiff(following=8),
-    "metadata of entities": lambda o: tiff(
-        {42112: (TEXT, f'<!DOCTYPE x [<!ENTITY a "a">{LAUGHS}]><GDALMetadata>&j;</GDALMetadata>\0'.encode())}),
 }  # fmt: skip
 # What is harmless, and read or not by the reader of TIFF; the sentence may then be another one, about the mask's grid
-HARMLESS = {"a directory that follows itself", "metadata of entities", "a strip that unpacks to more"}
+HARMLESS = {"a directory that follows itself", "a strip that unpacks to more"}
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -197,7 +187,7 @@ def test_what_is_no_file_is_not_opened(nothing_outside, read_all, make):
     assert "Band2" in read_all(TWO)
 
 
-@pytest.mark.parametrize("suffix", [".aux.xml", ".ovr", ".msk", ".vrt"])
+@pytest.mark.parametrize("suffix", [".aux.xml", ".ovr"])
 def test_files_beside_an_image_change_nothing(nothing_outside, read_all, suffix):
     image, classes = scene()
     write_bands(nothing_outside.folder, "img001", image, classes)
@@ -217,12 +207,7 @@ def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
         with readers.opened(Scene("x", "x", (nothing_outside.folder.joinpath(name),), None), TWO):
             pass
 
-    for name in (
-        "/vsicurl/http://127.0.0.1:9/x.tif",
-        "/vsistdin/x.tif",
-        "GTIFF_DIR:1:x.tif",
-        "http://127.0.0.1:9/x.tif",
-    ):
+    for name in ("/vsicurl/http://127.0.0.1:9/x.tif", "/vsistdin/x.tif", "GTIFF_DIR:1:x.tif"):
         assert "is no file" in nothing_outside.attempt(read, name)
 
 
@@ -233,45 +218,6 @@ def test_a_mask_of_extreme_numbers_is_refused_by_its_name(nothing_outside, read_
     write_bands(nothing_outside.folder, "img001", image, classes)
     write_tiff(nothing_outside.folder / "label" / "img001.tif", np.full((64, 64), -(2**63), np.int64))
     assert "label/img001.tif holds the value -9.22337e+18" in read_all(TWO)
-
-
-# --- PNG --------------------------------------------------------------------------------------------------------------
-
-
-def chunk(name, content):
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-
-def png(height, width, data=None, before=b"", interlaced=0):
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlaced))
-    rows = zlib.compress(bytes((width + 1) * height)) if data is None else data
-    return b"\x89PNG\r\n\x1a\n" + head + before + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-PNGS = {
-    "cut off": lambda o: png(64, 64)[:60],
-    "of 100,000 x 100,000": lambda o: png(100_000, 100_000, b"x"),
-    "of 40,000 x 40,000, interlaced": lambda o: png(40_000, 40_000, b"x", interlaced=1),
-    "of a VRT": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"').encode(),
-    "of rows that unpack to more": lambda o: png(64, 64, bomb()),
-    "of a text that unpacks to more": lambda o: png(64, 64, before=chunk(b"zTXt", b"x\0\0" + bomb())),
-}
-BORNE = {"of rows that unpack to more", "of a text that unpacks to more"}
-
-
-@pytest.mark.parametrize("name", PNGS)
-def test_a_hostile_png_is_refused_by_its_name(nothing_outside, name):
-    path = nothing_outside.folder / "x.png"
-    path.write_bytes(PNGS[name](nothing_outside))
-
-    def read():
-        with readers.opened(Scene("x", "x", (path,), None), Source(bands=("grey",))) as opened:
-            opened.bands((0, 0, 32, 32))
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    text = nothing_outside.attempt(read, weighed=True)
-    assert "x.png" in text or name in BORNE, text
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _MOST_KIB
 
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------
@@ -294,39 +240,17 @@ def npy(header, data=b"", version=(1, 0), stated=None):
     return b"\x93NUMPY" + bytes(version) + length + head + data
 
 
-def saved(array, **options):
-    file = io.BytesIO()
-    np.save(file, array, **options)
-    return file.getvalue()
-
-
-def zipped(content):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as packed:
-        packed.writestr("x.npy", content)
-    return file.getvalue()
-
-
 def head(shape, kind="<f4"):
     return f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}\n"
 
 
 ARRAYS = {  # bytes of slice_0_img_000.npy
     "a pickle": lambda o: pickle.dumps(Runs(o.ran)),
-    "an object array": lambda o: saved(np.array([[[Runs(o.ran)]]], object), allow_pickle=True),
-    "an archive": lambda o: zipped(saved(np.zeros((32, 32, 2)))),
-    "an array of nothing": lambda o: saved(np.zeros((32, 32, 2), "V0")),
-    "64 dimensions": lambda o: npy(head((1,) * 64), bytes(4)),
-    "no pixels": lambda o: saved(np.zeros((0, 0, 0), np.float32)),
-    "nothing": lambda o: b"",
-    "a format of the future": lambda o: npy(head((32, 32, 2)), bytes(8192), version=(9, 0)),
     "a header of 4 GB": lambda o: npy(b"{", version=(2, 0), stated=2**32 - 1),
     "a header that runs": lambda o: npy(f"{{'descr': open({str(o.ran)!r}, 'w'), 'shape': (1,)}}\n"),
-    "a header of brackets": lambda o: npy("(" * 9000 + "\n"),
     "a type that is a billion bytes": lambda o: npy(head((1, 1, 2), "<U1000000000"), bytes(64)),
     "a shape beyond the file": lambda o: npy(head((40_000, 40_000, 2)), bytes(8192)),
-    "a negative shape": lambda o: npy(head((-32, -32, 2)), bytes(8192)),
-    "bytes that are cut off": lambda o: saved(np.zeros((32, 32, 2), np.float32))[:-100],
+    "bytes that are cut off": lambda o: npy(head((32, 32, 2)), bytes(8000)),
 }
 
 
@@ -335,25 +259,6 @@ def test_a_hostile_patch_is_refused_by_its_name(nothing_outside, read_all, name)
     write_patches(nothing_outside.folder, sources=1, patches=1, bands=2)
     (nothing_outside.folder / "slice_0_img_000.npy").write_bytes(ARRAYS[name](nothing_outside))
     assert "slice_0_img_000.npy" in read_all(PATCHES)
-
-
-@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
-def test_a_patch_that_is_no_file_is_not_opened(nothing_outside, read_all, make):
-    write_patches(nothing_outside.folder, sources=2, patches=1, bands=2)
-    make(nothing_outside.folder / "slice_0_mask_000.npy")
-    assert "slice_0_img_000.npy has no mask" in read_all(PATCHES)
-    make(nothing_outside.folder / "slice_1_img_000.npy")
-    assert "no mask" in read_all(PATCHES)
-
-
-MASKS = [np.zeros((2, 32, 32, 2)), np.zeros((32, 32), "U1"), np.zeros((32, 31))]
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_a_mask_of_another_kind_is_refused_by_its_name(nothing_outside, read_all, mask):
-    write_patches(nothing_outside.folder, sources=1, patches=1, bands=2)
-    np.save(nothing_outside.folder / "slice_0_mask_000.npy", mask)
-    assert "slice_0_mask_000.npy" in read_all(PATCHES)
 
 
 def test_a_giant_that_takes_no_room_is_refused_by_its_size(nothing_outside, read_all):

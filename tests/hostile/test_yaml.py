@@ -11,12 +11,10 @@ from tests.hostile.conftest import FORGED, SECRET
 
 HEAD = "task: toy\ntraining: {max_steps: 4, effective_batch: 8}\n"
 TEXTS = {
-    "nothing": "",
     "a tag that runs": "task: !!python/object/apply:os.system ['touch {ran}']\n",
     "a tag that reads": "task: !include {secret}\n",
     "a base elsewhere": "base: {secret}\n",
     "a base of a link": "base: link.yaml\n" + HEAD,
-    "a base that is itself": "base: hostile.yaml\n",
     "a billion laughs": "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(f'*{chr(97 + n)}' for _ in range(10))}]\n" for n in range(9)
     ),
@@ -24,17 +22,11 @@ TEXTS = {
     + "".join(f"    k{n}: *a\n" for n in range(900)),
     "a circle": "a: &a [*a]\n",
     "200,000 brackets": "a: " + "[" * 200_000,
-    "a deep key": "".join(f"{' ' * depth}a:\n" for depth in range(400)),
     "100,000 keys": "".join(f"key{n}: 1\n" for n in range(100_000)),
     "a long key": "x" * 100_000 + ": 1\n" + HEAD,
     "a key of a newline": f'"a\\n{FORGED} at step 9": 1\n' + HEAD,
     "a name with slashes": HEAD + "run: {name: ../../outside/target/x}\n",
-    "a name of 5,000 letters": HEAD + f"run: {{name: {'a' * 5000}}}\n",
-    "a giant batch": "task: toy\ntraining: {max_steps: 4, effective_batch: 100000000000000000}\n",
-    "giant epochs": "task: toy\ntraining: {epochs: 1e300, effective_batch: 8}\n",
     "a giant grid": HEAD + "queue: {grid: {" + ", ".join(f"k{n}: [1,2,3,4,5,6,7,8]" for n in range(20)) + "}}\n",
-    "not a number": HEAD + "optimizer: {lr: .nan}\n",
-    "a complex key": "? [a, b]\n: 1\n" + HEAD,
 }  # fmt: skip
 
 
@@ -63,10 +55,8 @@ def test_a_hostile_configuration_is_refused_in_a_sentence(nothing_outside, text)
 
 FILES = {
     "a pipe": os.mkfifo,
-    "a loop": lambda path: path.symlink_to(path),
     "300 MB": lambda path: (path.touch(), os.truncate(path, 300_000_000)),
     "no UTF-8": lambda path: path.write_bytes(b"task: \xff\n"),
-    "UTF-16": lambda path: path.write_text(HEAD, "utf-16"),
 }
 
 
@@ -85,18 +75,10 @@ def test_a_file_name_cannot_steer_the_terminal(nothing_outside):
 
 
 SETS = {
-    "no equals sign": f"\x1b[2J\n{FORGED}",
     "a key of a newline": f"a\n{FORGED}=1",
-    "a value of escapes": "seed=\x1b[31m\r",
-    "brackets": "device.gpu_ids=" + "[" * 50_000,
-    "a circle": "queue.grid=&a {a: *a}",
     "a tag": "queue.seeds=[!!python/object/apply:os.system [true]]",
-    "a deep key": ".".join("a" * 5_000) + "=1",
-    "a giant batch": "training.effective_batch=100000000000000000",
-    "a long name": "run.name=" + "a" * 5_000,
     "half a surrogate": "run.name=a\udcffb",
     "a folder with a NUL": "output_dir=a\0b",
-    "a folder that is a loop": "output_dir=loop",
     "a base": "base=../outside/secret.txt",
 }
 
