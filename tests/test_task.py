@@ -92,21 +92,18 @@ def test_a_file_that_a_task_imports_from_beside_it_comes_before_an_installed_nam
     assert find_task("new/own.py:Own").VALUE == 1  # beside which there is none
 
 
-@pytest.mark.parametrize(
-    ("body", "where", "what"),
-    [
+def test_a_task_file_that_fails_is_named_with_its_line(own, tmp_path):
+    (tmp_path / "beside.py").write_text("\nmissing\n")
+    for body, where, what in (
         ("    x = 1 / 0\n", "own.py:14", "ZeroDivisionError: division by zero"),
         ("    x = (\n", "own.py, line 14", "SyntaxError"),
         ("    import beside\n", "beside.py:2", "NameError: name 'missing' is not defined"),
         ("    raise SystemExit(3)\n", "own.py:14", "SystemExit: 3"),
         ("    import nothing_like_this\n", "own.py:14", "ModuleNotFoundError"),
-    ],
-)
-def test_a_task_file_that_fails_is_named_with_its_line(own, tmp_path, body, where, what):
-    (tmp_path / "beside.py").write_text("\nmissing\n")
-    with pytest.raises(BadInput) as error:
-        own(body)
-    assert what in str(error.value) and where in str(error.value)
+    ):
+        with pytest.raises(BadInput) as error:
+            own(body)
+        assert what in str(error.value) and where in str(error.value)
 
 
 def test_what_is_no_task_file_is_refused_without_being_opened(tmp_path, own):
@@ -268,27 +265,14 @@ def test_the_mean_of_each_term_is_the_evaluation_where_none_is_written(own):
     assert Task.evaluate(task, None, [2.0, 6.0]) == {"a": 1.0, "b": 0.5, "loss": 1.5}
 
 
-UNWRITTEN = {
-    "model": lambda task: task.model(),
-    "datasets": lambda task: task.datasets(),
-    "collate": lambda task: task.collate([(1, 2)], None),
-    "loss": lambda task: task.loss(None, {}),
-    "example_batch": lambda task: task.example_batch(2, torch.device("cpu")),
-    "fingerprint": lambda task: task.fingerprint(),
-    "predict": lambda task: task.predict([], None, None),
-}
-
-
-@pytest.mark.parametrize("method", UNWRITTEN)
-def test_a_method_that_nothing_can_stand_for_is_named_with_what_it_returns(own, method):
-    class Bare(Task):
-        pass
-
-    with pytest.raises(BadInput, match=rf"Bare has no {method}\(.*Write it in the class Bare: it returns"):
-        UNWRITTEN[method](Bare(own()))
-
-
-def test_samples_that_cannot_be_stacked_are_said(own):
+def test_a_method_that_nothing_can_stand_for_is_named_with_what_it_returns(own):
+    bare = type("Bare", (Task,), {})(own())
+    for method, arguments in {
+        "model": (), "datasets": (), "collate": ([(1, 2)], None), "loss": (None, {}), "example_batch": (2, None),
+        "fingerprint": (), "predict": ([], None, None),
+    }.items():  # fmt: skip
+        with pytest.raises(BadInput, match=rf"Bare has no {method}\(.*Write it in the class Bare: it returns"):
+            getattr(bare, method)(*arguments)
     for samples in ([{"x": [1]}, {"x": [1, 2]}], [{"x": 1}, {"y": 1}], [{"x": "text"}]):
-        with pytest.raises(BadInput, match=r"Task has no collate\("):
-            Task(own()).collate(samples, None)
+        with pytest.raises(BadInput, match=r"Bare has no collate\("):
+            bare.collate(samples, None)

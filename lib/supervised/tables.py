@@ -38,15 +38,16 @@ def read_table(path: Path, shown: str, columns: Mapping[str, str], optional: Seq
         why = printable(str(error).strip().split("\n")[0], most=300)
         raise BadInput(f"{shown} cannot be read as {path.suffix[1:] or 'a table'} ({why}).") from None
     places = {str(name): place for place, name in enumerate(frame.columns)}
+    texts: dict[str, Any] = {}
     for name, column in columns.items():
         if column not in places and name not in optional:
-            there = printable(", ".join(places), most=300) or "none"
-            what = f"{shown} has no column {printable(column)}; its columns are {there}."
-            raise BadInput(f"{what} Name that of the {name} as workload.columns.{name}.")
-    texts = {
-        name: [_text(value, shown, column) for value in frame.iloc[:, places[column]]] if column in places else ""
-        for name, column in columns.items()
-    }
+            what = f"{shown} has no column {printable(column)}"
+            advice = f"Name that of the {name} as workload.columns.{name}."
+            raise BadInput(f"{what}; its columns are {printable(', '.join(places), most=300) or 'none'}. {advice}")
+        cells = list(frame.iloc[:, places[column]]) if column in places else []
+        if any(isinstance(cell, list | dict) for cell in cells):
+            raise BadInput(f"{shown}: the column {column} holds lists or objects. Flatten them first.")
+        texts[name] = [_text(cell) for cell in cells] if column in places else ""
     return pd.DataFrame(texts, index=range(1, len(frame) + 1))
 
 
@@ -80,9 +81,7 @@ def _frame(path: Path, shown: str, is_headless: bool) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(text), sep=separator, header=head, dtype=str, keep_default_na=False)
 
 
-def _text(value: Any, shown: str, column: str) -> str:
-    if isinstance(value, list | dict):
-        raise BadInput(f"{shown}: the column {column} holds lists or objects. Flatten them first.")
+def _text(value: Any) -> str:
     if pd.isna(value):
         return ""
     number = int(value) if isinstance(value, float) and value.is_integer() else value  # 3 in a column with gaps
