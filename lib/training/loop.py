@@ -17,6 +17,7 @@ from lib.checkpoint import Checkpoint
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config
+from lib.machine import memory
 from lib.report.meter import Meter
 from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog, sync
 from lib.report.progress import Progress, Within
@@ -120,12 +121,12 @@ def train(
             _save(state, task, config, saver, meter, metrics)
         saver.finish()
     progress.close()
-    peak = max(ranks.gathered(meter.peak_bytes()))
+    peak = max(ranks.gathered(memory.peak_bytes()))
     return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated)
 
 
 def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:
-    with meter.saving():
+    with meter.paused():
         state.pending, state.rows = meter.pending(), metrics.flush()
         save_state(state, task, config, saver)
 

@@ -18,6 +18,7 @@ from tests.conftest import ROOT
 PARTS = {
     "tests": [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/gpu/test_gpu.py"],
     "memory": [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/gpu/test_memory.py"],
+    "plans": [sys.executable, "-m", "tests.gpu.bench_plans"],
     "graphmer": [sys.executable, "-m", "tests.gpu.bench_graphmer"],
 }
 

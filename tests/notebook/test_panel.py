@@ -295,8 +295,8 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
 def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(tmp_path, capsys):
     (tmp_path / "runs").mkdir()
     contents = {
-        "{half": "it is not a plan as the memory panel writes it",
-        "[1]": "it is not a plan as the memory panel writes it",
+        "{half": "JSON",
+        "[1]": "instead of an object",
         '{"training.micro_batch": 2.5}': "training.micro_batch",
         '{"workload.root": 3}': "override workload.root",
     }
@@ -307,14 +307,6 @@ def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(tmp_path, capsys):
         assert "plan-graphmer.json is ignored: " in text and reason in text
     with pytest.raises(BadInput, match="workload.rots"):  # one's own mistake
         notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
-
-
-def test_a_plan_in_a_mounted_output_is_taken(planned, tmp_path, monkeypatch):
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
-    choice = panel.Choice(GRAPHMER, {"training.effective_batch": 32}, "t4")
-    write(tmp_path / "kaggle/input/notebooks/me/memory", "graphmer", choice.to_paste(choice.plan()))
-    assert notebook.configure("graphmer", ROOT, PARAMETERS).training.effective_batch == 32
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_same(shown, tmp_path):

@@ -218,15 +218,3 @@ def test_every_notebook_has_test_parameters_and_the_class_in_the_cell_is_the_exa
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
     assert task.rstrip() == (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8").rstrip()
-
-
-def test_a_notebook_takes_a_mounted_plan(kaggle):  # and goes on with the output of the one before: test_chain.py
-    small_graph(kaggle / "input" / LAYOUTS["old layout"])
-    beside = kaggle / "input" / "notebooks" / "someone"
-    (beside / "trainbook-00").mkdir(parents=True)
-    plan = {"training.effective_batch": 32, "training.micro_batch": 2}
-    (beside / "trainbook-00" / "plan-graphmer_small.json").write_text(json.dumps(plan))
-    text = check_first_run("01_graphmer", kaggle, "old layout")
-    assert "training.effective_batch = 32, but it is overridden" in text
-    summary = json.loads((kaggle / "working" / "graphmer_small" / "summary.json").read_text())
-    assert summary["micro_batch"] == 2

@@ -15,9 +15,8 @@ from torch import nn
 from lib.config.files import read_bytes
 from lib.errors import BadInput
 from lib.machine.memory import GIB
-from lib.planner import plain
+from lib.planner import Prediction, plain
 from lib.planner.card import find_card
-from lib.planner.prediction import Prediction
 from lib.planner.trace import predict, predict_inference, tied
 from trainbook.fits.layers import KINDS, Adam8bit, adapt, quantise
 
