@@ -1,14 +1,12 @@
 """The commands: options in, sentences and exit codes out."""
 
-import json
 import threading
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.trainbook.kaggle.stub import leaves_results
 from trainbook.commands import main
-from trainbook.kaggle import carried, commands
+from trainbook.kaggle import commands
 
 NAME = "ada/trainbook-01-graphmer"
 
@@ -51,10 +49,3 @@ def test_the_plot_is_opened_when_asked_for_and_a_session_that_left_nothing_is_sa
     stub.ended(lambda session: session.say("ImportError\n"))
     assert main(["kaggle", "fetch", "graphmer"]) == 2
     assert "left no summary.json" in (error := capsys.readouterr().err) and "session.log" in error
-
-
-def test_no_notebook_carries_the_command_line_for_kaggle():
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        files = carried.carried_files(json.loads(path.read_text("utf-8")))
-        assert "lib/__init__.py" in files and not any(name.startswith("trainbook/kaggle/") for name in files)
-    assert json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text())["metadata"]["kaggle"]["isGpuEnabled"]
