@@ -43,8 +43,6 @@ class Glacier(Task):
     def settings(self) -> Settings:
         return self.config.workload
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     @cached_property
     def data(self) -> Any:
         """The `Data` of these settings: tiles, parts, statistics and weights, each computed on first use."""
@@ -101,8 +99,6 @@ class Glacier(Task):
             batch["distances"] = torch.rand(size, classes, S, S, device=device).half()
         return batch
 
-    # --- training -------------------------------------------------------------------------------------------------
-
     def model(self) -> nn.Module:
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
         settings, source = self.settings, self.settings.source
@@ -134,8 +130,6 @@ class Glacier(Task):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         logits = model(batch["image"])
         return losses.sums(self.settings.loss, logits, batch["target"], batch.get("distances")), {}
-
-    # --- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics over all valid pixels, and the loss with the boundary at its full weight."""
@@ -209,8 +203,6 @@ class Glacier(Task):
     def _draw(self, tested: Any, folder: Path) -> None:
         """Draws the confusion matrix, examples of predictions, and the worst tiles."""
         tested.draw(self.settings.source.classes, folder)
-
-    # --- prediction -----------------------------------------------------------------------------------------------
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""

@@ -92,14 +92,9 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 
 
 def compared(
-    train: Sequence[Tile],
-    part: Sequence[Tile],
-    classes: int,
-    seed: int,
-    indices: Sequence[tuple[int, int]],
-    pixels: int = 200_000,
-    rounds: int = 100,
-) -> dict[str, np.ndarray]:
+    train: Sequence[Tile], part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]],
+    pixels: int = 200_000, rounds: int = 100,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Fits each of METHODS on training tiles; returns (tiles of `scored`, classes, classes) counts of it by its name.
 
     At most `pixels` of them are learnt from, by `rounds` trees a class, so that memory and time have a bound. A

@@ -11,11 +11,9 @@ FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names in `mod
 
 
 def carry(
-    given: Mapping[str, Tensor],
-    fresh: Mapping[str, Tensor],
-    bands: tuple[Sequence[str], Sequence[str]],
-    classes: tuple[Sequence[str], Sequence[str]],
-) -> tuple[dict[str, Tensor], str]:
+    given: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
+    bands: tuple[Sequence[str], Sequence[str]], classes: tuple[Sequence[str], Sequence[str]],
+) -> tuple[dict[str, Tensor], str]:  # fmt: skip
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
 
     `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given

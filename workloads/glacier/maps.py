@@ -43,13 +43,9 @@ class Written(UserDict[str, Any]):
 
 
 def masks(
-    models: Sequence[nn.Module],
-    where: Path | Mapping[str, Path],
-    source: Source,
-    size: int,
-    out: Path | None,
+    models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
     options: Prediction = _USUAL,
-) -> Mapping[str, np.ndarray]:
+) -> Mapping[str, np.ndarray]:  # fmt: skip
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
     Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
@@ -58,23 +54,15 @@ def masks(
     BadInput if that leaves none.
     """
     if isinstance(where, Mapping):
-        folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
-        if len(folders) < len(source.bands):
-            raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
-        scenes, problems = layout.of_folders(folders, source)
+        scenes, problems = layout.of_folders(where, source)
     else:
         scenes, problems = layout.find(where, source, labelled=False)
-    digest = hashlib.blake2b(json.dumps([asdict(source), asdict(options), size]).encode(), digest_size=16)
-    for model in models if out else ():
-        for name, value in model.state_dict().items():
-            digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    made_by = _digest([asdict(source), asdict(options), size], models if out else ())
     predicted: dict[str, Any] = {}
     done = 0
     for scene in counted(scenes, "scenes predicted"):
         try:
-            stamp = hashlib.blake2b(
-                f"{digest.hexdigest()}{stamp_of(scene.images)}".encode(), digest_size=16
-            ).hexdigest()
+            stamp = _digest([made_by, stamp_of(scene.images)])
             if out and _is_done(_paths(scene.name, out, options), stamp):
                 done += 1
             else:
@@ -92,6 +80,14 @@ def masks(
     if not predicted:
         raise BadInput("No scene could be predicted; the lines above say why.")
     return Written(predicted) if out else predicted
+
+
+def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
+    """Hashes facts, and the weights of models."""
+    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+    for name, value in (pair for model in models for pair in model.state_dict().items()):
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
@@ -160,14 +156,9 @@ def _write(planes: Mapping[str, np.ndarray], opened: Opened, out: Path, options:
 
 
 def write(
-    path: Path,
-    planes: np.ndarray,
-    place: Opened,
-    nodata: int,
-    names: Sequence[str],
-    tags: Mapping[str, str],
+    path: Path, planes: np.ndarray, place: Opened, nodata: int, names: Sequence[str], tags: Mapping[str, str],
     colours: Mapping[int, str],
-) -> None:
+) -> None:  # fmt: skip
     """Writes (bands, h, w) with `names` and a scene's place, whole or not at all; `colours` are those of values."""
     rasterio = readers.import_rasterio()
     from rasterio.shutil import copy  # once it is known to be there

@@ -12,8 +12,6 @@ from lib.scores import IGNORE
 
 BAND = "{band}"  # in a pattern of images: a file a band
 TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
-
-
 _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 
 
@@ -69,11 +67,6 @@ class Source:
                 yield f"The pattern {pattern!r} must be a path below data.dir, without **."
 
     @property
-    def words_of_bands(self) -> tuple[str, ...]:
-        """What files of single bands are called, in the order of the bands."""
-        return self.band_files or self.bands
-
-    @property
     def chosen(self) -> tuple[int, ...]:
         """The channels that are read, counted from 1."""
         return self.channels or tuple(range(1, len(self.bands) + 1))
@@ -101,10 +94,6 @@ class Cut:
     def __post_init__(self) -> None:
         if self.size % 32:
             raise ValueError(f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}.")
-
-    @property
-    def step(self) -> int:
-        return self.stride or self.size
 
 
 @dataclass(frozen=True)
@@ -269,11 +258,9 @@ class Settings:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of what the network sees: bands, and indices of two of them."""
         return (*self.source.bands, *(f"{one}-{other}" for one, other in self.indices))
 
     @property
     def index_places(self) -> tuple[tuple[int, int], ...]:
-        """The places of the bands of each index."""
         bands = self.source.bands
         return tuple((bands.index(one), bands.index(other)) for one, other in self.indices)

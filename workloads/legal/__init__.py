@@ -41,8 +41,6 @@ class Legal(Task):
     def settings(self) -> Settings:
         return self.config.workload
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation stays in the training process."""
         return {name: value for name, value in vars(self).items() if name != "evaluator"}
@@ -93,8 +91,6 @@ class Legal(Task):
     def example_batch(self, size: int, device: torch.device) -> Batch:
         return samples.example(size, self.settings.context.length, POSITIONS, device)
 
-    # --- what is learned from data --------------------------------------------------------------------------------
-
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
         if self._learned is None:
@@ -126,8 +122,6 @@ class Legal(Task):
             for name in ("evaluator", "data"):
                 vars(self).pop(name, None)
             self._learned = self.data.learned = values
-
-    # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         settings = self.settings
@@ -163,8 +157,6 @@ class Legal(Task):
         """(sentences, outputs) -> (sentences, roles); a plan, which knows no roles, has all of them."""
         return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
 
-    # --- evaluation -----------------------------------------------------------------------------------------------
-
     @cached_property
     def evaluator(self) -> "Evaluator":
         from workloads.legal.evaluation import Evaluator
@@ -192,8 +184,6 @@ class Legal(Task):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv and the figures of the test into the run's folder; returns the tables as text."""
         return f"{self.evaluator.report(folder)}\n{self.data.about_lengths(self.padding())}"
-
-    # --- prediction -----------------------------------------------------------------------------------------------
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""

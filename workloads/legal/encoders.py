@@ -67,10 +67,8 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
             layers, hidden, heads = _SIZES[size]
             words, positions, wide = _WORDS, max(length, _POSITIONS), 4 * hidden
         if hidden % heads:
-            raise BadInput(
-                f"workload.encoder.hidden is {hidden}, which is no multiple of the {heads} heads. Write "
-                f"{hidden // heads * heads or heads}, say."
-            )
+            fits = hidden // heads * heads or heads
+            raise BadInput(f"workload.encoder.hidden {hidden} is no multiple of the {heads} heads. Write {fits}, say.")
         encoder = library.AutoModel.from_config(library.BertConfig(
             vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
             intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
@@ -89,9 +87,8 @@ def _freeze(encoder: nn.Module, settings: Encoder) -> None:
     """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
     layers = find_blocks(encoder)
     if settings.freeze_layers > len(layers):
-        raise BadInput(
-            f"workload.encoder.freeze_layers is {settings.freeze_layers}, and the encoder has {len(layers)} layers."
-        )
+        frozen = f"workload.encoder.freeze_layers is {settings.freeze_layers}"
+        raise BadInput(f"{frozen}, and the encoder has {len(layers)} layers.")
     if settings.freeze_words:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     if settings.freeze_layers:

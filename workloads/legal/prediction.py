@@ -63,10 +63,8 @@ def _files(source: Path) -> dict[str, Path]:
         return {source.stem: source}
     paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
     if not 0 < len(paths) <= _MOST_FILES:
-        raise BadInput(
-            f"{printable(source)} has {len(paths):,} text files ({', '.join(_SUFFIXES)}); 1 to {_MOST_FILES:,} are "
-            "predicted at once."
-        )
+        count = f"{len(paths):,} text files ({', '.join(_SUFFIXES)})"
+        raise BadInput(f"{printable(source)} has {count}; 1 to {_MOST_FILES:,} are predicted at once.")
     named = {path.relative_to(source).with_suffix("").as_posix(): path for path in paths}
     if len(named) == len(paths):
         return named

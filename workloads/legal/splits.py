@@ -45,7 +45,11 @@ def deal(
     held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
     if not held_out.any():
         rest = np.flatnonzero(~validating)
-        _check_folds(len(rest), folds)
+        if len(rest) < 2:
+            raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
+        if not 2 <= folds <= len(rest):
+            how = f"take 2 to {len(rest)} folds, or part documents by blank lines or a column `document`."
+            raise BadInput(f"workload.split.folds is {folds}, and there are {len(rest)} documents: {how}")
         held_out[rest] = _dealt([ordered[place] for place in rest], [1 / folds] * folds, seed) == fold
     if validation and not validating.any():
         rest = np.flatnonzero(~held_out)
@@ -54,10 +58,8 @@ def deal(
     chosen = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
     for name, part in chosen.items():
         if not part and (name != "validation" or validation):
-            raise BadInput(
-                f"No document is left for {name}: there are {len(documents)} in all. Give more documents, or change "
-                "workload.split."
-            )
+            how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
+            raise BadInput(f"No document is left for {name}: {how}")
     notes += check_leaks(documents, chosen)
     drawn = np.random.default_rng(seed).permutation(len(chosen["train"]))
     train = [chosen["train"][place] for place in drawn[: int(np.ceil(subset_ratio * len(drawn) - 1e-9))]]
@@ -69,24 +71,12 @@ def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], l
     parts = [part_of(Path(document.file)) for document in documents]
     if makes_a_split(parts):
         if fold and "test" in parts:
-            raise BadInput(
-                f"workload.split.fold is {fold}, and the files' own test has no folds. Set workload.split.given: false "
-                "to deal all documents."
-            )
+            how = "the files' own test has no folds. Set workload.split.given: false to deal all documents."
+            raise BadInput(f"workload.split.fold is {fold}, and {how}")
         return parts, ["The split is that of the files' names; workload.split.given: false deals the documents anew."]
     names = ", ".join(sorted({*parts}))
     lacks = f"Files are named for {names} and none is named for train, so the documents are dealt anew."
     return [""] * len(parts), [lacks] if len({*parts} - {"train"}) > 1 and "" not in parts else []
-
-
-def _check_folds(documents: int, folds: int) -> None:
-    if documents < 2:
-        raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
-    if not 2 <= folds <= documents:
-        raise BadInput(
-            f"workload.split.folds is {folds}, and there are {documents} documents: take 2 to {documents} folds. A "
-            ".txt file has several documents if blank lines part them, a table if it has a column `document`."
-        )
 
 
 def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) -> np.ndarray:

@@ -45,8 +45,6 @@ class Vqa(Task):
     def settings(self) -> Settings:
         return self.config.workload
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: it gets its samples from the data set."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "rules", "tested")}
@@ -86,8 +84,6 @@ class Vqa(Task):
 
         return example(size, self.settings, device)
 
-    # --- what is learned from data --------------------------------------------------------------------------------
-
     def learned(self) -> dict[str, Any]:
         """Returns the parts that were chosen, the types of questions, and the tokenizers."""
         if self._learned is None:
@@ -125,8 +121,6 @@ class Vqa(Task):
         """The tokenizer of questions."""
         learned = self.learned()["tokenizers"]
         return Tokens(learned["text"]) if "text" in learned else self.writer
-
-    # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         from workloads.vqa import encoders
@@ -166,8 +160,6 @@ class Vqa(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return objectives.summed(objectives.losses(model(batch), batch["target"]), batch["part"]), {}
-
-    # --- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluation_pass(self, model: nn.Module, batch: Batch) -> None:
         """Computes what writing answers to a batch holds at its end."""

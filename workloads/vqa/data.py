@@ -104,10 +104,8 @@ def split(records: Sequence[Record], settings: Split, seed: int) -> dict[str, li
     parts = {**kept, **_dealt(rest, shares, seed)}
     for name in PARTS:
         if not parts[name]:
-            raise BadInput(
-                f"No picture is left for {name}: there are {len({one.picture for one in records})} in all. Give more "
-                "pictures, or change workload.split."
-            )
+            how = f"there are {len({one.picture for one in records})} in all. Give more, or change workload.split."
+            raise BadInput(f"No picture is left for {name}: {how}")
     places = np.cumsum([0, *(len(parts[name]) for name in PARTS)])
     groups = np.array([one.picture for name in PARTS for one in parts[name]])
     refuse_leaks(groups, {name: np.arange(places[n], places[n + 1]) for n, name in enumerate(PARTS)})

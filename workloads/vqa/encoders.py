@@ -86,10 +86,8 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
     if chosen["weights"]:
         t5 = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
         if t5.config.model_type not in _T5:
-            raise BadInput(
-                f"workload.decoder.weights {printable(chosen['weights'])} is a {t5.config.model_type}. Take a T5: "
-                f"{', '.join(_T5)}."
-            )
+            kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
+            raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
         _make_room(t5, tokens.EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
         t5 = library.T5ForConditionalGeneration(_t5_config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False))
@@ -100,9 +98,7 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         t5 = library.T5ForConditionalGeneration(config)
         t5.decoder.block = t5.decoder.block[: own.layers]
     if own.fusion_layers > (layers := len(t5.encoder.block)):
-        raise BadInput(
-            f"workload.decoder.fusion_layers is {own.fusion_layers}, and the published encoder has {layers}."
-        )
+        raise BadInput(f"workload.decoder.fusion_layers is {own.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
     t5.encoder.block = t5.encoder.block[: own.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)

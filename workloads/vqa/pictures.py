@@ -80,23 +80,19 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
         image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
         width, height = image.size
         if width * height > limit_pixels:
-            raise BadInput(
-                f"The picture {shown} has {width:,} x {height:,} pixels, and workload.pictures.limit_pixels is "
-                f"{limit_pixels:,}. Make it smaller, or raise the limit."
-            )
+            limit = f"workload.pictures.limit_pixels is {limit_pixels:,}. Make it smaller, or raise the limit."
+            raise BadInput(f"The picture {shown} has {width:,} x {height:,} pixels, and {limit}")
         image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
         return _rgb(ImageOps.exif_transpose(image))
     except Image.DecompressionBombError:
-        raise BadInput(
-            f"The picture {shown} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels. Make it smaller."
-        ) from None
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise BadInput(f"The picture {shown} has more than {most:,} pixels. Make it smaller.") from None
     except BadInput:
         raise
     except _BROKEN as error:
-        is_other, begin = isinstance(error, UnidentifiedImageError), printable(ascii(content[:20]))
-        why = (
-            f"it is none of {', '.join(_FORMATS)}, and begins with {begin}" if is_other else printable(error, most=120)
-        )
+        why = printable(error, most=120)
+        if isinstance(error, UnidentifiedImageError):
+            why = f"it is none of {', '.join(_FORMATS)}, and begins with {content[:20]!r}"
         raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
 
 

@@ -70,11 +70,8 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     values = json.loads(tokenizer.to_str())
     values["added_tokens"] = []  # a text that says "</s>" is a text
     first = tokenizer.get_vocab_size()
-    return {"text": json.dumps(values), "pad": 0, "end": 1, "unknown": 2, "first": first, **_around([], [], True)}
-
-
-def _around(before: Sequence[int], after: Sequence[int], is_lower: bool) -> dict[str, Any]:
-    return {"before": list(before), "after": list(after), "is_lower": is_lower}
+    return {"text": json.dumps(values), "pad": 0, "end": 1, "unknown": 2, "first": first, "before": [],
+            "after": [], "is_lower": True}  # fmt: skip
 
 
 def published(folder: Path, words: int, is_decoder: bool) -> dict[str, Any]:
@@ -85,10 +82,10 @@ def published(folder: Path, words: int, is_decoder: bool) -> dict[str, Any]:
     pad, unknown = loaded.pad_token_id, loaded.unk_token_id
     end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
     marks = [] if is_decoder else loaded("")["input_ids"]
-    half = len(marks) // 2
-    around = _around(marks[:half], marks[half:], False)
-    unknown = pad if unknown is None else unknown
-    return {"text": text, "pad": pad, "end": pad if end is None else end, "unknown": unknown, "first": words, **around}
+    half, around = len(marks) // 2, list(marks)
+    end, unknown = (pad if number is None else number for number in (end, unknown))
+    return {"text": text, "pad": pad, "end": end, "unknown": unknown,
+            "first": words, "before": around[:half], "after": around[half:], "is_lower": False}  # fmt: skip
 
 
 def phobert(folder: Path) -> dict[str, Any]:
@@ -119,4 +116,5 @@ def phobert(folder: Path) -> dict[str, Any]:
         "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
         "where yours are not segmented, it knows their syllables, and less of their words."
     )
-    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": first, **_around([0], [2], False)}
+    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": first, "before": [0], "after": [2],
+            "is_lower": False}  # fmt: skip

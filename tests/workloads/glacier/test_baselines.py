@@ -99,18 +99,6 @@ def test_surroundings_are_means_over_what_is_there():
     assert np.isnan(got[0, 2, 2])
 
 
-def test_surroundings_tell_what_a_pixel_does_not():
-    """Classes in stripes of eight under noise far above their difference."""
-
-    def tile(seed):
-        mask = np.repeat(np.arange(24) // 8 % 2, 24).reshape(24, 24).astype(np.uint8)
-        return (mask + 1.5 * np.random.default_rng(seed).standard_normal((1, 24, 24))).astype(np.float32), mask
-
-    counts = compared([tile(seed) for seed in range(6)], [tile(7)], 2, 0, (), rounds=10)
-    alone, beside = (scores_of(counts[METHODS[n]].sum(0), "ab")["accuracy"] for n in (0, 1))
-    assert beside > alone + 0.1
-
-
 def test_a_rare_class_is_found_where_all_classes_count_alike_at_the_price_of_the_others():
     def tile(seed):
         rng = np.random.default_rng(seed)

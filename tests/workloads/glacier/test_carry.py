@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from lib import launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.task import load_task
-from lib.training.state import new_state, start_from
 from workloads.glacier.carry import FIRST, HEAD, carry, carry_bands
 from workloads.glacier.model import UNet
 from workloads.glacier.settings import Model
@@ -84,15 +81,3 @@ def test_names_that_do_not_fit_are_refused(bands, classes, sentence):
         carry(given, weights.of(network(HACK, FINE)), bands, classes)
     with pytest.raises(BadInput, match=r"no tensor blocks\.0\.0\.weight: they are not those of this U-Net"):
         carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))
-
-
-def test_a_task_adapts_the_weights_that_a_run_starts_from(toy, tmp_path, quick):
-    launch.train(toy({"run.name": "first"}))
-    config = toy({"run.initial_weights": str(tmp_path / "runs" / "first")})
-    task = load_task(config)
-    task.adapt = lambda given, model: ({name: 2 * value for name, value in given.items()}, "Doubled.")
-    state = new_state(task, config)
-    said = start_from(state, task, config)
-    given = weights.read(tmp_path / "runs" / "first")
-    assert said.startswith("Initial weights: 4 of 4") and said.endswith("Doubled.")
-    assert all(torch.equal(value, 2 * given[name]) for name, value in weights.of(state.model).items())

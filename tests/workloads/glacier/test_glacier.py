@@ -27,15 +27,22 @@ def train(config, folder, resume=None):
     return loop.train(load_task(config), config, folder, Session(None, 0, 0), Plain(), resume)
 
 
-def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, tmp_path):
-    train(tiny(), tmp_path / "whole")
-    train(tiny({"training.max_steps": 2}), tmp_path / "cut")
+CROPS = {
+    "workload.tiles.size": 64, "workload.tiles.stride": 0, "workload.sampling.crop": 32, "workload.prior": True,
+    "workload.sampling.centred": "{lake: 0.5}", "workload.indices": "[[red, nir]]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, CROPS], ids=["tiles", "crops"])
+def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, tmp_path, options):
+    train(tiny(options), tmp_path / "whole")
+    train(tiny({**options, "training.max_steps": 2}), tmp_path / "cut")
     whole, _ = checkpoint.load_newest(tmp_path / "whole" / "checkpoints")
-    for workers in (0, 2):
+    for workers in (0,) if options else (0, 2):
         folder = shutil.copytree(tmp_path / "cut", tmp_path / f"resumed-{workers}")
         found, _ = checkpoint.load_newest(folder / "checkpoints")
         assert found.step == 2
-        train(tiny({"data.num_workers": workers}), folder, found)
+        train(tiny({**options, "data.num_workers": workers}), folder, found)
         end, _ = checkpoint.load_newest(folder / "checkpoints")
         assert whole.step == end.step == 6
         for group, named in whole.tensors.items():

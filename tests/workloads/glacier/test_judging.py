@@ -43,24 +43,6 @@ def test_measures_of_many_matrices_are_those_of_one():
     assert measured(np.zeros((3, 3))).tolist() == [0, 0]
 
 
-def test_a_gain_that_every_scene_has_is_beyond_its_interval_and_one_of_one_scene_is_not():
-    low, high = (right(np.linspace(start, start + 0.1, 8)) for start in (0.7, 0.8))
-    gain = gains(high, low, range(8))["mcc"]
-    assert gain.value == pytest.approx(0.2) and 0 < gain.low <= gain.value <= gain.high < 0.3
-    lucky = low.copy()
-    lucky[0] = right([1.0])[0]
-    gain = gains(lucky, low, range(8))["mcc"]
-    assert gain.low == 0 < gain.value < gain.high, "a third of the draws lack that scene"
-
-
-def test_a_gain_counts_one_set_of_classes_for_both_methods():
-    """One method alone predicts a class that is not there: the other one's mean is over that class too."""
-    exact, strange = np.diag([10, 10, 0]), np.diag([10, 9, 0])
-    strange[1, 2] = 1
-    gain = gains(np.stack([strange] * 2), np.stack([exact] * 2), list("ab"))["mean_iou"]
-    assert gain.value == gain.low == gain.high == pytest.approx((1 + 0.9) / 3 - 2 / 3)
-
-
 def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
     """Scenes differ far more than methods do: unpaired, or by tile, the interval would be another one."""
     hard = right([0.55, 0.6, 0.9, 0.95])

@@ -20,6 +20,13 @@ from workloads.glacier.settings import Loss
         ({"workload.sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
         ({"workload.sampling.target_shares": "[0.5, 0.5]"}, "2 shares for 4 classes"),
         ({"workload.split.folds": 5, "workload.split.fold": 5}, "fold 5 of 5 folds does not exist"),
+        ({"workload.sampling.crop": 40}, "crop 40 is no multiple of 32"),
+        ({"workload.sampling.centred": "{lake: 0.2}"}, "centred is given without crop"),
+        ({"workload.sampling.crop": 96}, "crop 96 is larger than tiles.size 32"),
+        ({"workload.sampling.crop": 32, "workload.sampling.centred": "{pond: 0.2}"}, "centred names pond, and the"),
+        ({"workload.sampling.crop": 32, "workload.sampling.centred": "{lake: 1.0}"}, "add up to less than 1"),
+        ({"workload.indices": "[[red, uv]]"}, "indices names the band uv, and the bands are red, nir"),
+        ({"workload.loss.class_weights": "[1, 2]"}, "class_weights has 2 weights for 4 classes"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(tiny, change, sentence):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lib.task import load_task
+from workloads.glacier import figures
 from workloads.glacier.judging import Tested
 
 
@@ -48,3 +49,16 @@ def test_the_worst_tiles_are_of_different_scenes():
     assert [int((tile.predicted != tile.target).sum()) for tile in tested.worst] == [9, 8, 7, 5]
     assert tested.counts.shape == (7, 2, 2) and tested.confusion.matrix[0, 1] == sum(wrong)
     assert len(tested.examples) == 4
+
+
+def test_a_composite_is_white_where_there_is_no_data_and_runs_have_bars_and_their_mean(tmp_path, monkeypatch):
+    image = np.random.default_rng(0).normal(size=(5, 8, 8)).astype(np.float32)
+    image[:, 2, 3], image[2, 0, 0], image[2, 7, 7] = np.nan, 100, -100
+    picture = figures.composite(image)
+    assert (picture[2, 3] == 1).all() and picture[0, 0, 0] == 1 and picture[7, 7, 0] == 0
+    assert (figures.composite(np.full((2, 4, 4), np.nan)) == 1).all(), "two bands are shown as one grey"
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
+    scores = {"fold0": {"mcc": 0.5}, "fold1": {"mcc": 0.7, "iou_lake": 0.1}}
+    figures.runs(scores, ("mcc", "iou_lake", "absent"), tmp_path / "a.png")
+    assert [ax.get_title() for ax in drawn[0].axes] == ["mcc: mean 0.600", "iou_lake: mean 0.100", ""]

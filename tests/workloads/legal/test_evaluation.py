@@ -88,15 +88,6 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test(legal):
     assert (float(model.weight), float(model.power)) == (weight, power)
 
 
-def test_without_a_network_the_product_is_the_counts(evaluator):
-    rows = evaluator.multiplied(network_of(evaluator, "test", 3), 0.0, "test")
-    counted = evaluator.counted("test")
-    assert np.array_equal(rows[PRODUCT], counted[COUNTS]) and np.array_equal(rows[BOTH], counted[STRONGEST])
-    # the majority is that of the training
-    commonest = evaluator.data.class_counts.argmax()
-    assert (counted[MAJORITY].argmax(1) == commonest).all()
-
-
 def test_the_baseline_is_the_strongest_counting_and_has_the_models_figures(legal):
     task = legal()
     model = task.model()

@@ -6,7 +6,6 @@ import pytest
 
 from lib.errors import BadInput
 from workloads.legal.generated import ROLES
-from workloads.legal.prediction import page
 
 TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"
 
@@ -78,16 +77,6 @@ def test_a_page_has_every_sentence_escaped_with_its_probabilities_and_a_legend(a
     assert all(f"{role} (" in text for role in ROLES) and text.count("title=") == 3
     best = answers["one"][0]
     assert f'title="{best["role"]}: {best["probability"]:.0%}' in text and "@media print" in text
-
-
-def test_a_page_joins_runs_of_a_role_and_marks_what_is_unsure():
-    def row(number, role, share):
-        shares = {"A": share, "B": 1 - share} if role == "A" else {"A": 1 - share, "B": share}
-        return {"sentence": number, "text": "t", "role": role, "probability": share, "probabilities": shares}
-
-    text = page([row(1, "A", 0.9), row(2, "A", 0.4), row(3, "B", 0.8)], "name", ["A", "B"])
-    assert text.count("<section") == 2 and text.count('class="s unsure"') == 1
-    assert "marks the 1 whose role" in text
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])

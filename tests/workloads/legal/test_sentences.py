@@ -48,10 +48,6 @@ def test_a_paragraph_a_line_is_split_and_a_sentence_a_line_is_not():
     assert split_text("\n".join(lines)) == [*enumerate(lines, 1)]
 
 
-def test_equal_sentences_have_their_own_lines():
-    assert split_text("Appeal allowed. The end. Again.\nAppeal allowed. The end. Again.")[3] == (2, "Appeal allowed.")
-
-
 STRIPPED = ["He appealed to the High Court", "What is the test", "The appeal (No. 5) is dismissed"] * 50
 
 

@@ -73,21 +73,6 @@ def test_what_the_files_lack_of_three_parts_is_dealt_from_the_training_documents
     assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
 
 
-def test_files_without_any_to_train_on_are_dealt_anew_and_that_is_said():
-    documents = in_files(judgments(12), "valid.json", "test.json")
-    parts = splits.deal(documents)
-    assert len(names_of(documents, parts.train)) == 2 and "none is named for train" in parts.notes[0]
-    assert not splits.deal(in_files(judgments(12), "train.json", "test.json", "more.json")).notes
-
-
-def test_a_subset_is_one_of_training_documents_and_a_smaller_one_is_part_of_a_larger_one():
-    documents = judgments(40, GROUPS)
-    whole, half, tenth = (splits.deal(documents, subset_ratio=ratio) for ratio in (1.0, 0.5, 0.1))
-    assert tenth.train and {*tenth.train} < {*half.train} < {*whole.train}
-    assert (whole.validation, whole.test) == (half.validation, half.test) == (tenth.validation, tenth.test)
-    assert len(half.train) == -(-len(whole.train) // 2)
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

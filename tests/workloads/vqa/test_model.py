@@ -31,14 +31,6 @@ def changed(batch, **values):
     return {**batch, **values}
 
 
-def test_every_patch_and_every_word_reaches_the_decoder(made):
-    _, model, batch = made
-    memory, mask = model.encode(batch)
-    patches = 1 + (32 // 8) ** 2  # and their maximum
-    assert memory.shape == (len(batch["picture"]), patches + batch["question"].shape[1], 4)
-    assert mask.sum(1).tolist() == (patches + batch["words"].sum(1)).tolist()
-
-
 def test_a_picture_is_encoded_once_for_its_questions_with_the_same_result(made):
     _, model, batch = made
     seen = []

@@ -40,14 +40,6 @@ def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode, suffix
     assert len(set(shown)) == 1 if grey else abs(shown - RED).max() <= 8
 
 
-def test_what_is_transparent_is_white_also_in_a_palette(tmp_path):
-    Image.new("RGBA", (9, 9), (*RED, 0)).save(tmp_path / "a.png")
-    palette = Image.new("P", (9, 9), 1)
-    palette.putpalette([0, 0, 0, *RED])
-    palette.save(tmp_path / "b.png", transparency=1)
-    assert tuple(pixel(tmp_path / "a.png")) == tuple(pixel(tmp_path / "b.png")) == WHITE
-
-
 def test_a_turned_photograph_is_put_upright(tmp_path):
     image = Image.new("RGB", (32, 32), RED)
     image.paste(WHITE, (0, 0, 32, 16))  # the upper half

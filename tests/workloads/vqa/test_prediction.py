@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from lib.errors import BadInput
-from tests.workloads.vqa.files import picture, record, settings
+from tests.workloads.vqa.files import picture, record
 from workloads.vqa import prediction
 from workloads.vqa.decoding import Answer
-from workloads.vqa.records import read
 
 
 @pytest.fixture
@@ -71,18 +70,6 @@ def test_answers_do_not_depend_on_the_batch_and_two_models_answer_together(answe
     for name, rows in found.items():
         assert [row["teacher_answer"] for row in rows] == [row["teacher_answer"] for row in alone[name]]
         assert len(together[name]) == len(rows)
-
-
-def test_what_a_teacher_answers_is_read_as_a_students_records(tmp_path):
-    picture(tmp_path / "data" / "1.png", 5)
-    red, black = Answer("màu đỏ", "DESCRIPTIVE", "Vật đỏ.", True), Answer("màu đen", "DESCRIPTIVE", "", True)
-    found = [{red: 0.75, black: 0.125}]
-    row = prediction.row(record(1, 1, question="màu gì"), found)
-    prediction.write([{**row, "img_id": 1}], tmp_path / "data" / "answers.jsonl")
-    columns = {"answer": "teacher_answer", "kind": "reasoning_type", "image": "img_id"}
-    columns["reasoning"] = "teacher_reasoning"
-    one = read(tmp_path / "data", settings(columns=columns, picture="{image}.png")).records[0]
-    assert (one.question, one.answer, one.kind, one.reasoning) == ("màu gì", "màu đỏ", "DESCRIPTIVE", "Vật đỏ.")
 
 
 def test_several_models_answer_by_the_mean_of_their_probabilities():

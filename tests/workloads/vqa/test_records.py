@@ -105,7 +105,7 @@ BAD = {
     "no answer": ({"answer": None}, "a.jsonl, row 2: There is no answer"),
     "no picture": ({"image": "9.jpg"}, "row 2: There is no picture .*9.jpg"),
     "a name that no disk takes": ({"image": "x" * 3000}, "row 2: There is no picture"),
-    "no picture's content": ({"image": "2.html"}, "row 2: .* it is none of JPEG"),
+    "no picture's content": ({"image": "2.html"}, "row 2: .*it is none of JPEG"),
     "an endless answer": ({"answer": "x" * 5000}, "row 2: The answer has 5,000 letters"),
     "a type with brackets": ({"kind": "[A]"}, r"row 2: \[A\] is no question type"),
 }
@@ -175,16 +175,3 @@ def test_the_easy_questions_load_with_their_parts(tmp_path):
     records = read(SAMPLES / "easy_vqa_subset", settings_of(tmp_path, COLLECTIONS["easy-VQA"][2])).records
     assert Counter(one.part for one in records) == {"train": 5940, "test": 2449}
     assert len({one.picture for one in records}) == 850 and len({one.answer for one in records}) == 13
-
-
-@pytest.mark.skipif(not (SAMPLES / "vivqa_teacher_jsonl").is_dir(), reason="sample data is not there")
-def test_the_vietnamese_teachers_records_load_beside_pictures(tmp_path):
-    folder = SAMPLES / "vivqa_teacher_jsonl"
-    content = next(folder.glob("*.jsonl")).read_text("utf-8")
-    for line in content.splitlines():
-        number = json.loads(line)["img_id"]
-        picture(tmp_path / f"{number}.jpg", int(number) % 65_536, size=(1, 1), quality=100)
-    columns = yaml.safe_load(COLLECTIONS["a Vietnamese teacher"][2])["columns"]
-    records = collected(folder, images=str(tmp_path), picture="{name}", columns=columns).records
-    assert len(records) == 1238 and len({one.answer for one in records}) == 12
-    assert all(one.reasoning for one in records) and Counter(one.kind for one in records)["DESCRIPTIVE"] == 1232

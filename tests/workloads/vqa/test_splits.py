@@ -43,12 +43,6 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
     assert {one.part for one in split(records, Split(given=False), 0)["test"]} == set(names)
 
 
-def test_parts_of_some_files_or_of_one_alone_do_not_count():
-    wanted = {name: pictures(part) for name, part in split(RECORDS, Split(), 0).items()}
-    for records in ([replace(one, part="train") for one in RECORDS], [replace(RECORDS[0], part="test"), *RECORDS[1:]]):
-        assert {name: pictures(part) for name, part in split(records, Split(), 0).items()} == wanted
-
-
 def test_a_picture_in_two_parts_and_too_few_pictures_are_refused():
     records = [replace(one, part="test" if one.number % 2 else "train") for one in RECORDS]
     with pytest.raises(BadInput, match="are both in train and in test"):

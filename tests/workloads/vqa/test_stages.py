@@ -26,11 +26,6 @@ def test_a_stage_lasts_until_the_next_begins_whatever_the_order_in_the_file():
     assert stages.weights_at(THREE, 20) == {"answer": 3.0, "reasoning": 1.0, "format": 1.0}
 
 
-def test_a_run_without_stages_weighs_all_alike_and_names_none():
-    assert stages.name_at({}, 5) == "" and set(stages.weights_at({}, 5).values()) == {1.0}
-    assert stages.trained({}, "image") == (0, None)
-
-
 def test_an_encoder_is_trained_from_the_first_stage_in_which_it_does_not_rest():
     assert stages.trained(THREE, "image") == (20, None) and stages.trained(THREE, "text") == (10, None)
     assert stages.trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
@@ -73,14 +68,6 @@ def test_the_encoders_rest_in_the_steps_of_their_stages(vqa):
     assert all(name.startswith("image.") for name in image.parameters)
     rest = [name for group in groups if group is not image for name in group.parameters]
     assert not any(name.startswith("image.") for name in rest)
-
-
-def test_an_encoder_that_always_rests_has_no_gradient(vqa):
-    task = vqa({f"workload.stages.{name}.rests": ["text"] for name in ("FIRST", "SECOND")})
-    model = task.model()
-    assert not any(value.requires_grad for value in model.text.parameters())
-    assert all(value.requires_grad for value in model.image.parameters())
-    groups_of(task, model)  # no entry names what is never trained
 
 
 def test_log_and_table_name_the_stage(vqa, tmp_path, capsys):

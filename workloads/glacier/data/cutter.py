@@ -95,7 +95,7 @@ class Cutter:
 
     def _make(self, scene: Scene, stamp: list[Any]) -> dict[str, Any]:
         """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
-        file, size, step = _file_name(scene), self.cut.size, self.cut.step
+        file, size, step = _file_name(scene), self.cut.size, self.cut.stride or self.cut.size
         paths = [self.folder / f"{file}.{kind}.npy" for kind in ("image", "target")]
         bands = (len(self.source.bands), size, size)
         with (
@@ -153,10 +153,8 @@ class Cutter:
         image, target = opened.read(window)
         image, target = padded(image, self.cut.size), padded(target, self.cut.size, IGNORE)
         if self.cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
-            raise Unusable(
-                f"{opened.scene.images[0]} holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold. Set "
-                "workload.tiles.storage to float32."
-            )
+            above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
+            raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
         return np.ascontiguousarray(image, self.cut.storage), target
 
 

@@ -95,7 +95,7 @@ def look(root: Path, source: Source, labelled: bool = True) -> Match:
 def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = _files(root, masks, source) if masks else {}
-    words = source.words_of_bands if images == source.images else tuple(map(str, source.chosen))
+    words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
     files, problems = _images(root, images, words, source, {file.path for file in mask_of.values()})
     if not files or (labelled and not mask_of):
         return None
@@ -138,10 +138,8 @@ def _images(
         return {name: [file] for name, file in _files(root, pattern, source, masks).items()}, []
     by_band = {text: _files(root, text, source, masks) for text in (pattern.replace(BAND, word) for word in words)}
     if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
-        raise BadInput(
-            f"{root} has no file {empty[0]}. Correct workload.source.images, or name the bands as the files do in "
-            "workload.source.band_files."
-        )
+        how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
+        raise BadInput(f"{root} has no file {empty[0]}. {how}")
     return _joined(by_band)
 
 
@@ -160,9 +158,12 @@ def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[s
     return images, problems
 
 
-def of_folders(folders: Mapping[int, Path], source: Source) -> tuple[list[Scene], list[str]]:
-    """Returns new scenes of a folder for each band's number, and a sentence for each that lacks a band."""
-    images, problems = _joined({str(folder): _files(folder, "{scene}.*", source) for folder in folders.values()})
+def of_folders(folders: Mapping[str, Path], source: Source) -> tuple[list[Scene], list[str]]:
+    """Returns new scenes of folders by band, {"Band1": path, ...}, and a sentence for each that lacks a band."""
+    paths = [Path(folders[f"Band{number}"]) for number in source.chosen if f"Band{number}" in folders]
+    if len(paths) < len(source.bands):
+        raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(folders))}.")
+    images, problems = _joined({str(path): _files(path, "{scene}.*", source) for path in paths})
     return [_scene(name, files, None, "", source) for name, files in images.items()], problems
 
 
@@ -175,10 +176,8 @@ def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = 
         if file.path in others:
             continue
         if name in files:
-            raise BadInput(
-                f"{files[name].path} and {file.path} are both called {name} by {pattern}. Correct "
-                "workload.source.images, masks or name_pattern so that their names differ."
-            )
+            both = f"{files[name].path} and {file.path} are both called {name} by {pattern}"
+            raise BadInput(f"{both}. Correct workload.source.images, masks or name_pattern.")
         files[name] = file
     return files
 

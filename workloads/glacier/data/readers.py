@@ -138,10 +138,8 @@ class _Rasters(Opened):
     def _refuse_other_grid(self, path: Path, other: Any, is_mask: bool) -> None:
         first, reference = self.scene.images[0], self.images[0]
         if (other.height, other.width) != (self.height, self.width):
-            raise Unusable(
-                f"{path} has {other.height} x {other.width} pixels and {first} {self.height} x {self.width}. Resample "
-                "them to one grid."
-            )
+            sizes = f"{other.height} x {other.width} pixels and {first} {self.height} x {self.width}"
+            raise Unusable(f"{path} has {sizes}. Resample them to one grid.")
         if is_mask and not (other.crs and reference.crs):  # masks are often exported without a georeference
             return
         if other.crs != reference.crs:
@@ -197,10 +195,8 @@ class _Rasters(Opened):
                 f"class as its code in workload.source.codes (here {r * 65536 + g * 256 + b}), or the band that has "
                 "the codes in workload.source.mask_band."
             )
-        raise Unusable(
-            f"The mask {path} has {len(planes)} bands that differ. Say in workload.source.mask_band which one has the "
-            "codes, or in workload.source.mask_layers which of them are classes."
-        )
+        how = "Say in workload.source.mask_band which one has the codes, or in mask_layers which are classes."
+        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. {how}")
 
 
 class _Patch(Opened):
@@ -240,9 +236,9 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     if mask.ndim == 3:
         layers = source.mask_layers or tuple(range(1, mask.shape[2] + 1))
         if len(layers) != len(source.classes) - 1 or max(layers) > mask.shape[2]:
+            beside = f"there are {len(source.classes) - 1} classes beside {source.classes[0]}"
             raise Unusable(
-                f"The mask {path} has {mask.shape[2]} layers, and there are {len(source.classes) - 1} classes beside "
-                f"{source.classes[0]}. Say in workload.source.mask_layers which layers they are."
+                f"The mask {path} has {mask.shape[2]} layers, and {beside}. Set workload.source.mask_layers."
             )
         target = np.zeros(mask.shape[:2], np.uint8)
         for index, layer in enumerate(layers, 1):
@@ -254,10 +250,10 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     unknown = (target == IGNORE) & ~np.isin(mask, source.ignored_codes) & np.isfinite(mask)
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
+        values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
         raise Unusable(
-            f"The mask {path} holds {'values' if len(codes) > 1 else 'the value'} "
-            f"{', '.join(f'{code:g}' for code in codes[:5])} in {int(unknown.sum()):,} pixels of a window; its coding "
-            f"is {list(source.codes)}. Correct workload.source.codes, or name them in workload.source.ignored_codes."
+            f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
+            f"{list(source.codes)}. Correct workload.source.codes or ignored_codes."
         )
     return target
 
@@ -295,18 +291,14 @@ def raster(path: Path) -> Iterator[Any]:
 
 def _check_size(path: Path, height: int, width: int) -> None:
     if height * width > _MOST_PIXELS or max(height, width) > _MOST_ON_A_SIDE:
-        raise Unusable(
-            f"{path} states {height:,} x {width:,} pixels; at most {_MOST_PIXELS:,} are read, and {_MOST_ON_A_SIDE:,} "
-            "on a side. Cut it into scenes (gdal_translate -srcwin)."
-        )
+        most = f"at most {_MOST_PIXELS:,} are read, and {_MOST_ON_A_SIDE:,} on a side"
+        raise Unusable(f"{path} states {height:,} x {width:,} pixels; {most}. Cut it (gdal_translate -srcwin).")
 
 
 def _check_bands(path: Path, count: int, source: Source) -> None:
     if count < max(source.chosen):
-        raise Unusable(
-            f"{path} has {count} bands; the settings read band {max(source.chosen)}. Add the missing ones, or set "
-            "workload.source.bands and workload.source.channels."
-        )
+        wanted = f"the settings read band {max(source.chosen)}. Set workload.source.bands and workload.source.channels"
+        raise Unusable(f"{path} has {count} bands; {wanted}.")
 
 
 def _check_blocks(path: Path, data: Any) -> None:
@@ -317,9 +309,7 @@ def _check_blocks(path: Path, data: Any) -> None:
     rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
     planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
     if (size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize) > _MOST_BYTES_AT_ONCE:
-        raise Unusable(
-            f"{path} can only be read in pieces of {amount(size)}. Write it in tiles: gdal_translate -co TILED=YES."
-        )
+        raise Unusable(f"{path} can only be read in pieces of {amount(size)}. Run gdal_translate -co TILED=YES.")
 
 
 def _read_window(path: Path, data: Any, number: int, window: Window) -> np.ndarray:

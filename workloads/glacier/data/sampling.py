@@ -11,7 +11,6 @@ from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Sampling
 
 _DRAWN = 2_000  # crops by which the shares of classes are estimated
-_ROUNDS = 100  # of capping
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached.
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
@@ -21,8 +20,7 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     if not sampling.target_shares:
         return None
     weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares, sampling.most_often)
-    weight = capped(weight, sampling.most_often)
-    return None if np.allclose(weight, 1) else weight
+    return None if np.allclose(weight, 1) else weight / weight.mean()
 
 
 def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
@@ -57,22 +55,6 @@ def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
             break
         best = weight
     return best
-
-
-def capped(weight: np.ndarray, most: float) -> np.ndarray:
-    """Returns (tiles) weights of mean 1, none above `most`: what is cut off goes to the others in proportion."""
-    weight = weight / weight.mean()
-    for _ in range(_ROUNDS):
-        over = weight > most * (1 + 1e-9)
-        if not over.any():
-            break
-        fixed = weight >= most
-        weight = np.where(fixed, most, weight)
-        free = weight[~fixed].sum()
-        if not free:
-            break
-        weight[~fixed] *= (len(weight) - most * fixed.sum()) / free
-    return weight / weight.mean()
 
 
 def reached(counts: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

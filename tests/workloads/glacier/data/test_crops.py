@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from lib import checkpoint
-from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
 from tests.workloads.glacier.files import scene, write_bands
-from tests.workloads.glacier.test_glacier import train
 from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data.sampling import Draws
 
@@ -66,13 +63,6 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class(rare):
     assert made["image"].shape[2:] == made["target"].shape[1:] == (32, 32)
 
 
-def test_crops_follow_from_seed_epoch_and_index_alone(rare):
-    task = rare()
-    first, again, other = (batch(task, epoch)[1] for epoch in (1, 1, 2))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["target"], other["target"])
-
-
 def test_every_pixel_of_a_class_is_as_likely_and_a_class_that_is_absent_leaves_its_share():
     counts = np.array([[90, 10, 0], [70, 30, 0], [100, 0, 0]])
     draws = Draws.of(counts, None, {1: 0.4, 2: 0.3}, size=10)
@@ -98,38 +88,6 @@ def test_drawn_shares_are_those_of_the_crops_and_the_prior_takes_them_back(rare)
         plain = model(image)
         model.prior.copy_(torch.from_numpy(data.prior).view(-1, 1, 1))
         assert torch.allclose(model(image) - plain, model.prior.expand_as(plain), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({"workload.sampling.crop": 40}, "crop 40 is no multiple of 32"),
-        ({"workload.sampling.crop": 0}, "centred is given without crop"),
-        ({"workload.sampling.crop": 96}, "crop 96 is larger than tiles.size 64"),
-        ({"workload.sampling.centred": "{pond: 0.2}"}, "centred names pond, and the classes are background"),
-        ({"workload.sampling.centred": "{lake: 1.0}"}, "add up to less than 1"),
-        ({"workload.indices": "[[red, uv]]"}, "indices names the band uv, and the bands are red, nir"),
-        ({"workload.loss.class_weights": "[1, 2]"}, "class_weights has 2 weights for 4 classes"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(tiny, change, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        tiny({**CROPS, **change})
-
-
-def test_a_resumed_run_of_crops_ends_in_the_same_bytes(rare, tiny, tmp_path):
-    rare()
-    options = {**CROPS, "workload.indices": "[[red, nir]]", "workload.prior": True, "workload.loss.mcc": 0,
-               "workload.loss.boundary": 0, "workload.loss.class_weights": "[1, 1, 1, 10]",
-               "checkpoint.every_steps": 1}  # fmt: skip
-    train(tiny({**options, "training.max_steps": 2}), tmp_path / "whole")
-    train(tiny({**options, "training.max_steps": 1}), tmp_path / "cut")
-    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
-    train(tiny({**options, "training.max_steps": 2}), tmp_path / "cut", found)
-    whole, end = (checkpoint.load_newest(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut"))
-    assert whole.step == end.step == 2 and "prior" in whole.tensors["model"]
-    for group, named in whole.tensors.items():
-        assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
 
 
 @pytest.mark.parametrize("size", [4, 64])

@@ -84,8 +84,9 @@ def test_an_interrupted_cut_goes_on_and_a_finished_one_needs_no_archive(tmp_path
     assert again.fingerprint() == store.fingerprint()
 
 
-@pytest.mark.parametrize("damage", ["holed", "cut off", "one bit"])
-@pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
+@pytest.mark.parametrize(
+    ("damage", "suffix"), [("holed", "zip"), ("cut off", "tar.gz"), ("one bit", "zip"), ("one bit", "tar.gz")]
+)
 def test_a_damaged_archive_is_named(tmp_path, suffix, damage):
     write_patches(tmp_path / "data")
     archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")

@@ -63,19 +63,8 @@ COLLECTIONS = {  # bands and classes; patterns of images and masks; files of whi
              "images/S2A_T5{n}_image_0_1.npy, labels/S2A_T5{n}_chip_0_1.npy", "S2A_T50/0_1"),
     "liligo": ("bands: [Band1_srtm, Band2_lst]\n" + WHITE, "{band}.tif", "mask_0_85_170_255.tif",
                "Band1_srtm.tif, Band2_lst.tif, Band5_precip.tif, mask_0_85_170_255.tif", "scene"),
-    "Massachusetts": (RGB + WHITE, "tiff/{part}/{scene}.tif", "tiff/{part}_labels/{scene}.tif",
-                      "tiff/train/{n}_15.tif, tiff/train_labels/{n}_15.tif", "train/0_15"),
-    "UAVid": (RGB + COLOURS, "uavid_{part}/*/Images/*.png", "uavid_{part}/*/Labels/*.png",
-              "uavid_train/seq1/Images/{n}.png, uavid_train/seq1/Labels/{n}.png, uavid_test/seq2/Images/{n}.png",
-              "train/seq1/0"),
-    "FLAIR": (RGB + LAND, "*aerial_{part}/*/img/IMG_{scene}.tif", "*labels_{part}/*/msk/MSK_{scene}.tif",
-              "flair_aerial_train/D1/img/IMG_{n}.tif, flair_labels_train/D1/msk/MSK_{n}.tif", "train/0"),
-    "reference maps": ("bands: [green, blue]\nband_files: [B03, B02]\n" + LAND, "S2/{scene}/{scene}_{band}.tif",
-                       "Maps/{scene}/{scene}_map.tif",
-                       "S2/P{n}/P{n}_B02.tif, S2/P{n}/P{n}_B03.tif, S2/P{n}/P{n}_B1.tif, Maps/P{n}/P{n}_map.tif", "P0"),
     "Sentinel-2": ("bands: [B02, B03]\n" + LAND, "{scene}/T43_*_{band}_10m.tif", "{scene}/mask.tif",
                    "S{n}/T43_2020{n}_B02_10m.tif, S{n}/T43_2020{n}_B03_10m.tif, S{n}/mask.tif", "S0"),
-    "two formats": (RGB + LAND, "{scene}.tif", "{scene}.png", "{n}.tif, {n}.png", "0"),
 }  # fmt: skip
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
 
@@ -179,6 +168,10 @@ def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(t
         layout.find(tmp_path, source)
     with pytest.raises(BadInput, match="is no folder"):
         layout.find(tmp_path / "none", TWO)
+    for name in ("images/a.tif", "masks/x.tif"):
+        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match=r"no mask has the name of an image \(names: a by images.*, x by masks"):
+        layout.find(tmp_path, TWO)
 
 
 def test_files_named_differently_in_each_folder_are_matched_by_a_regular_expression(tmp_path):
@@ -191,13 +184,6 @@ def test_files_named_differently_in_each_folder_are_matched_by_a_regular_express
     assert names(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")) == ["02_07"]
     with pytest.raises(BadInput, match="are both called B by"):
         names(tmp_path, Source(bands=("a", "b"), name_pattern="([B])", images="*/*.tif", masks="label/*.tif"))
-
-
-def test_names_of_images_and_masks_that_differ_are_shown(tmp_path):
-    for name in ("images/a.tif", "masks/x.tif"):
-        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
-    with pytest.raises(BadInput, match=r"no mask has the name of an image \(names: a by images.*, x by masks"):
-        layout.find(tmp_path, TWO)
 
 
 def test_a_band_that_a_scene_lacks_is_named_and_a_band_that_all_lack_is_refused(tmp_path):
@@ -266,28 +252,8 @@ def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):
     assert mounted() == mounted.root and capsys.readouterr().out == ""
 
 
-def test_train_and_test_in_an_input_are_the_split_unless_one_is_named(mounted, capsys):
-    for part in ("test", "train"):
-        images_and_masks(mounted.root / part)
-    assert mounted() == mounted("scenes") == mounted.root
-    scenes, problems = layout.find(mounted.root, TWO)
-    assert [(s.name, s.group, s.part) for s in scenes] == [
-        ("test/img001", "test/img001", "test"), ("train/img001", "train/img001", "train"),
-    ] and problems == []  # fmt: skip
-    train = mounted.root / "train"
-    assert mounted(str(train)) == train and names(train) == ["img001"]
-    assert capsys.readouterr().out == ""
-
-
 def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(mounted):
     for region in ("aachen", "lima"):
         images_and_masks(mounted.root / region, region)
     source = Source(bands=("red", "nir"), images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
     assert Data(Settings(source=source), mounted("scenes")).root == mounted.root
-
-
-def test_data_in_two_inputs_is_said_and_the_first_taken(mounted, capsys):
-    for folder in (mounted.root, mounted.root.with_name("zones")):
-        write_scenes(folder, 1)
-    assert mounted() == mounted.root
-    assert "data lies in 2 folders" in capsys.readouterr().out

@@ -28,16 +28,6 @@ def only(root, source=TWO):
     return scenes[0]
 
 
-def test_bands_in_folders_and_one_file_with_all_bands_read_the_same(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path / "a", "img001", image, classes)
-    write_tiff(tmp_path / "b" / "images" / "img001.tif", image)
-    write_tiff(tmp_path / "b" / "masks" / "img001.tif", np.asarray(CODES, np.uint8)[classes])
-    for folder in ("a", "b"):
-        got, target = read(only(tmp_path / folder))
-        assert np.array_equal(got, image) and np.array_equal(target, classes)
-
-
 def test_channels_choose_folders_and_bands(tmp_path):
     image, classes = scene(bands=4)
     write_bands(tmp_path / "a", "img001", image, classes)

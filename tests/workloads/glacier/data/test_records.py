@@ -93,9 +93,3 @@ def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, ove
         )
     monkeypatch.setattr(disk, "whole", whole)
     assert load_task(tiny(overrides)).data.store, "and with room again it goes on"
-
-
-def test_a_cache_in_a_place_that_cannot_be_written_to_is_named(tiny, monkeypatch):
-    monkeypatch.setenv("TRAINBOOK_CACHE", "/proc/trainbook")
-    with pytest.raises(BadInput, match=r"cache folder /proc/trainbook/glacier cannot be written to .*TRAINBOOK_CACHE"):
-        content(load_task(tiny()))

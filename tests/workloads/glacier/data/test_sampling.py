@@ -17,21 +17,6 @@ def test_tilted_weights_reach_the_wanted_shares_where_they_can():
     assert np.allclose(sampling.reached(counts, weight), wanted, atol=0.01)
 
 
-def test_of_all_weights_that_reach_them_these_are_the_most_even():
-    shares = np.random.default_rng(1).dirichlet((1, 1, 1), 60)
-    weight = sampling.tilt(shares, (0.4, 0.35, 0.25), 20) / 60
-    reached = weight @ shares
-    entropy = -(weight * np.log(weight)).sum()
-    draw = np.random.default_rng(2)
-    constraints = np.column_stack([shares, np.ones(60)])
-    for _ in range(50):  # steps that keep the shares and the sum
-        step = draw.standard_normal(60)
-        step -= constraints @ np.linalg.lstsq(constraints, step, rcond=None)[0]
-        other = weight + 1e-4 * step / np.abs(step).max() * weight.min()
-        assert np.allclose(other @ shares, reached, atol=1e-9)
-        assert -(other * np.log(other)).sum() < entropy + 1e-6
-
-
 @pytest.mark.parametrize("most", [1.5, 2, 4, 20])
 def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
     """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
@@ -54,8 +39,3 @@ def test_shares_that_no_weights_reach_are_approached_as_closely_as_can_be(monkey
     assert np.abs(goal - nearest @ shares).max() > 0.02
     assert np.allclose(weight @ shares, nearest @ shares, atol=1e-3)
     assert len(calls) < 10_000
-
-
-def test_capped_weights_keep_their_mean():
-    weight = sampling.capped(np.array([100.0, 1, 1, 1, 1, 1, 1, 1]), 3)
-    assert np.isclose(weight.mean(), 1) and np.isclose(weight.max(), 3) and np.allclose(weight[1:], 5 / 7)

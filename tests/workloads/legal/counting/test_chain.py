@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from workloads.legal.counting import chain
 from workloads.legal.counting.chain import Chain, Ordered, forward_backward
 
 
@@ -66,23 +65,3 @@ def test_the_fit_is_where_the_penalised_likelihood_is_flat():
 
     numbers = np.concatenate([fitted.scale.ravel(), fitted.transition.ravel()])
     assert np.abs(approx_fprime(numbers, loss, 1e-6)).max() < 1e-2
-
-
-def test_roles_that_come_in_runs_smooth_a_single_doubt():
-    draw = np.random.default_rng(2)
-    truth = np.repeat([0, 1, 0, 1, 0, 1], 10)
-    scores = 2 * np.eye(2)[truth] + draw.normal(size=(60, 2))
-    fitted = Chain.fit(scores, truth, [30, 30])
-    doubtful = np.tile([1.5, 0.0], (9, 1))
-    doubtful[4] = [0.0, 0.8]
-    assert fitted.log_marginals(doubtful, [9]).argmax(1).tolist() == [0] * 9
-    assert chain.Chain(fitted.scale, np.zeros((2, 2))).log_marginals(doubtful, [9]).argmax(1)[4] == 1
-
-
-def test_documents_do_not_touch_one_another():
-    draw = np.random.default_rng(3)
-    scores, model = draw.normal(size=(9, 3)), Chain(draw.normal(size=(4, 3)), draw.normal(size=(3, 3)))
-    together = model.log_marginals(scores, [4, 5])
-    apart = [model.log_marginals(scores[:4], [4]), model.log_marginals(scores[4:], [5])]
-    assert together == pytest.approx(np.concatenate(apart))
-    assert model.log_marginals(scores[:0], []).shape == (0, 3)

@@ -51,14 +51,6 @@ def test_the_context_has_the_neighbours_words_in_their_own_blocks():
     assert blocks[0, 6] == pytest.approx(0.6 * bag / np.linalg.norm(bag))
 
 
-def test_documents_together_have_the_numbers_that_each_has_alone():
-    documents = judgments(3)
-    vocabulary = Vocabulary.of(documents, 1000)
-    together = vocabulary.in_context(documents, vocabulary.own(documents)).toarray()
-    apart = [vocabulary.in_context([one], vocabulary.own([one])).toarray() for one in documents]
-    assert together == pytest.approx(np.concatenate(apart), abs=1e-6)
-
-
 def test_a_position_is_told_from_the_beginning_and_from_the_end():
     document = judgments(1, length=40)[0]
     found = position_features(document)
