@@ -149,8 +149,6 @@ class Resolver:
             kind = "cls" if self.definitions[path[0]][0].kind == "Class" else "function"
         return Target({"self": "instance", "cls": "class"}.get(kind, kind), path[0])
 
-    # Modules
-
     def imported(self, facts: Facts, path: Path) -> Target | None:
         """Returns what `import a.b` (a path of one step) or `from a import b` (of two) binds."""
         base = self._module(facts, path[0])
@@ -212,8 +210,6 @@ class Resolver:
             base is not None and base.kind == "external" for base in map(partial(self._module, facts), facts.stars)
         )
 
-    # Steps
-
     def _step(self, target: Target, step: str) -> Target | None:
         if step == CALL:
             return self._called(target)
@@ -263,8 +259,6 @@ class Resolver:
         results = {self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns}
         results.discard(Target("literal", _NONE))
         return results.pop() if len(results) == 1 else None
-
-    # Classes
 
     def member(self, target: Target, name: str) -> Target | None:
         """Returns an attribute of a class or an instance of it, or of what is above it."""

@@ -106,8 +106,6 @@ class _Reader:
         scope = self.facts.scopes[self.redirected.get((self.scope, name), self.scope)]
         scope.bindings.setdefault(name, []).append(Binding(kind, path, self.scope, line))
 
-    # Definitions
-
     @contextmanager
     def inside(self, definition: Definition) -> Iterator[None]:
         outside = self.scope, self.hidden, self.receivers
@@ -177,8 +175,6 @@ class _Reader:
             definition.parameters.append((name, line))
             packed = argument in (arguments.vararg, arguments.kwarg)
             self.bind(name, "value", UNKNOWN if packed else annotation_path(argument.annotation, self.hidden), line)
-
-    # Names
 
     def absolute(self, name: str) -> str:
         """Returns the module that an absolute import means."""
@@ -274,8 +270,6 @@ class _Reader:
         if name:
             self.bind(name, "value", UNKNOWN, node.lineno)
         self.children(node)
-
-    # Expressions and what functions do
 
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         self.visit(node.generators[0].iter)  # read outside of the comprehension's own scope

@@ -53,8 +53,6 @@ class Graphmer(Task):
     def settings(self) -> Settings:
         return self.config.workload
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
         return {name: v for name, v in vars(self).items() if name not in ("evaluator", "calibration", "_answers")}
@@ -75,8 +73,10 @@ class Graphmer(Task):
         return self.data.datasets()
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        """Returns the tensors of samples (training) or of queries (evaluation): see `chains.Collator`."""
         self.data.use(self.learned()["counts"])
-        return self.data.collate(samples, generator)
+        collator = self.data.collator
+        return collator.training(samples, generator) if isinstance(samples[0], int) else collator.queries(samples)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts of full length, as many facts as a sample may have, and as many candidates as may compete.
@@ -109,8 +109,6 @@ class Graphmer(Task):
             targets = torch.where(chosen, batch["roots"], IGNORE)
             batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
         return batch
-
-    # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         return Ranker(self.settings.chain, self.settings.model)
@@ -162,22 +160,21 @@ class Graphmer(Task):
     def term_weights(self, step: int) -> dict[str, float]:
         return {"name": self.settings.objective.same_name_weight}
 
-    # --- what is learned from data ----------------------------------------------------------------------------------
-
     def learned(self) -> dict[str, Any]:
         """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
         if self._taken and "data" not in vars(self):  # in a prediction
             return dict(self._taken)
         if self._weights is None:
-            self._weights = self.data.fitted().as_json(self.data.corpus)
+            from workloads.graphmer.scoring import fit
+
+            weights = fit(self.data.collator, self.settings.objective.fitting_steps)
+            self._weights = weights.as_json(self.data.corpus)
         return {"counts": self._weights, **self.data.stored}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         self._taken, self._weights = values, dict(values["counts"])
         if "data" in vars(self):
             self.data.use(self._weights)
-
-    # --- evaluation -----------------------------------------------------------------------------------------------
 
     @cached_property
     def evaluator(self) -> "Evaluator":
@@ -222,8 +219,6 @@ class Graphmer(Task):
             return f"{text}\nNothing is predicted of such a graph: it has no unresolved names."
         ranking.write(folder / "predictions.csv", self._measured)
         return f"{text}\n{calibration.as_text(self._measured)}"
-
-    # --- prediction -----------------------------------------------------------------------------------------------
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Answers what the unresolved names of a tree of Python files, or of one file, mean.

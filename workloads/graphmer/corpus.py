@@ -326,11 +326,7 @@ def header_room(roots: int) -> int:
 def _windows(
     graph: Graph, text: np.ndarray, lines: Lines, pieces: Pieces, names: dict[str, list[int]], chain: Chain
 ) -> list[_Window]:
-    """Returns the windows of every head, by head and file.
-
-    They are stretches of whole lines of as many pieces as there is room for behind the head's name and a separator; a
-    longer line is cut off.
-    """
+    """Returns the windows of every head: whole lines that fit behind its name; a longer line is cut off."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)

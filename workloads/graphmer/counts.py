@@ -121,8 +121,6 @@ class Counts:
             tables[lift] = self._postings(key, fact)
         return tables
 
-    # --- keys of questions --------------------------------------------------------------------------------------------
-
     def keys(self, lift: str, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns (P) questions with a key of the lift, the keys, and the weights with which several add up."""
         corpus, words = self.corpus, len(self.corpus.word_list)
@@ -221,8 +219,6 @@ class Counts:
         whole = np.bincount(entity, information[sub_token], len(self.corpus.name))
         share = information[sub_token] / np.maximum(whole[entity], 1e-6)
         return np.concatenate([[0], np.cumsum(frequency)]), entity[order], share[order].astype(np.float32)
-
-    # --- features -----------------------------------------------------------------------------------------------------
 
     def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
         """Returns all features. `leave_out` leaves out the own file of each question, in training."""

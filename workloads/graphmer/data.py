@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
-from lib.task import Batch
 from lib.training import splits
 from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
@@ -23,7 +21,7 @@ from workloads.graphmer.chains import Collator, EntityTable, Queries, Samples
 from workloads.graphmer.corpus import Corpus, build
 from workloads.graphmer.counts import Counts
 from workloads.graphmer.rows import Layout
-from workloads.graphmer.scoring import Scorer, Weights, fit
+from workloads.graphmer.scoring import Scorer, Weights
 from workloads.graphmer.settings import Settings
 
 # The code that makes the cached arrays
@@ -151,8 +149,6 @@ class Data:
         digest.update(repr((self.settings.chain, self.settings.split, self.settings.bad_input_limit)).encode())
         return self.cache / f"corpus-{digest.hexdigest()[:16]}.npz"
 
-    # --- what is stored with a run --------------------------------------------------------------------------------
-
     @property
     def _identity(self) -> dict[str, Any]:
         """What the data is called, the same wherever it lies, and the settings that the arrays depend on."""
@@ -193,8 +189,6 @@ class Data:
             f"{begun['corpus']}; to use the new data, choose another run.name."
         )
 
-    # --- what is read of it ---------------------------------------------------------------------------------------
-
     @cached_property
     def structural(self) -> np.ndarray:
         """(relations) bool, True for those that a rule on names answers."""
@@ -233,10 +227,6 @@ class Data:
     def scorer(self) -> Scorer:
         return Scorer(self.corpus, Counts(self.corpus), self.allowed)
 
-    def fitted(self) -> Weights:
-        """Fits the weights of the counts on training files."""
-        return fit(self.collator, self.settings.objective.fitting_steps)
-
     def use(self, weights: Mapping[str, Any]) -> None:
         """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
         if weights is self._used:
@@ -261,9 +251,3 @@ class Data:
     @cached_property
     def collator(self) -> Collator:
         return Collator(self)
-
-    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""
-        if isinstance(samples[0], int):
-            return self.collator.training(samples, generator)
-        return self.collator.queries(samples)

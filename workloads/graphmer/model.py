@@ -163,8 +163,6 @@ class Ranker(nn.Module):
             ):  # fmt: skip
                 linear.weight += scale * identity
 
-    # --- the encoder --------------------------------------------------------------------------------------------------
-
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """roots, within (B, L), relation, condition (B, G), distance (B, G, L) -> roots (B, L, d), leaves (B, G, d).
 
@@ -206,8 +204,6 @@ class Ranker(nn.Module):
         to_leaves = torch.full((L + G, G), _UNSEEN, device=roots.device)
         to_leaves[L:].fill_diagonal_(0)
         return torch.cat([decay, to_leaves.to(decay.dtype).expand(*decay.shape[:2], L + G, G)], -1)
-
-    # --- scores -------------------------------------------------------------------------------------------------------
 
     def entities(self, pieces: Tensor, kind: Tensor, vector: Tensor) -> Tensor:
         """pieces (C, WIDTH), kind, vector (C) -> (C, 2, d), the vector of each and its origin."""

@@ -84,8 +84,6 @@ class Scorer:
         heads = corpus.head[corpus.window_of]
         self._facts = Groups(heads * len(corpus.relations) + corpus.relation)
 
-    # --- who competes -------------------------------------------------------------------------------------------------
-
     def is_allowed(self, relation: np.ndarray, entities: np.ndarray) -> np.ndarray:
         """(Q) relations, (C) entities -> (Q, C) whether the type is in the range, or training has the tail."""
         in_range = self.allowed[relation[:, None], self.corpus.entity_type[entities]]
@@ -103,8 +101,6 @@ class Scorer:
         column = among.place[other]
         false = (column >= 0) & (other != tail[question])
         return question[false], column[false]
-
-    # --- scores -------------------------------------------------------------------------------------------------------
 
     def prior(self, asked: Questions, among: CandidateSet, features: Found) -> np.ndarray:
         """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""

@@ -117,9 +117,6 @@ def test_context_words_are_those_around_a_hidden_name_and_self_points_at_the_hea
     assert {corpus.entities[c] for c in siblings} == {f"{parent}.enter_house", f"{parent}.leave_house"}
 
 
-# --- methods without a model ------------------------------------------------------------------------------------------
-
-
 def test_the_simple_methods_use_training_files_text_and_names(shared):
     corpus, counts = shared.data.corpus, shared.data.scorer.counts
     baselines, train = Baselines(counts), corpus.triples_of("train")
@@ -156,9 +153,6 @@ def test_context_words_are_a_naive_bayes_over_training_facts(shared):
         want = want + np.log((number + 0.3 * (share + 1e-6)) / (total + 0.3))
     got = Baselines(counts).cue(asked, among)[0]
     assert len(wanted) > 2 and np.allclose(got - got[0], want - want[0], atol=1e-4) and np.ptp(got) > 1
-
-
-# --- counts combined --------------------------------------------------------------------------------------------------
 
 
 def weighted(task, seed=0):

@@ -106,10 +106,7 @@ def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
 def _of_entities(
     trained: Corpus, tree: Corpus, entity: np.ndarray, kind: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own.
-
-    `entity` and `kind` are the numbers of the tree's entities and of their types.
-    """
+    """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
     before, number = len(trained.entity_type), max(len(trained.entity_type), int(entity.max(initial=-1)) + 1)
     own = (tree.entity_file >= 0) & (entity >= 0)
     module = trained.types.index("Module") if "Module" in trained.types else -1

@@ -23,23 +23,13 @@ BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 _FAR = 6  # levels of what stands in what that are looked through
 
 
-@dataclass(frozen=True)
-class Stands:
-    """Features of (N) answers and of none (Q), and (Q) which references are of an object that no answer belongs to.
-
-    The features are those of settings.OF_REFERENCES from "dotted function" on. `visible` (N) is False where a bare name
-    cannot mean an answer (a method, or what another function defines within itself), and after `super().` one of the
-    own class.
-    """
-
-    answer: np.ndarray
-    none: np.ndarray
-    of_object: np.ndarray
-    visible: np.ndarray
-
-
 class Standing:
-    """Describes references by their text: bare, after `self.`, after the name of an owner, or after an object's."""
+    """Describes Q references with N answers by their text: bare, after `self.`, after an owner's name, or an object's.
+
+    The features are those of settings.OF_REFERENCES from "dotted function" on. A reference is of an object if that
+    belongs to no answer. Invisible are answers that a bare name cannot mean (a method, or what another function defines
+    within itself), and after `super().` one of the own class.
+    """
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
@@ -65,8 +55,10 @@ class Standing:
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
         self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
 
-    def of(self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows) -> Stands:
-        """(Q) windows and names, (N) the question and entity of each answer, rows of the texts -> their features."""
+    def of(
+        self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the features of answers (N, 8) and of none (Q, 5), (Q) what is of an object, (N) what is visible."""
         corpus = self.corpus
         is_place = rows.word == name[:, None]
         dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
@@ -83,8 +75,7 @@ class Standing:
             imported |= (at >= 0) & (find(self.imports, code + at) >= 0)  # the entity, or what it stands in
             outer, at = (np.where(e >= 0, corpus.parent[np.maximum(e, 0)], -1) for e in (outer, at))
         # The owner's name in another spelling before the name
-        row, place = np.nonzero(dotted)
-        words = len(corpus.word_list)
+        (row, place), words = np.nonzero(dotted), len(corpus.word_list)
         spelled = np.unique(row * words + self.plain[rows.owner[row, place]])
         answer = [
             is_dotted[question] & self.in_module[entity] & ~owner_before,
@@ -102,7 +93,7 @@ class Standing:
         hidden = is_bare[question] & ((is_method & (parent != head[question])) | is_local)
         of_super = is_dotted & (~dotted | (rows.is_super == 1)).all(1)
         hidden |= of_super[question] & is_method & (parent == corpus.parent[head][question])
-        return Stands(np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden)
+        return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
 
 @dataclass(frozen=True)
@@ -272,16 +263,15 @@ class Asking:
             order = np.lexsort((relation, entity, question))
             question, entity, relation, features = question[order], entity[order], relation[order], features[order]
             rows = self.data.layout.rows(part.window, np.ones(len(part), bool), nothing, nothing)
-            stands = self.standing.of(part.window, part.name, question, entity, rows)
-            features[:, 1] = features[:, 0] * stands.of_object[question]
-            features = np.concatenate([features, stands.answer, np.zeros((len(entity), stands.none.shape[1]))], 1)
-            seen = stands.visible
+            stands, none, of_object, seen = self.standing.of(part.window, part.name, question, entity, rows)
+            features[:, 1] = features[:, 0] * of_object[question]
+            features = np.concatenate([features, stands, np.zeros((len(entity), none.shape[1]))], 1)
             question, entity, relation, features = question[seen], entity[seen], relation[seen], features[seen]
-            none = np.concatenate([np.zeros((len(part), len(OF_REFERENCES) - stands.none.shape[1])), stands.none], 1)
+            none = np.concatenate([np.zeros((len(part), len(OF_REFERENCES) - none.shape[1])), none], 1)
             right = np.flatnonzero((entity == part.tail[question]) & (relation == part.relation[question]))
             gold = np.full(len(part), -1)
             gold[question[right]] = right
-            yield Batch(chosen, Choices(question, features, none, gold), entity, relation, stands.of_object)
+            yield Batch(chosen, Choices(question, features, none, gold), entity, relation, of_object)
 
     def _scored(
         self, part: References, relation: int, question: np.ndarray, entity: np.ndarray, answering: Answering
