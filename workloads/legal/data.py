@@ -18,7 +18,7 @@ from workloads.legal.counting.features import position_features
 from workloads.legal.counting.stack import Stack, packed, unpacked
 from workloads.legal.documents import Document
 from workloads.legal.samples import Sentences, input_of
-from workloads.legal.settings import CATEGORIES, Settings
+from workloads.legal.settings import Settings
 from workloads.legal.tokens import Tokens
 
 # The code that makes the cached counts
@@ -82,10 +82,6 @@ class Data:
         return names
 
     @property
-    def found_categories(self) -> list[str]:
-        return sorted({one.category for one in self.parts["train"] if one.category})[:CATEGORIES]
-
-    @property
     def classes(self) -> list[str]:
         return list(self.learned.get("classes") or self.found_classes)
 
@@ -126,9 +122,6 @@ class Data:
     @cached_property
     def tokens(self) -> Tokens:
         return Tokens(self.learned["tokenizer"])
-
-    def datasets(self) -> dict[str, Sentences]:
-        return {name: self.part(name) for name in self.parts}
 
     def part(self, name: str) -> Sentences:
         """Returns the samples of a part, whose sentences are cut into tokens once."""
