@@ -97,14 +97,11 @@ class Legal(Task):
             data, chosen = self.data, encoders.choose(self.settings.encoder)
             sentences = [sentence for document in data.parts["train"] for sentence in document.sentences]
             self._learned = data.learned = {
-                "classes": data.found_classes,
+                "classes": data.found_classes, "class_weights": data.class_weights.tolist(), "encoder": chosen,
                 "categories": sorted({d.category for d in data.parts["train"] if d.category})[:CATEGORIES],
-                "class_weights": data.class_weights.tolist(),
-                "encoder": chosen,
                 "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, sentences),
-                "final_marks": final_marks(sentences),
-                "counts": dict(data.counts),
-            }
+                "final_marks": final_marks(sentences), "counts": dict(data.counts),
+            }  # fmt: skip
         return self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:

@@ -135,14 +135,10 @@ class Data:
         cut = [numbers for document in chosen for numbers in tokens.numbers(document.sentences)]
         labels = self.labels(chosen)
         categories = {name: number for number, name in enumerate(self.learned["categories"], 1)}
-        return Sentences(
-            part,
-            [input_of(numbers, length, tokens.cls, tokens.sep) for numbers in cut],
-            np.concatenate([position_features(document) for document in chosen]),
-            np.repeat([categories.get(one.category, 0) for one in chosen], [*map(len, chosen)]),
-            labels,
-            self.class_weights[labels],
-        )
+        inputs = [input_of(numbers, length, tokens.cls, tokens.sep) for numbers in cut]
+        positions = np.concatenate([position_features(document) for document in chosen])
+        kinds = np.repeat([categories.get(one.category, 0) for one in chosen], [*map(len, chosen)])
+        return Sentences(part, inputs, positions, kinds, labels, self.class_weights[labels])
 
     def labels(self, chosen: Sequence[Document]) -> np.ndarray:
         """(sentences) the number of each role; 0 where a document has none."""
@@ -169,10 +165,8 @@ class Data:
             "No data was given or found mounted. The embedded default is used: "
             f"{len(self.documents)} generated judgments"
         )  # fmt: skip
-        sizes = ", ".join(
-            f"{sum(map(len, chosen)):,} sentences of {len(chosen):,} documents in {part}"
-            for part, chosen in self.parts.items()
-        )
+        counts = {part: (sum(map(len, own)), len(own)) for part, own in self.parts.items()}
+        sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         names = ", ".join(printable(name, most=40) for name in self.classes)
         notes = "".join(f"\n{note}" for note in self.dealt.notes)
         are_numbers = all(map(str.isdecimal, self.classes))
