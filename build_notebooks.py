@@ -33,6 +33,7 @@ from trainbook.notebooks import carrier
 from trainbook.notebooks.source import CELL_KEYS, FORMAT, Source, build, has_tag, read_source
 
 ROOT = Path(__file__).resolve().parent
+MAX_DIFF_LINES = 60  # a notebook
 MAX_BYTES = 360_000  # Kaggle has refused 1 MB; growth is a decision
 RUN_TAGS = {"injected-parameters", "papermill-error-cell-tag"}  # cells that papermill adds to what it executed
 
@@ -73,7 +74,10 @@ def difference(old: str, new: str, name: str) -> str:
     except BadInput:  # what was committed is no notebook
         listings = [[], []]
     old, new = ["\n".join(lines) for lines in listings] if listings[0] != listings[1] else [old, new]
-    return carrier.bounded_diff(old, new, f"{name} (as it is)", f"{name} (as built)")
+    names = f"{name} (as it is)", f"{name} (as built)"
+    diff = list(difflib.unified_diff(old.split("\n"), new.split("\n"), *names, lineterm=""))
+    left_out = [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
+    return "\n".join([line.rstrip()[:200] for line in diff[:MAX_DIFF_LINES]] + left_out)
 
 
 def run(names: list[str], check: bool, root: Path) -> int:
@@ -167,12 +171,14 @@ def import_notebook(path: Path, root: Path) -> int:
         source = read_source(target)
         cells = merged_cells(source, edited)
         text = None if cells == source.cells else merged_text(source, cells)
-        lib_edits = carrier.edits(target.stem, code, root)
+        lib_edits = carrier.edits(code)
     except BadInput as error:
         raise BadInput(f"{path} was not imported: {error}") from None
     if text:
         write(target, text)
-    print(f"notebooks_src/{target.name}: {'updated' if text else 'unchanged'}", *lib_edits, sep="\n")
+    print(f"notebooks_src/{target.name}: {'updated' if text else 'unchanged'}")
+    if lib_edits:
+        print(lib_edits)
     return int(bool(lib_edits))
 
 

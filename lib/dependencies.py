@@ -30,7 +30,7 @@ VQA = {"transformers": "transformers", "pandas": "pandas", "PIL": "pillow", "skl
 PYTHON = ((3, 11), (3, 13))
 OLDEST = {
     "torch": "2.10", "numpy": "2.0", "PyYAML": "6.0", "safetensors": "0.5", "tokenizers": "0.21", "psutil": "5.9",
-    "cloudpickle": "2.2", "matplotlib": "3.8", "ipywidgets": "7.7", "tqdm": "4.66", "Jinja2": "3.1", "pillow": "10",
+    "cloudpickle": "2.2", "matplotlib": "3.8", "ipywidgets": "7.7", "Jinja2": "3.1", "pillow": "10",
     "rasterio": "1.3", "transformers": "5", "pandas": "2.2", "scipy": "1.11", "scikit-learn": "1.4",
     "nvidia-ml-py": "12",
 }  # fmt: skip

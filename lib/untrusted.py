@@ -92,7 +92,7 @@ def _value(value: Any, kind: Any, where: str) -> Any:
         if lacking:
             raise BadInput(f"{where} has no {lacking[0]}")
         hints = get_type_hints(kind, include_extras=True)
-        return kind(**{key: _value(value[key], hint, key) for key, hint in hints.items() if key in value})
+        return kind(**{key: _value(value[key], hint, key) for key, hint in hints.items() if key in value})  # type: ignore
     if origin is list and isinstance(value, list):
         return [_value(item, inner[0], where) for item in value]
     if origin is dict and isinstance(value, dict):

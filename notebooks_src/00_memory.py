@@ -73,7 +73,7 @@ print(doctor.in_short(doctor.examine(trains=False)))
 # *Where it goes*, below the answer, has what each layer takes, the course of a step, and the tensors that are alive at its peak.
 #
 # **Use this plan** prints the line for the Parameters of the training notebook, and writes it to a file. A training notebook
-# that runs beside this one, or has this notebook's output as an input, reads that file and prints that it does.
+# that runs beside this one reads that file and prints that it does.
 
 # %%
 panel.show(HOME / "configs", CONFIG, CARD, CARDS, OVERRIDES, OUTPUT_DIR)

@@ -40,8 +40,6 @@ class Adapted(toy.Toy):
         if settings.base:
             first.load_state_dict(load_file(settings.base))
         net = toy.Net(Lora(first), nn.Tanh(), nn.Linear(4, 1))
-        if settings.wrong == "unused":
-            net.extra = nn.Linear(4, 1)
         if settings.wrong == "frozen":
             net.blocks[0].requires_grad_(False)
         if settings.wrong == "wrapped twice":
@@ -55,19 +53,6 @@ class Exported(Adapted):
             raise RuntimeError("There is no room for the export.")
         torch.save(model.training, folder / "mode.pt")
         (folder / "weights.txt").write_text(repr(model(torch.ones(1, 3)).tolist()))
-
-
-class Distilled(Adapted):
-    """Learns from a teacher that model() draws and keeps on the task, which is in no checkpoint."""
-
-    def model(self):
-        net = super().model()
-        self.teacher = nn.Linear(3, 1).requires_grad_(False)
-        return net
-
-    def loss(self, model, batch):
-        missed = model(batch["x"]) - self.teacher(batch["x"])
-        return {"squared": missed.square().sum() + 0 * super().loss(model, batch)[0]["squared"]}, {}
 
 
 class Halves(toy.Toy):

@@ -34,13 +34,6 @@ class Bert(toy.Toy):
         model.save_pretrained(folder)
 
 
-class Peft(Bert):
-    def model(self):
-        from peft import LoraConfig, get_peft_model
-
-        return get_peft_model(super().model(), LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
-
-
 class Loaded(Bert):
     def model(self):
         return AutoModelForSequenceClassification.from_pretrained(self.config.workload.published, num_labels=1)

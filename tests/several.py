@@ -8,7 +8,6 @@ reads FOLDER/scenarios.json and does one after the other; tests/ranks/test_ranks
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -214,22 +213,14 @@ def on_ranks(folder: Path, scenarios: list[dict], count: int = 2, seconds: float
         if any(process.returncode for process in started):
             until = min(until, time.monotonic() + 30)
         time.sleep(0.05)
+    for process in (each for each in started if each.poll() is None):
+        process.kill()
+        process.wait()
     assert all(process.returncode == 0 for process in started), "\n\n".join(
-        f"Rank {number} {ending(process)}:\n{(folder / f'rank-{number}.txt').read_text('utf-8', 'replace')[-5000:]}"
+        f"Rank {number}, {process.returncode}:\n{(folder / f'rank-{number}.txt').read_text('utf-8', 'replace')[-5000:]}"
         for number, process in enumerate(started)
     )
     return [json.loads((folder / f"results-{number}.json").read_text()) for number in range(count)]
-
-
-def ending(process: subprocess.Popen) -> str:
-    """How a process ended; one that still runs is killed."""
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-        return "did not end"
-    if process.returncode < 0:
-        return f"was ended by signal {-process.returncode} ({signal.Signals(-process.returncode).name})"
-    return f"ended with exit code {process.returncode}"
 
 
 _port = 0

@@ -11,18 +11,14 @@ from tests.conftest import ROOT
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_a_configuration_loads_and_round_trips(path, tmp_path):
-    config = load_config(path)
-    assert config.run.name == path.stem
-    (tmp_path / "again.yaml").write_text(to_yaml(config))
-    assert load_config(tmp_path / "again.yaml") == config
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_a_workload_comes_in_two_sizes(path):
-    other = path.stem.removesuffix("_small") if path.stem.endswith("_small") else f"{path.stem}_small"
-    assert path.with_name(f"{other}.yaml").is_file()
+def test_every_configuration_loads_round_trips_and_comes_in_two_sizes(tmp_path):
+    for path in CONFIGS:
+        config = load_config(path)
+        assert config.run.name == path.stem
+        (tmp_path / "again.yaml").write_text(to_yaml(config))
+        assert load_config(tmp_path / "again.yaml") == config
+        other = path.stem.removesuffix("_small") if path.stem.endswith("_small") else f"{path.stem}_small"
+        assert path.with_name(f"{other}.yaml").is_file()
 
 
 @pytest.mark.parametrize(
@@ -49,8 +45,7 @@ def test_graphmers_packages_are_in_kaggles_image():
 def test_glaciers_runs_hand_their_weights_on(size):
     """Fine-tuning and ensemble share data, split and model; they start from the pretraining's bands and classes."""
     pretrain, finetune, ensemble = (
-        load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml")
-        for name in ("pretrain", "finetune", "ensemble")
+        load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml") for name in ("pretrain", "finetune", "ensemble")
     )
     for key in ("source", "tiles", "split", "model", "generator", "loss", "sampling", "initial"):
         assert getattr(finetune.workload, key) == getattr(ensemble.workload, key)

@@ -33,11 +33,6 @@ class _Stopping:
     best: float | None
 
 
-@dataclass
-class _Group:
-    parameters: list[str]
-
-
 @dataclass(kw_only=True)
 class _Names:
     """What a state names of trained, frozen and published weights; nothing in an earlier version."""
@@ -59,7 +54,6 @@ class _State(_Names):
     rows: Natural = 0
     plateau: _Plateau | None = None
     stopping: _Stopping = field(default_factory=lambda: _Stopping(0, 0, None))
-    groups: list[_Group] = field(default_factory=list)
 
 
 def check(checkpoint: Checkpoint) -> None:

@@ -32,20 +32,15 @@ def check_addresses(addresses: Sequence[str]) -> list[Finding]:
 
 
 def check_address(address: str, seconds: float = _SECONDS) -> Finding:
-    """Checks whether an address answers a HEAD request (or a GET, where HEAD is not allowed) within some seconds."""
+    """Checks whether an address answers within some seconds; of the answer only its head is read."""
     shown = re.sub(r"(?<=//)[^/@]*@|[?#].*", "", address)  # user, password and query may hold a credential
-    value = ""
-    for method in ("HEAD", "GET"):
-        try:
-            request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook"})
-            with urllib.request.urlopen(request, timeout=seconds) as response:
-                size = response.headers.get("Content-Length")
-                return Finding("download", f"{shown} answers" + (f", {int(size):,} bytes" if size else ""))
-        except urllib.error.HTTPError as error:
-            value = f"{shown} answers {error.code} {error.reason}"
-            if error.code not in (403, 405, 501):
-                break
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            value = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})"
-            break
+    try:
+        request = urllib.request.Request(address, headers={"User-Agent": "trainbook"})
+        with urllib.request.urlopen(request, timeout=seconds) as response:
+            size = response.headers.get("Content-Length")
+        return Finding("download", f"{shown} answers" + (f", {int(size):,} bytes" if size else ""))
+    except urllib.error.HTTPError as error:
+        value = f"{shown} answers {error.code} {error.reason}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        value = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})"
     return Finding("download", value, "bad", "Correct it, or mount the data instead.")

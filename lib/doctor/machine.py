@@ -57,10 +57,9 @@ def check_machine(config: Config | None = None, trains: bool = True) -> list[Fin
         **({"kernels": check_kernels} if cards else {}),
         **{f"GPU {index} memory": partial(check_gpu_memory, index) for index in range(cards)},
         "RAM": check_ram,
-        "CPUs": partial(check_cpus, config),
+        "CPUs": check_cpus,
         "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
         "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
-        "output budget": partial(check_budget, here),
         "inputs": partial(check_inputs, here, trains),
         "session": partial(check_session, config, trains),
     }
@@ -139,18 +138,14 @@ def check_ram() -> Finding:
     return Finding("RAM", value, *_judge(ram.available, _RAM_BYTES, advice))
 
 
-def check_cpus(config: Config | None) -> Finding:
-    """Checks that there are CPUs for the loader workers and threads that are configured."""
+def check_cpus() -> Finding:
+    """Checks that PyTorch computes in no more threads than there are CPUs."""
     usable, total, threads = hardware.cpus(), os.cpu_count() or 1, torch.get_num_threads()
     of = f" of the machine's {total}" if usable < total else ""
     value = f"{usable:g}{of}; PyTorch computes in {threads} threads"
-    workers = config.data.num_workers if config else 0
-    advice = ""
-    if workers > usable:
-        advice = f"data.num_workers is {workers}. Write {max(0, int(usable) - 1)}: more workers wait for each other."
-    elif threads > max(1.0, usable):
-        advice = f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts."
-    return Finding("CPUs", value, "warning" if advice else "ok", advice)
+    if threads <= max(1.0, usable):
+        return Finding("CPUs", value)
+    return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
 
 
 def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
@@ -167,20 +162,6 @@ def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
     free = shutil.disk_usage(existing).free
     advice = f"Delete files that you no longer need on the disk of {existing}."
     return Finding(name, f"{folder}, {amount(free)} free", *_judge(free, limits, advice))
-
-
-def check_budget(here: Platform) -> Finding:
-    """Checks how much of its limits on bytes and files the platform's output folder has left."""
-    if here.output_bytes is None and here.output_files is None:
-        return Finding("output budget", f"no limit of bytes or files ({here.name})")
-    size, number = disk.held(here.output_dir)
-    of_bytes = f" of {here.output_bytes / GB:.0f}" if here.output_bytes else ""
-    of_files = f" of {here.output_files}" if here.output_files else ""
-    value = f"{size / GB:.2f}{of_bytes} GB in {number:,}{of_files} files"
-    full, many = size / (here.output_bytes or math.inf), number / (here.output_files or math.inf)
-    left = min(1 - full, max(0.1, 1 - many))  # the number of files is a soft limit
-    advice = f"Delete or pack old files in {here.output_dir}."
-    return Finding("output budget", value, *_judge(left, (0.02, 0.2), advice))
 
 
 def check_inputs(here: Platform, trains: bool = True) -> Finding:

@@ -43,12 +43,8 @@ def check_run(config: Config) -> list[Finding]:
         return [*findings, Finding("data", value, "warning", advice)]
     try:
         run = launch.prepare(config)
-    except BadInput as refused:
-        return [*findings, Finding("configuration", "refused", "bad", str(refused))]
     except Exception as error:
-        if not place_of(error):
-            raise
-        return [*findings, Finding("data", "could not be read", "bad", explained(config.task, error))]
+        return [*findings, _refusal("data", config, error)]
     findings += [
         run_check("data", lambda: Finding("data", run.task.describe_data())),
         Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths])),
@@ -60,6 +56,18 @@ def check_run(config: Config) -> list[Finding]:
         return [*findings, Finding("save and resume", value, "warning")]
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
+
+
+def _refusal(name: str, config: Config, error: Exception) -> Finding:
+    """Returns the finding on an error of the configuration, the task or memory. Raises any other."""
+    if isinstance(error, BadInput):
+        return Finding(name, "refused", "bad", str(error))
+    if memory.is_oom(error):
+        advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
+        return Finding(name, "its weights and optimizer states do not fit into memory", "bad", advice)
+    if not place_of(error):
+        raise error
+    return Finding(name, "could not be made", "bad", explained(config.task, error))
 
 
 def check_precision(config: Config) -> Finding:
@@ -115,18 +123,8 @@ def check_saving(run: Run) -> list[Finding]:
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step = 1
-    except BadInput as refused:
-        return [Finding("model", "refused", "bad", str(refused))]
-    except OSError as error:  # torch itself needs a temporary folder for its first optimizer
-        advice = "See that the files it reads exist, and a temporary folder that can be written to (TMPDIR)."
-        return [Finding("model", f"could not be made ({error})", "bad", advice)]
     except Exception as error:
-        if memory.is_oom(error):
-            advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
-            return [Finding("model", "its weights and optimizer states do not fit into memory", "bad", advice)]
-        if not place_of(error):
-            raise
-        return [Finding("model", "could not be made", "bad", explained(run.config.task, error))]
+        return [_refusal("model", run.config, error)]
     if not run.config.checkpoint.keep_last:
         return [Finding("save and resume", "not tried: no checkpoint is kept")]
     return [

@@ -57,14 +57,13 @@ def _train(run: Run) -> Summary:
     if earlier and earlier.is_done(run.config.training.max_steps, run.config.training.stop_after_evaluations):
         return _complete(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    before = max(ranks.from_first(resume.sessions(run)), earlier.session if earlier else 0)
-    number = int(os.environ.get(environment.SESSION, 0)) or before + 1
+    number = int(os.environ.get(environment.SESSION, 0)) or ranks.from_first(resume.session_number(run))
     count, saved = torchrun.processes(run.config), None
     with ranks.together():
         if count > 1:
             disk.check_writable(run.folder)
         elif ranks.is_first():
-            saved = _begin(run, number)
+            saved = _begin(run)
     try:
         if count > 1:
             torchrun.train(run.config, run.folder, count, number, _predictions(run), progress(run))
@@ -103,7 +102,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
+def _begin(run: Run) -> checkpoint.Checkpoint | None:
     """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
     saved = announce(run)
     if not run.config.checkpoint.keep_last:
@@ -116,8 +115,6 @@ def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
     _tidy(run)
     if saved:
         bring_along(run, saved)
-        with contextlib.suppress(OSError):
-            disk.write_text(run.folder / resume.SESSION, str(number))
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     return saved
@@ -138,8 +135,6 @@ def _tidy(run: Run, state: State | None = None) -> None:
     """Removes what killed saves and deletions left; with the state of a run's end also what retention left."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
-    with contextlib.suppress(OSError):  # the summary has it by now
-        (run.folder / resume.SESSION).unlink()
     if state and run.config.checkpoint.keep_last:
         retention = Retention(run.folder, run.config.checkpoint)
         retention.after_checkpoint(state.step, [best["step"] for best in state.kept_best])
@@ -166,7 +161,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
         "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
         "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
-        "world_size": ranks.world(), "samples_seen": outcome.samples_seen,
+        "world_size": ranks.world(),
     }  # fmt: skip
     return _report(run, _summary(run, outcome.reason, state.step, number, **tested, **facts), state, model)
 

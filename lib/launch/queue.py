@@ -339,10 +339,4 @@ def verdict(runs: Sequence[Entry]) -> str:
     left = sum(not entry.is_earlier for entry in runs) - len(reached)
     if criteria and left:
         return f"{first}\n{left} runs are not completed; the criteria are judged once all are."
-    lines = [first, *map(str, criteria)]
-    if not all(criterion.reached for criterion in criteria):
-        lines.append(
-            "If the mean misses and the best run does not, folds are uneven or seeds unlucky: look at the worst run. "
-            "If both miss, train longer or start from better weights."
-        )
-    return "\n".join(lines)
+    return "\n".join([first, *map(str, criteria)])

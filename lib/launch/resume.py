@@ -4,14 +4,14 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from lib import checkpoint, ranks, untrusted
+from lib import checkpoint, ranks
 from lib.checkpoint import contents, frozen
 from lib.config import Config
 from lib.config.batches import slot_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures
 from lib.launch.run import Run, as_run, progress, run_folders, saved_facts
-from lib.machine import disk, memory, platform
+from lib.machine import disk, memory
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
@@ -19,20 +19,12 @@ from lib.training import identity, loop
 from lib.training.session import Session
 
 ATTEMPTS = 3  # in a row without a new checkpoint
-SESSION = "session"  # in a run's folder: the number of the session at work, until there is a summary
-_announced: dict[Path, str] = {}  # by the folder of a run
 
 
 def announce(run: Run) -> checkpoint.Checkpoint | None:
-    """Returns the checkpoint of `look_for_checkpoint`, renames damaged ones, and prints what a run resumes from.
-
-    A notebook prints the same text once.
-    """
+    """Returns the checkpoint of `look_for_checkpoint`, renames damaged ones, and prints what a run resumes from."""
     saved, sentences = look_for_checkpoint(run, quarantine=True)
-    text = "\n".join([*sentences, describe_resume(run, saved)])
-    if not (platform.in_notebook() and _announced.get(run.folder) == text):
-        print(text, flush=True)
-    _announced[run.folder] = text
+    print("\n".join([*sentences, describe_resume(run, saved)]), flush=True)
     return saved
 
 
@@ -120,16 +112,12 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
 
 
-def sessions(run: Run) -> int:
-    """Returns how many sessions a run had, with killed ones, which leave no summary."""
+def session_number(run: Run) -> int:
+    """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
+    places = [run.folder]
     with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
-        for place in run_folders(run.config):
-            if checkpoint.steps(place / "checkpoints"):
-                summary, number = Summary.read(place), 1
-                with contextlib.suppress(OSError, ValueError):  # the first session writes none
-                    number = int(untrusted.read(place / SESSION, 20))
-                return max(number, summary.session if summary else 0)
-    return 0
+        places += run_folders(run.config)
+    return 1 + next((summary.session for summary in map(Summary.read, places) if summary), 0)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:

@@ -18,7 +18,7 @@ from lib.launch import queue
 from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
-from lib.task import find_task, load_config
+from lib.task import load_config
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 
@@ -110,10 +110,7 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
-    file_name, planned = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials) or (
-        "",
-        {},
-    )
+    file_name, planned = file.find(platform.output_dir(config), path.stem, config) or ("", {})
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")

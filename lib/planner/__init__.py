@@ -5,7 +5,7 @@
 """
 
 from lib.planner.card import FITS, find_card
-from lib.planner.prediction import Prediction
+from lib.planner.log import Prediction
 from lib.planner.process import plan
 from lib.planner.search import Plan, as_configured, make
 from lib.planner.table import of_layers, of_plan, of_plans

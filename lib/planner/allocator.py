@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 MIB = 2**20
 ROUNDING = 512
 _SMALL = MIB
-_SMALL_SEGMENT = 2 * MIB
 _MEDIUM = 10 * MIB
-_MEDIUM_SEGMENT = 20 * MIB
-_LARGE_ROUNDING = 2 * MIB
 
 
 @dataclass(eq=False, slots=True)
@@ -51,8 +48,16 @@ class Allocator:
         if size == 0:
             return None
         size = round_up(size, ROUNDING)
-        block = self._best_fit(size) or self._new_segment(size)
-        self._split(block, size)
+        pool = self._pools[size <= _SMALL]
+        index = bisect.bisect_left(pool, (size,))  # the best fit
+        block = pool.pop(index)[2] if index < len(pool) else self._new_segment(size)
+        rest = block.size - size
+        if rest > _SMALL or (block.small and rest >= ROUNDING):
+            after = Block(rest, block.address + size, block.small, before=block, after=block.after)
+            if block.after:
+                block.after.before = after
+            block.after, block.size = after, size
+            self._put(after)
         block.free = False
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
@@ -64,12 +69,15 @@ class Allocator:
             return
         self.allocated -= block.size
         block.free = True
-        if block.before and block.before.free:
-            self._take(block.before)
-            block = _merged(block.before, block)
-        if block.after and block.after.free:
-            self._take(block.after)
-            block = _merged(block, block.after)
+        for left, right in ((block.before, block), (block, block.after)):
+            if left and right and left.free and right.free:
+                self._take(left if right is block else right)
+                block.size, block.address = left.size + right.size, left.address
+                block.before, block.after = left.before, right.after
+                if block.before:
+                    block.before.after = block
+                if block.after:
+                    block.after.before = block
         self._put(block)
 
     def empty_cache(self) -> None:
@@ -80,34 +88,16 @@ class Allocator:
                     self._take(block)
                     self.reserved -= size
 
-    def _best_fit(self, size: int) -> Block | None:
-        pool = self._pools[size <= _SMALL]
-        index = bisect.bisect_left(pool, (size,))
-        return pool.pop(index)[2] if index < len(pool) else None
-
     def _new_segment(self, size: int) -> Block:
-        if size <= _SMALL:
-            segment = _SMALL_SEGMENT
-        else:
-            segment = _MEDIUM_SEGMENT if size < _MEDIUM else round_up(size, _LARGE_ROUNDING)
+        small = size <= _SMALL
+        segment = 2 * MIB if small else 20 * MIB if size < _MEDIUM else round_up(size, 2 * MIB)
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self.empty_cache()
             self.overflowed |= self.reserved + segment > self.capacity
         self.reserved += segment
         self.peak_reserved = max(self.peak_reserved, self.reserved)
-        block = Block(segment, self._next_address, size <= _SMALL)
         self._next_address += segment
-        return block
-
-    def _split(self, block: Block, size: int) -> None:
-        rest = block.size - size
-        if rest < ROUNDING or (not block.small and rest <= _SMALL):
-            return
-        after = Block(rest, block.address + size, block.small, before=block, after=block.after)
-        if block.after:
-            block.after.before = after
-        block.after, block.size = after, size
-        self._put(after)
+        return Block(segment, self._next_address - segment, small)
 
     def _put(self, block: Block) -> None:
         bisect.insort(self._pools[block.small], (block.size, block.address, block))
@@ -119,11 +109,3 @@ class Allocator:
 
 def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
-
-
-def _merged(left: Block, right: Block) -> Block:
-    left.size += right.size
-    left.after = right.after
-    if right.after:
-        right.after.before = left
-    return left

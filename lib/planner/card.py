@@ -1,8 +1,9 @@
 """The card of a plan: its memory and speed, and what PyTorch takes of it before the first tensor."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -37,7 +38,7 @@ class Target:
     @property
     def usable_bytes(self) -> int:
         """Bytes for tensors: the memory that torch sees, without context and libraries."""
-        return int(self.card.memory_gib * GIB) - self.set_aside
+        return max(1, int(self.card.memory_gib * GIB) - self.set_aside)
 
     @property
     def limit_bytes(self) -> int:
@@ -56,7 +57,7 @@ class Target:
         rates = {"fp16": card.fp16_tflops, "bf16": card.bf16_tflops, "tf32": tf32, "fp32": card.fp32_tflops}
         return 1e12 * (rates[precision] or card.fp32_tflops)
 
-    def sustained_share(self, precision: Arithmetic, copied: bool = False) -> tuple[float, float]:
+    def sustained_share(self, precision: Arithmetic, copied: bool) -> tuple[float, float]:
         """Returns the least and the largest share of the peak that training should reach; `copied` as of kernels.py."""
         least, most = _FP32_SHARE if precision == "fp32" else _TENSOR_SHARE
         if precision == "fp16" and self.card.fp16_sustained_tflops:
@@ -76,7 +77,6 @@ _PARTS = {
     "bandwidth": re.compile(rf"{_NUMBER}\s*(GB|TB)/s", re.IGNORECASE),
 }
 _ALIASES = {"a100": "a100-40", "v100": "v100-16", "h100-sxm": "h100", "rtxa6000": "a6000"}
-_TPU = re.compile(r"tpu.*|v[2-6][ep]?(-\d+)?")
 OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 
 
@@ -88,87 +88,57 @@ def find_card(name: str) -> Target:
     BadInput with the known cards and this form.
     """
     key = re.sub(r"\s+", "", name.lower())
-    key = _ALIASES.get(key, key)
-    if key in CARDS:
-        return Target(CARDS[key])
-    if _TPU.fullmatch(key):
-        raise BadInput(f"{name!r} is a TPU, on which Trainbook does not train. Plan for a GPU; Kaggle's is t4.")
-    if given := _own_figures(name):
-        return _own(given)
-    raise BadInput(
-        f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
-        f'for example "8 GiB, capability 8.6", and its rates where you know them: {OWN_FORM}.'
-    )
-
-
-def _own_figures(name: str) -> dict[str, re.Match[str]]:
-    """Returns the parts of a description by their names; nothing if it is none."""
-    parts: dict[str, re.Match[str]] = {}
-    for part in name.split(","):
-        matches = {key: match for key, form in _PARTS.items() if (match := form.fullmatch(part.strip()))}
-        if len(matches) != 1 or matches.keys() & parts.keys():
-            return {}
-        parts |= matches
-    is_zero = any(key in parts and not float(parts[key][1]) for key in ("half", "single", "bandwidth"))
-    return parts if "memory" in parts and not is_zero else {}
-
-
-def _own(given: dict[str, re.Match[str]]) -> Target:
-    """Returns a card by some of its figures, with sentences on the others."""
-    capability = given.get("capability")
+    if card := CARDS.get(_ALIASES.get(key, key)):
+        return Target(card)
+    parts = [(key, match) for part in name.split(",") for key, form in _PARTS.items()
+             if (match := form.fullmatch(part.strip()))]  # fmt: skip
+    by_key = dict(parts)
+    rates = {key: float(match[1]) for key, match in by_key.items() if key in ("half", "single", "bandwidth")}
+    if "memory" not in by_key or len(by_key) != name.count(",") + 1 or len(parts) > len(by_key) or 0 in rates.values():
+        raise BadInput(
+            f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
+            f'for example "8 GiB, capability 8.6", and its rates where you know them: {OWN_FORM}.'
+        )
+    if "bandwidth" in rates and by_key["bandwidth"][2].upper() == "TB":
+        rates["bandwidth"] *= 1000
+    capability, memory_gib = by_key.get("capability"), float(by_key["memory"][1])
     level = (int(capability[1]), int(capability[2])) if capability else (7, 5)
-    memory = float(given["memory"][1])
-    like = _nearest(memory, level)
-    rates: dict[str, float | None] = {}
-    if bandwidth := given.get("bandwidth"):
-        rates["bandwidth_gb_s"] = float(bandwidth[1]) * (1000 if bandwidth[2].upper() == "TB" else 1)
-    half = float(given["half"][1]) if "half" in given else None
-    single = float(given["single"][1]) if "single" in given else None
-    like_half = like.bf16_tflops or like.fp16_tflops
-    faster = half / like_half if half else single / like.fp32_tflops if single else None
-    if faster:
-        rates["fp16_tflops"] = half or faster * like_half
-        rates["bf16_tflops"] = rates["fp16_tflops"] if level >= (8, 0) else None
-        rates["fp32_tflops"] = single or faster * like.fp32_tflops
-        rates["fp16_sustained_tflops"] = None
-    name = f"{memory:g} GiB, capability {level[0]}.{level[1]}"
-    name += "".join(f", {match[0]}" for key, match in given.items() if key in ("half", "single", "bandwidth"))
-    assumed = [] if capability else [f"the capability of {name.partition(',')[0]}: {level[0]}.{level[1]} was taken."]
-    lacking = [what for what, known in (("TFLOP/s", faster), ("GB/s", bandwidth)) if not known]
-    if lacking:
-        assumed.append(_assumed(name, like, lacking))
-    elif single is None or half is None:
-        other = "fp32" if single is None else "fp16"
-        assumed.append(f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}.")
-    return Target(_like(like, name, level, memory, **rates), assumed=tuple(assumed))
+    given = f"{memory_gib:g} GiB, capability {level[0]}.{level[1]}"
+    target = _like_nearest(", ".join([given, *(by_key[key][0] for key in rates)]), memory_gib, level, rates)
+    unsaid = f"the capability of {memory_gib:g} GiB: {level[0]}.{level[1]} was taken."
+    return target if capability else replace(target, assumed=(unsaid, *target.assumed))
 
 
-def _like(like: Card, name: str, level: tuple[int, int], memory_gib: float, **rates: float | None) -> Card:
-    card = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **rates)
-    return card if level >= (8, 0) else replace(card, bf16_tflops=None)
-
-
-def _assumed(name: str, like: Card, lacking: list[str]) -> str:
-    rates = {"TFLOP/s": f"{like.fp16_tflops:g} TFLOP/s in fp16", "GB/s": f"{like.bandwidth_gb_s:g} GB/s"}
-    taken = " and ".join(rates[what] for what in lacking)
-    return f"how fast {name} is: {taken} of {like.name} were taken. Give its own, as in {OWN_FORM}."
-
-
-def check_room(target: Target) -> None:
-    """Raises BadInput for a card that has no memory left for tensors."""
-    if target.usable_bytes <= 0:
-        aside = f"{target.set_aside / GIB:.2f} of its {target.card.memory_gib:g} GiB"
-        raise BadInput(f"{target.card.name}: nothing can be planned. CUDA's context and libraries alone take {aside}.")
-
-
-def _nearest(memory_gib: float, capability: tuple[int, int]) -> Card:
-    """Returns the known card of the same generation, else of the one before, whose memory is nearest."""
-    older = [card for card in CARDS.values() if card.capability <= capability] or list(CARDS.values())
-    major, minor = capability
-    return min(
+def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: Mapping[str, float]) -> Target:
+    """Returns a card with the `rates` of the nearest known one of its generation, or of an older one, in its gaps."""
+    older = [card for card in CARDS.values() if card.capability <= level] or list(CARDS.values())
+    major, minor = level
+    like = min(
         older,
         key=lambda c: (abs(c.capability[0] - major), abs(c.capability[1] - minor), abs(c.memory_gib - memory_gib)),
     )
+    half, single, bandwidth = (rates.get(key) for key in ("half", "single", "bandwidth"))
+    like_half = like.bf16_tflops or like.fp16_tflops
+    figures: dict[str, float | None] = {"bandwidth_gb_s": bandwidth or like.bandwidth_gb_s}
+    if faster := half / like_half if half else single / like.fp32_tflops if single else None:
+        figures["fp16_tflops"] = figures["bf16_tflops"] = half or faster * like_half
+        figures |= {"fp32_tflops": single or faster * like.fp32_tflops, "fp16_sustained_tflops": None}
+    if level < (8, 0):
+        figures["bf16_tflops"] = None
+    card: Any = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **figures)  # type: ignore[arg-type]
+    taken = [f"{like.fp16_tflops:g} TFLOP/s in fp16"] * (not faster) + [f"{like.bandwidth_gb_s:g} GB/s"] * (
+        not bandwidth
+    )
+    assumed = []
+    if taken:
+        sentence = (
+            f"how fast {name} is: {' and '.join(taken)} of {like.name} were taken. Give its own, as in {OWN_FORM}."
+        )
+        assumed = [sentence]
+    elif not (half and single):
+        other = "fp16" if single else "fp32"
+        assumed = [f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}."]
+    return Target(card, assumed=tuple(assumed))
 
 
 def card_of_gpu(index: int) -> Target:
@@ -179,6 +149,4 @@ def card_of_gpu(index: int) -> Target:
     for card in CARDS.values():
         if re.fullmatch(card.device, name) and abs(card.memory_gib - memory_gib) < _SAME_GIB:
             return Target(replace(card, memory_gib=memory_gib))
-    like = _nearest(memory_gib, level := (properties.major, properties.minor))
-    card = _like(like, properties.name, level, memory_gib)
-    return Target(card, assumed=(_assumed(card.name, like, ["TFLOP/s", "GB/s"]),))
+    return _like_nearest(properties.name, memory_gib, (properties.major, properties.minor), {})

@@ -1,20 +1,22 @@
 """Gives `meta` tensors the behaviour of a CUDA device; the model's code runs unchanged and may say "cuda".
 
 Autocast has no `meta` device, `meta` attention takes the slow kernel, dropout keeps a mask of floats instead of bytes.
+What a script asks of torch.cuda is answered as on the card; what needs several cards is refused.
 """
 
 import contextlib
 import functools
+import sys
 import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -22,7 +24,7 @@ from lib.planner import recurrent
 from lib.planner.allocator import Allocator
 from lib.planner.attention import HALF, attend, attention_kernel
 from lib.planner.card import Target
-from lib.planner.driver import card_index, one_card
+from lib.planner.limits import NotTraceable, users_line
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 _TO_HALF = frozenset(
@@ -47,6 +49,7 @@ _RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_no
 _TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
+_SEVERAL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 class CudaSemantics(TorchFunctionMode):
@@ -56,8 +59,7 @@ class CudaSemantics(TorchFunctionMode):
         super().__init__()
         self.target = target
         self.attention: Counter[str] = Counter()
-        self.recurrent = 0
-        self.compiled: Counter[str] = Counter()
+        self.recurrent = self.compiled = 0
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
         self._running: list[Callable] = []
@@ -68,27 +70,23 @@ class CudaSemantics(TorchFunctionMode):
         if name == "scaled_dot_product_attention":
             return self._attention(*args, **kwargs)
         if isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS:
-            return self._run_body(func, args, kwargs)
+            if func in self._running:  # called by a helper of its own, which looks for overrides
+                return func(*args, **kwargs)
+            self._running.append(func)  # its body runs inside this mode: CUDA's behaviour depends on its inner calls
+            try:
+                with self:
+                    return _without_overrides(func)(*args, **kwargs)
+            finally:
+                self._running.pop()
         if name == "dropout" and _drops(*args, **kwargs):
             return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
         half = self._autocast()
-        if name in recurrent.GATES and args[0].is_meta:
+        if name in recurrent.RESERVED and args[0].is_meta:
             if half is not None:
-                args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
+                args, kwargs = self._cast_all(args, kwargs, half)
             self.recurrent += 1
             return recurrent.run(name, args, kwargs)
         return func(*args, **kwargs) if half is None else self._autocast_call(func, name, args, kwargs, half)
-
-    def _run_body(self, func: types.FunctionType, args: tuple, kwargs: dict) -> Any:
-        """Runs a function that is written in Python inside this mode: CUDA's behaviour depends on its inner calls."""
-        if func in self._running:  # called by a helper of its own, which looks for overrides
-            return func(*args, **kwargs)
-        self._running.append(func)
-        try:
-            with self:
-                return _without_overrides(func)(*args, **kwargs)
-        finally:
-            self._running.pop()
 
     def _autocast(self) -> torch.dtype | None:
         enabled = torch.is_autocast_enabled("cuda")
@@ -108,22 +106,26 @@ class CudaSemantics(TorchFunctionMode):
             self._half_weights[id(value)] = (value, value.to(to))
         return self._half_weights[id(value)][1]
 
+    def _cast_all(self, args: tuple, kwargs: dict, to: torch.dtype) -> tuple[tuple, dict]:
+        return tree_map_only(Tensor, lambda t: self._cast(t, to), (args, kwargs))
+
     def _autocast_call(self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype) -> Any:
-        has_dtype = any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
+        leaves = tree_leaves((args, kwargs))
+        is_half = getattr(args[0] if args else None, "dtype", None) in HALF
+        has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
+        floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
         if name in _TO_HALF:
-            args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
-        elif name == "cross_entropy_loss" and _is_plain_cross_entropy(args, kwargs):
+            args, kwargs = self._cast_all(args, kwargs, half)
+        elif name == "cross_entropy_loss" and is_half and _is_plain_cross_entropy(args, kwargs):
             return _half_cross_entropy(*args, **kwargs)
         elif name in _TO_FP32:
-            args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
-        elif name in _SOFTMAX and args[0].dtype in HALF and not has_dtype:
+            args, kwargs = self._cast_all(args, kwargs, torch.float32)
+        elif name in _SOFTMAX and is_half and not has_dtype:
             return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
-        elif name in _RESULT_FP32 and getattr(args[0], "dtype", None) in HALF and not has_dtype:
+        elif name in _RESULT_FP32 and is_half and not has_dtype:
             kwargs["dtype"] = torch.float32
-        elif name in _TO_WIDEST:
-            floats = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()}
-            if len(floats) > 1:
-                args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
+        elif name in _TO_WIDEST and len(floats) > 1:
+            args, kwargs = self._cast_all(args, kwargs, torch.float32)
         return func(*args, **kwargs)
 
     def _attention(
@@ -152,12 +154,10 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         card_index(args[1] if len(args) > 1 else kwargs.get("device"))
         return (args[0], "meta"), {}
     if type(kwargs.get("device")) is int:  # torch's word for a card
-        card_index(kwargs["device"])
-        kwargs["device"] = "meta"
+        kwargs["device"] = f"cuda:{kwargs['device']}"
     if name == "to" and len(args) > 1 and type(args[1]) is int:
-        card_index(args[1])
-        args = (args[0], "meta", *args[2:])
-    return tuple(_meta_device(a) for a in args), {name: _meta_device(value) for name, value in kwargs.items()}
+        args = (args[0], f"cuda:{args[1]}", *args[2:])
+    return tuple(map(_meta_device, args)), {key: _meta_device(value) for key, value in kwargs.items()}
 
 
 def _meta_device(value: Any) -> Any:
@@ -165,6 +165,17 @@ def _meta_device(value: Any) -> Any:
         return value
     card_index(value)
     return torch.device("meta")
+
+
+def card_index(device: Any) -> int:
+    """Returns the number of a CUDA device, 0 where it has none. Raises NotTraceable for a second card."""
+    number = str(device) if isinstance(device, int) else str(device).partition(":")[2]
+    if (index := int(number) if number.isdigit() else 0) > 0:
+        raise NotTraceable(
+            f"The traced step uses a second card, cuda:{index} ({users_line()}), and a prediction follows one. Write "
+            '"cuda", or predict the part on each card alone.'
+        )
+    return index
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
@@ -193,7 +204,7 @@ def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
 
 def _is_plain_cross_entropy(args: tuple, kwargs: dict) -> bool:
     smoothing = args[5] if len(args) > 5 else kwargs.get("label_smoothing", 0.0)
-    return args[0].dtype in HALF and not args[1].is_floating_point() and not smoothing
+    return not args[1].is_floating_point() and not smoothing
 
 
 def _half_cross_entropy(x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__) -> Tensor:
@@ -213,19 +224,107 @@ def _for_cuda(function: Callable) -> Callable:
     return wrapped
 
 
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+class Event:
+    """A CUDA event where no time passes."""
+
+    __init__ = record = synchronize = wait = _nothing
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 0.0
+
+
+def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
+    """Returns the functions of torch.cuda as they are on `target`, with the simulated allocator's figures."""
+    card, total = target.card, int(target.card.memory_gib * 2**30)
+    properties = types.SimpleNamespace(
+        name=card.name, major=card.capability[0], minor=card.capability[1], total_memory=total
+    )
+    values = {
+        "is_available": True, "is_bf16_supported": True, "is_current_stream_capturing": False, "device_count": 1,
+        "current_device": 0, "get_device_name": card.name, "get_device_capability": card.capability,
+        "get_device_properties": properties, "reset_peak_memory_stats": None, "synchronize": None, "init": None,
+    }  # fmt: skip
+    return {
+        **{name: lambda *_, value=value, **__: value for name, value in values.items()},
+        "set_device": card_index,
+        "mem_get_info": lambda *_: (total - allocator.reserved - target.set_aside, total),
+        "memory_allocated": lambda *_, **__: allocator.allocated,
+        "max_memory_allocated": lambda *_, **__: allocator.peak_allocated,
+        "memory_reserved": lambda *_, **__: allocator.reserved,
+        "max_memory_reserved": lambda *_, **__: allocator.peak_reserved,
+        "empty_cache": allocator.empty_cache,
+        "Event": Event,
+    }
+
+
+def _refuse(name: str, place: str) -> NoReturn:
+    more = {
+        "DistributedDataParallel": " predict(..., cards=N) adds the buckets of DDP, one more copy of the gradients.",
+        "init_process_group": " What fully_shard divides among N cards is about 1/N of weights, gradients, optimizer.",
+    }
+    raise NotTraceable(
+        f"{name} ({place}) needs several cards, so give the plain model: a prediction follows one card of however many."
+        f"{more.get(name, '')}"
+    )
+
+
 @contextlib.contextmanager
 def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterator[CudaSemantics]:
-    """Makes a training step on `meta` tensors do what it would do on `target`; torch.cuda reads from `allocator`."""
+    """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
     semantics = CudaSemantics(target)
-    with (
-        one_card(target, allocator, semantics.compiled),
-        mock.patch.object(torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
-        mock.patch.object(torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
-        mock.patch.object(torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
-        mock.patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
-        mock.patch("torch.utils.checkpoint._infer_device_type", lambda *_: "cuda"),
-        warnings.catch_warnings(),
-    ):
+
+    def compile(model: Any = None, *_: Any, **__: Any) -> Any:
+        semantics.compiled += 1
+        return (lambda function: function) if model is None else model
+
+    def refusing(name: str) -> Callable[..., NoReturn]:
+        return lambda *_, **__: _refuse(name, users_line())
+
+    patches: list[tuple[Any, str, Any]] = [
+        *((torch.cuda, name, answer) for name, answer in _answers(target, allocator or Allocator()).items()),
+        *((kind, "__init__", refusing(kind.__name__)) for kind in _SEVERAL),
+        (torch, "compile", compile),
+        (
+            sys.modules[torch.optim.Optimizer.__module__],
+            "_get_fused_kernels_supported_devices",
+            lambda: ["cuda", "cpu", "meta"],
+        ),
+        (torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
+        (torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
+        (torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
+        (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+        (torch.utils.checkpoint, "_infer_device_type", lambda *_: "cuda"),
+    ]
+    if torch.distributed.is_available():
+        modules = (torch.distributed, torch.distributed.distributed_c10d)
+        patches += [(module, "init_process_group", refusing("init_process_group")) for module in modules]
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with semantics:
-            yield semantics
+        for patch in patches:
+            stack.enter_context(mock.patch.object(*patch))
+        try:
+            with semantics:
+                yield semantics
+        finally:  # transformers remembers what torch.cuda.is_available was
+            module = sys.modules.get("transformers.utils.import_utils")
+            for name in ("is_torch_cuda_available", "is_flash_attn_2_available", "is_flash_attn_3_available"):
+                getattr(getattr(module, name, None), "cache_clear", _nothing)()
+
+
+def check_model(model: nn.Module, semantics: CudaSemantics) -> None:
+    """Raises NotTraceable for a model that stands on several cards; counts what was compiled before."""
+    for name, module in model.named_modules():
+        if isinstance(module, _SEVERAL):
+            _refuse(type(module).__name__, name or "the model itself")
+        if getattr(module, "sparse", False) is True and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise NotTraceable(
+                f"The gradient of {name or 'the model'} is sparse (sparse=True): it has a row for each different "
+                "number of the batch, which depends on values. Write sparse=False for an upper bound."
+            )
+        semantics.compiled += hasattr(module, "_orig_mod")

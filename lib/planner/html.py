@@ -15,7 +15,6 @@ from lib.planner.log import CATEGORIES
 from lib.planner.search import Plan
 from lib.planner.table import alive_rows, describe, layer_rows
 
-_ALIVE = 8  # groups
 # Okabe and Ito's palette, which any kind of colour vision distinguishes, with a text that is readable on it.
 _COLOURS = dict(zip(CATEGORIES, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7"), strict=True))
 _MACROS = """
@@ -136,9 +135,9 @@ def of_plan(plan: Plan) -> str:
     """Returns the page of a plan: verdict, bar, figures, options, layers, and the time of runs of other lengths."""
     sheet, prediction = describe(plan), plan.chosen.prediction
     pieces = [("CUDA and libraries", plan.set_aside_bytes, "#999999")]
-    pieces += [(name, sheet.pieces[name], _COLOURS[name]) for name in CATEGORIES if name in sheet.pieces]
+    pieces += [(name, size, _COLOURS[name]) for name, size in prediction.by_category.items()]
     layers = layer_rows(prediction) if prediction.layers else None
-    return framed(_PAGE.page(plan, sheet, pieces, layers, alive_rows(prediction, _ALIVE)))
+    return framed(_PAGE.page(plan, sheet, pieces, layers, alive_rows(prediction, 8)))
 
 
 def write(path: Path, plans: Sequence[Plan]) -> None:

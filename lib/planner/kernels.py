@@ -38,32 +38,23 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     traffic = touched / (1e9 * target.card.bandwidth_gb_s)
     count = flop_registry.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=out) if count else 0
-    convolves = name in ("convolution", "convolution_backward")
-    precision = _precision(tensors, convolves, target)
-    least, most = target.sustained_share(precision, convolves and _is_copied(name, args))
+    types = {t.dtype for t in tensors}
+    precision: Arithmetic = "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"
+    copied = False
+    if name in ("convolution", "convolution_backward"):
+        x, weight = args[1:3] if name == "convolution_backward" else args[:2]
+        plain = x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last)
+        copied = plain and x.element_size() == 2 and weight.shape[2:].numel() > 1
+        allowed = torch.backends.cudnn.allow_tf32
+    else:
+        allowed = torch.get_float32_matmul_precision() != "highest"
+    if precision == "fp32" and allowed and target.card.capability >= (8, 0):
+        precision = "tf32"
+    least, most = target.sustained_share(precision, copied)
     arithmetic = flops / target.flops(precision)
     slow, fast = _BANDWIDTH_SHARE
     gpu = max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow)
     return np.array([*gpu, *_LAUNCH_SECONDS, flops])
-
-
-def _precision(tensors: list[Tensor], convolves: bool, target: Target) -> Arithmetic:
-    """Returns what a kernel computes in: fp32 as TF32 on cards from 8.0 where torch's switches allow it."""
-    types = {t.dtype for t in tensors}
-    if torch.float16 in types or torch.bfloat16 in types:
-        return "fp16" if torch.float16 in types else "bf16"
-    if convolves:
-        allowed = torch.backends.cudnn.allow_tf32
-    else:
-        allowed = torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if allowed and target.card.capability >= (8, 0) else "fp32"
-
-
-def _is_copied(name: str, args: tuple) -> bool:
-    """Returns whether a convolution reads half-precision images that are not channels last."""
-    x, weight = args[1:3] if name == "convolution_backward" else args[:2]
-    plain = x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last)
-    return plain and x.element_size() == 2 and weight.shape[2:].numel() > 1
 
 
 def is_channels_last(x: Tensor, weight: Tensor) -> bool:
@@ -90,7 +81,11 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         return [4 * B * H * round_up(M, 128) * (K + 1)]
     if name in ("convolution", "convolution_backward"):
         *read, weight = args[:2] if name == "convolution" else args[:3]  # backward reads the gradient and the input
-        return _copies_for_tensor_cores(read, weight, target)
+        # the channels-last copy of the largest plain half-precision input; a 1x1 one is a matrix product
+        half = weight.dtype in (torch.float16, torch.bfloat16) and target.card.capability >= (7, 0)
+        if half and weight.shape[2:].numel() > 1 and read[-1].dim() == 4:
+            plain = [t for t in read if not t.is_contiguous(memory_format=torch.channels_last)]
+            return [max(t.numel() * t.element_size() for t in plain)] if plain else []
     return []
 
 
@@ -106,10 +101,7 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
     if name not in ("convolution", "convolution_backward"):
         return 0
     backward = name == "convolution_backward"
-    x, weight = (args[1], args[2]) if backward else (args[0], args[1])
-    result = args[0] if backward else out
-    transposed, groups = (args[7], args[9]) if backward else (args[6], args[8])
-    stride = args[4] if backward else args[3]
+    result, x, weight, _, stride, _, _, transposed, _, groups = args[:10] if backward else (out, *args[:9])
     if not transposed and groups == x.shape[1] > 1 and weight.shape[1] == 1:
         return 0
     read, written = x.nbytes, result.nbytes
@@ -119,12 +111,3 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
         tiles = 4 * weight.nbytes + 9 * (read + written) // 4
         most = max(most, tiles * (2 if backward else 1))
     return most
-
-
-def _copies_for_tensor_cores(read: list[Tensor], weight: Tensor, target: Target) -> list[int]:
-    """Returns the channels-last copy of the largest plain half-precision input; a 1x1 one is a matrix product."""
-    half = weight.dtype in (torch.float16, torch.bfloat16)
-    if not half or target.card.capability < (7, 0) or weight.shape[2:].numel() == 1 or read[-1].dim() != 4:
-        return []
-    plain = [t for t in read if not t.is_contiguous(memory_format=torch.channels_last)]
-    return [max(t.numel() * t.element_size() for t in plain)] if plain else []

@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,8 @@ from lib.errors import BadInput
 from lib.task import Task
 from lib.task.place import place_of
 
-# Of a forward pass, a backward pass, or the optimizer. XLNet runs some thousand operators, 2,000 steps in time 100,000.
-MOST_OPERATORS = 1_000_000
-MOST_SECONDS = 60  # of this thread's CPU, so that a busy machine refuses nothing
-MOST_READS = 10_000  # at one line; a loop over the samples of a batch reads one value of each
-_OFTEN = 256  # operators between two looks at the clock
+# Of a forward pass, a backward pass, or the optimizer: half a minute. XLNet runs some thousand operators.
+MOST_OPERATORS = 500_000
 _SHOWN = 5  # lines
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -44,18 +40,18 @@ def model_on_meta(task: Task) -> nn.Module:
         ) from None
 
 
-def users_line() -> str:
-    """Returns the innermost line on the stack that is neither torch's nor the planner's: "FILE, line N"."""
-    frame = users_frame()
-    return f"{frame[0]}, line {frame[1]}" if frame else "a line of torch"
-
-
-def users_frame() -> tuple[str, int, str] | None:
-    """Returns file, number and function of the innermost line that is neither torch's nor the planner's."""
+def users_frame() -> tuple[str, int] | None:
+    """Returns file and number of the innermost line on the stack that is neither torch's nor the planner's."""
     frame: Any = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else None
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else None
+
+
+def users_line() -> str:
+    """Returns that line as text: "FILE, line N"."""
+    frame = users_frame()
+    return f"{frame[0]}, line {frame[1]}" if frame else "a line of torch"
 
 
 @functools.cache
@@ -64,38 +60,25 @@ def is_users(file: str) -> bool:
 
 
 class Watch:
-    """Counts operators, seconds and reads of values since `begin`, and what unknown values were taken as."""
+    """Counts operators since `begin`, and what unknown values were taken as."""
 
     def __init__(self) -> None:
         self.taken: Counter[tuple[str, str]] = Counter()  # (line, what was taken), of the whole trace
         self.begin()
 
     def begin(self) -> None:
-        self._operators, self._since = 0, time.thread_time()
-        self._reads: Counter[str] = Counter()
+        """Begins a stretch: a forward pass, a backward pass, or the optimizer."""
+        self._operators = 0
 
     def operator(self) -> None:
         """Counts an operator. Raises NotTraceable where a stretch has no end."""
         self._operators += 1
         if self._operators > MOST_OPERATORS:
-            self._refuse(f"ran more than {MOST_OPERATORS:,} operators")
-        if self._operators % _OFTEN == 0 and time.thread_time() - self._since > MOST_SECONDS:
-            self._refuse(f"took more than {MOST_SECONDS} seconds of a CPU")
-
-    def read(self, value: Any) -> None:
-        """Notes a value that is not known and was read into Python. Raises NotTraceable where a loop waits for it."""
-        line = users_line()
-        self.taken[line, str(value)] += 1
-        self._reads[line] += 1
-        if self._reads[line] > MOST_READS:
-            self._refuse(f"read more than {MOST_READS:,} values into Python at one line")
-
-    def _refuse(self, what: str) -> None:
-        line = self._reads.most_common(1)[0][0] if self._reads else users_line()
-        raise NotTraceable(
-            f"The traced step {what} and goes on ({line}). A prediction computes no values and takes each as False or "
-            "1, so a loop that waits for one has no end: give it a fixed number of turns in the step that is predicted."
-        )
+            raise NotTraceable(
+                f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()}). A "
+                "prediction computes no values and takes each as False or 1, so a loop that waits for one has no end: "
+                "give it a fixed number of turns in the step that is predicted."
+            )
 
     def sentences(self) -> list[str]:
         """Returns what was taken where, as sentences: at most five of them, the most frequent first."""

@@ -1,20 +1,21 @@
-"""The log of a traced step: what was allocated and freed, of which layer and line, and who is alive at the peak."""
+"""The log of a traced step, and the prediction that follows from it: the peak, who has it, and its time."""
 
 import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import PurePath
 from typing import Any
 
+from lib.machine.memory import GIB
 from lib.planner.allocator import Allocator, Block
+from lib.planner.card import CONTEXT_BYTES, FITS
 
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
-SIZES = ("weights", "gradients", "optimizer", "activations", "at_peak")  # of a layer
 OUTSIDE = "(outside of layers)"
 _LARGEST = 20  # groups of tensors that are alive at the peak
-Line = tuple[str, int, str]  # file, number, function
 
 
 @dataclass(eq=False, slots=True)
@@ -25,7 +26,7 @@ class Storage:
     category: str
     module: str  # its whole dotted name; empty outside of all
     block: Block | None
-    line: Line | None = None
+    line: tuple[str, int] | None = None  # file and number
     what: str = ""  # the parameter, or the operator
     shape: tuple[int, ...] = ()
     alive: weakref.ref | None = None
@@ -55,6 +56,76 @@ class Alive:
     count: int
     size: int  # bytes of all
     shape: tuple[int, ...]  # of the largest
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The peak of a training step in bytes; categories and top-level submodules each sum to `peak_bytes`."""
+
+    card: str
+    usable_bytes: int
+    limit_bytes: int
+    peak_bytes: int  # torch.cuda.max_memory_allocated
+    reserved_bytes: int  # torch.cuda.max_memory_reserved
+    fits: bool
+    by_category: dict[str, int]
+    by_module: dict[str, int]
+    moments: dict[str, int]  # allocated after load, forward, backward and the optimizer's step
+    parameters: int
+    pass_seconds: tuple[float, float]  # forward and backward of one micro-batch, between two bounds
+    rest_seconds: tuple[float, float]  # clipping and the optimizer
+    pass_flops: float
+    attention: dict[str, int]
+    unseen: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
+    # The same where cuDNN sets aside all that it may for convolutions; 0 without any
+    most_peak_bytes: int = 0
+    most_reserved_bytes: int = 0
+    fits_at_most: bool = True
+
+    @property
+    def share(self) -> float:
+        return self.peak_bytes / self.usable_bytes
+
+    @property
+    def driver_bytes(self) -> int:
+        """What nvidia-smi shows of the process: what the allocator reserves, and the CUDA context."""
+        return self.reserved_bytes + CONTEXT_BYTES
+
+    @property
+    def most_driver_bytes(self) -> int:
+        """The same where convolutions take all workspaces that they may."""
+        return max(self.reserved_bytes, self.most_reserved_bytes) + CONTEXT_BYTES
+
+    def of_driver(self) -> str:
+        """Returns what nvidia-smi will show, as an interval where cuDNN may set workspaces aside."""
+        least, most = (f"{size / GIB:.2f}" for size in (self.driver_bytes, self.most_driver_bytes))
+        if most == least:
+            return f"{least} GiB"
+        return f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
+
+    def at_most(self) -> list[str]:
+        """Returns a sentence where it fits, and would not if convolutions took all workspaces that they may."""
+        if self.fits_at_most or not self.fits:
+            return []
+        return [
+            "It may be tight: with all workspaces that cuDNN may set aside for convolutions the peak is "
+            f"{self.most_peak_bytes / GIB:.2f} GiB allocated, {self.most_reserved_bytes / GIB:.2f} GiB "
+            "reserved. Where memory is short PyTorch takes algorithms without them, which are slower."
+        ]
+
+    def __str__(self) -> str:
+        verdict = "fits" if self.fits else "does not fit"
+        return "\n".join([
+            *(f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()),
+            f"{'peak':>12}: {self.peak_bytes / GIB:6.2f} GiB allocated, {self.reserved_bytes / GIB:.2f} GiB reserved",
+            f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
+            f"({self.share:.0%}, at most {FITS:.0%})",
+            f"{'nvidia-smi':>12}: {self.of_driver()}",
+            *self.at_most(),
+            *(f"Not seen: {sentence}" for sentence in self.unseen),
+        ])  # fmt: skip
 
 
 class Log:
@@ -92,14 +163,14 @@ class Log:
         return list(storages)
 
     def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the bytes by category and by top-level submodule at the peak, largest first."""
+        """Returns the bytes by category, in their order, and by top-level submodule, largest first."""
         categories: Counter[str] = Counter()
         modules: Counter[str] = Counter()
         for storage in self.alive(self.peak):
             categories[storage.category] += storage.size
             top = "" if storage.category == "optimizer" else storage.module.partition(".")[0]
             modules[top or storage.category] += storage.size
-        return dict(categories.most_common()), dict(modules.most_common())
+        return {name: categories[name] for name in CATEGORIES if categories[name]}, dict(modules.most_common())
 
     def layers(self) -> tuple[Layer, ...]:
         """Returns the bytes of each layer, in the model's order; what belongs to none comes last."""
@@ -124,8 +195,8 @@ class Log:
         for storage in self.alive(self.peak):
             module = ".".join("*" if part.isdigit() else part for part in storage.module.split("."))
             by_optimizer = storage.category in ("weights", "gradients", "optimizer")  # whose line says nothing
-            file, number, _ = storage.line or ("", 0, "")
-            line = "" if by_optimizer or not file else f"{'/'.join(PurePath(file).parts[-2:])}:{number}"
+            file, number = ("", 0) if by_optimizer or not storage.line else storage.line
+            line = f"{'/'.join(PurePath(file).parts[-2:])}:{number}" if file else ""
             groups.setdefault((module, storage.what, storage.category, line), []).append(storage)
         alive = [
             Alive(*key, len(some), sum(s.size for s in some), max(some, key=lambda s: s.size).shape)
@@ -135,37 +206,25 @@ class Log:
 
 
 def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
+    """Sums bytes by layer: the name of a module up to its first number, else its first two parts."""
     sizes: Counter[str] = Counter()
     for storage in storages:
         if category in ("", storage.category):
-            sizes[_layer_of(storage.module)] += storage.size
+            parts = storage.module.split(".")
+            end = next((place + 1 for place, part in enumerate(parts) if part.isdigit()), 2)
+            sizes[".".join(parts[:end]) or OUTSIDE] += storage.size
     return sizes
-
-
-def _layer_of(module: str) -> str:
-    """Returns the layer that a module belongs to: up to the first number in its name, else its first two parts."""
-    parts = module.split(".")
-    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[: numbers[0] + 1 if numbers else 2]) or OUTSIDE
 
 
 def folded(layers: Iterable[Layer]) -> list[Layer]:
     """Returns the layers with those alike that follow one another as one row, which has the bytes of all of them."""
-    rows: list[list[Layer]] = []
-    for layer in layers:
-        if rows and _are_alike(rows[-1][-1], layer):
-            rows[-1].append(layer)
-        else:
-            rows.append([layer])
+    # Alike are layers of the same name but for its number, with equal weights and states.
+    runs = groupby(layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer))
+    rows = [list(run) for _, run in runs]
     return [row[0] if len(row) == 1 else summed(f"{row[0].name} ... {row[-1].name}", row) for row in rows]
-
-
-def _are_alike(layer: Layer, other: Layer) -> bool:
-    stem, other_stem = (re.sub(r"\d+$", "", each.name) for each in (layer, other))
-    return stem == other_stem != other.name and (layer.weights, layer.optimizer) == (other.weights, other.optimizer)
 
 
 def summed(name: str, layers: list[Layer]) -> Layer:
     """Returns several layers as one row."""
-    sums = (sum(getattr(layer, size) for layer in layers) for size in SIZES)
-    return Layer(name, sum(layer.count for layer in layers), *sums)
+    sizes = ("count", "weights", "gradients", "optimizer", "activations", "at_peak")
+    return Layer(name, *(sum(getattr(layer, size) for layer in layers) for size in sizes))

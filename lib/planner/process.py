@@ -18,9 +18,7 @@ from lib.planner.search import Plan, make
 from lib.task import load_config
 from lib.task.place import explained, place_of
 
-_REFUSALS = {2: BadInput, 3: NotTraceable}
 _LOOK_SECONDS = 0.1  # between two looks at whether a plan is still wanted
-_ROOT = Path(lib.__file__).resolve().parent.parent
 
 
 class Cancelled(Exception):
@@ -40,18 +38,22 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: t
         path.write_text(to_yaml(config), "utf-8")
         request.write_bytes(pickle.dumps((str(path), target, count)))
         # -P, and the working folder at the end: a folder lib of one's own in it must not be taken for this one
-        folders = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")]), str(Path.cwd())]
+        root = str(Path(lib.__file__).resolve().parent.parent)
+        folders = [root, *filter(None, [os.environ.get("PYTHONPATH")]), str(Path.cwd())]
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "lib.planner", str(request), str(answer)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(folders)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        said = _wait(child, cancelled)
+        error = _wait(child, cancelled)
         if child.returncode == 0:
             return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
-    if child.returncode in _REFUSALS:
-        raise _REFUSALS[child.returncode](said)
-    raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{said}")
+    match child.returncode:
+        case 2:
+            raise BadInput(error)
+        case 3:
+            raise NotTraceable(error)
+    raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{error}")
 
 
 def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
@@ -70,7 +72,7 @@ def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
 
 
 def write_plan(request: str, answer: str) -> int:
-    """Writes the plan and returns 0; prints a sentence and returns 1 for a task that fails, else as in _REFUSALS."""
+    """Writes the plan and returns 0; prints a sentence and returns 1 for a task that fails, 2 or 3 for a refusal."""
     path, target, count = pickle.loads(Path(request).read_bytes())
     try:
         plan = make(load_config(path), target, count)

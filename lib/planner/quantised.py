@@ -18,21 +18,17 @@ class Quantised(nn.Module):
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype):
         super().__init__()
         self.in_features, self.out_features, self.kind, self.dtype = layer.in_features, layer.out_features, kind, dtype
-        size = layer.weight.numel()
-        shape, scales = ((size // 2, 1), size // _BLOCK) if kind != "int8" else (tuple(layer.weight.shape), size)
-        packed = torch.empty(shape, dtype=torch.int8 if kind == "int8" else torch.uint8, device="meta")
+        size, is_int8 = layer.weight.numel(), kind == "int8"
+        shape = tuple(layer.weight.shape) if is_int8 else (size // 2, 1)
+        packed = torch.empty(shape, dtype=torch.int8 if is_int8 else torch.uint8, device="meta")
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.bias = layer.bias
-        if kind == "int8":
-            self._scale("scales", layer.out_features, torch.float32)
-        elif kind == "nf4":
-            self._scale("scales", scales, torch.float32)
-        else:
-            self._scale("scales", scales, torch.uint8)
-            self._scale("scales_of_scales", math.ceil(scales / _SCALES), torch.float32)
-
-    def _scale(self, name: str, size: int, dtype: torch.dtype) -> None:
-        self.register_buffer(name, torch.empty(size, dtype=dtype, device="meta"), persistent=False)
+        blocks = layer.out_features if is_int8 else size // _BLOCK
+        scales = {"scales": (blocks, torch.float32)}
+        if kind not in ("int8", "nf4"):
+            scales = {"scales": (blocks, torch.uint8), "scales_of_scales": (math.ceil(blocks / _SCALES), torch.float32)}
+        for name, (number, of_scale) in scales.items():
+            self.register_buffer(name, torch.empty(number, dtype=of_scale, device="meta"), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(self.dtype)
@@ -61,11 +57,6 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         bias = grad.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
         return grad @ grad.new_empty(ctx.shape), None, bias, None, None
-
-
-def as_loaded(model: nn.Module) -> nn.Module:
-    """Replaces the layers that `Task.pretrained` loads quantised."""
-    return replaced(model, lambda _, layer: Quantised(layer, *layer.loaded_as) if hasattr(layer, "loaded_as") else None)
 
 
 def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:

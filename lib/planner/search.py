@@ -15,9 +15,9 @@ from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
-from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
+from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
 from lib.planner.limits import NotTraceable, model_on_meta
-from lib.planner.prediction import Prediction
+from lib.planner.log import Prediction
 from lib.planner.trace import predict_evaluation, predict_task, seeded
 from lib.task import Task, checked_blocks, find_task, with_slots
 from lib.text import amount
@@ -138,35 +138,27 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     the slots; NotTraceable with `training.fully_shard`.
     """
     config, changed = _configured(config, samples)
-    search = _dealt(config, target, count)
+    search = _Search(*_dealt(config, target, count))
     config, target = search.config, search.target
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
-        raise BadInput(_nothing_fits(search, options))
-    chosen = _recommended(fitting)
-    shown = sorted({(o.recomputed, -o.micro_batch): o for o in options}.items())
-    return Plan(
-        run=config.run.name,
-        card=target.card.name,
-        cards=search.count,
-        set_aside_bytes=target.set_aside,
-        usable_bytes=target.usable_bytes,
-        limit_bytes=target.limit_bytes,
-        effective_batch=config.training.effective_batch,
-        slots=config.training.micro_batch_slots,
-        max_steps=config.training.max_steps,
-        precision=search.precision,
-        parameters=chosen.prediction.parameters,
-        layers=search.layers,
-        options=tuple(option for _, option in shown),
-        chosen=chosen,
-        epochs=config.training.epochs,
-        share=data.share(config.data.subset_ratio),
-        evaluation=search.evaluation(chosen),
-        changed=tuple(changed),
-        host=host_memory(search.task, config, search.count),
+        raise BadInput(_nothing_fits(search, min(options, key=lambda option: option.prediction.peak_bytes)))
+    chosen, *others = (
+        max((o for o in fitting if o.recomputed == layers), key=lambda o: o.micro_batch)
+        for layers in sorted({o.recomputed for o in fitting})
     )
+    for option in others:  # more layers only where they allow a micro-batch so much larger that a step is faster
+        if option.expected_seconds < _MUCH_FASTER * chosen.expected_seconds:
+            chosen = option
+    shown = {(o.recomputed, -o.micro_batch): o for o in options}
+    return Plan(
+        config.run.name, target.card.name, search.count, target.set_aside, target.usable_bytes, target.limit_bytes,
+        config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
+        chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
+        epochs=config.training.epochs, share=data.share(config.data.subset_ratio), evaluation=search.evaluation(chosen),
+        changed=tuple(changed), host=host_memory(search.task, config, search.count),
+    )  # fmt: skip
 
 
 def host_memory(task: Task, config: Config, cards: int) -> Host:
@@ -181,9 +173,8 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     """Predicts a run as configured, without a search for better options. Raises as `make`."""
-    config = with_slots(_configured(config, 0)[0], count)
-    search = _Search(find_task(config.task)(config), config, target, count)
-    return search._option(micro_batch_of(config.training), search.least)
+    search = _Search(with_slots(_configured(config, 0)[0], count), target, count)
+    return search.option(micro_batch_of(search.config.training), search.least)
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -195,32 +186,36 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     return config, changed
 
 
-def _dealt(config: Config, target: Target, count: int) -> "_Search":
-    """Returns a search for `count` cards, or both of a Kaggle session's T4s; never more than there are slots."""
+def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, int]:
+    """Deals the slots to `count` cards, or both of a Kaggle session's T4s; never more than there are slots."""
     in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
     config = with_slots(config, count or in_session)
     slots = config.training.micro_batch_slots
-    if count < 0:
-        raise BadInput(f"A run cannot be planned for {count} cards. Give 1 or more, or 0 for as many as a session has.")
-    if count > slots or (count and slots % count):
+    if count < 0 or (count and slots % count):
         raise BadInput(
             f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
-            "give a number of slots that is a multiple of the cards."
+            "give a number of slots that is a multiple of the cards, or 0 cards for as many as a session has."
         )
     count = count or math.gcd(slots, in_session)
     libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
-    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
-    check_room(target)
-    return _Search(find_task(config.task)(config), config, target, count)
+    return config, dataclasses.replace(target, set_aside=target.set_aside + libraries), count
 
 
 class _Search:
     """Predictions for pairs of micro-batch and recomputed layers, each traced once."""
 
-    def __init__(self, task: Task, config: Config, target: Target, count: int):
+    def __init__(self, config: Config, target: Target, count: int):
+        self.task = task = find_task(config.task)(config)
         if config.training.fully_shard and count > 1:
-            raise NotTraceable(_sharded(task, config, count))
-        self.task, self.config, self.target, self.count = task, config, target, count
+            with put_back():
+                (whole, _), (each, gathered) = (sharded_bytes(task, config, ranks) for ranks in (1, count))
+            raise NotTraceable(
+                "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which "
+                f"a trace on one machine cannot follow. These states are {amount(whole)}, {amount(each)} on each of "
+                f"{count} cards, and up to {amount(gathered)} of weights are whole at once. Activations are those "
+                "without it: plan a micro-batch with training.fully_shard=false."
+            )
+        self.config, self.target, self.count = config, target, count
         self.slot = slot_of(config.training)
         self.slots_each = config.training.micro_batch_slots // count
         model = model_on_meta(task)
@@ -236,10 +231,10 @@ class _Search:
         """
         training, least = self.config.training, self.least
         if training.micro_batch:
-            yield self._option(micro_batch_of(training), least)
+            yield self.option(micro_batch_of(training), least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
             try:
-                option = self._option(self._largest(recomputed), recomputed)
+                option = self.option(self._largest(recomputed), recomputed)
             except NotRecomputable:
                 if recomputed == least:  # which the configuration asks for
                     raise
@@ -253,43 +248,38 @@ class _Search:
 
         Memory grows with the micro-batch nearly on a line, so a few traces are enough; the answer is always traced.
         """
-        sizes = _even_sizes(self.slot)
+        sizes = even_sizes(self.slot)
         fits, fails = -1, len(sizes)
         while fails - fits > 1:
-            middle = len(sizes) - 1 if fails == len(sizes) else self._guess(sizes, fits, fails, recomputed)
-            if middle is None:
-                break
+            middle = len(sizes) - 1
+            if fails < len(sizes):
+                points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
+                loaded = self._traced[sizes[fails], recomputed].moments["after load"]
+                (low, low_peak), (high, peak) = sorted([(0, loaded * optimization.copies(self.config)), *points])[-2:]
+                room = low + (self.target.limit_bytes - low_peak) * (high - low) / max(1, peak - low_peak)
+                if fits >= 0 and sizes[fits + 1] > room * _LINE_ERROR:
+                    break  # by the line, nothing more fits
+                best = max((i for i in range(len(sizes)) if sizes[i] <= room), default=0)
+                middle = min(max(best, fits + 1), fails - 1)
             if self.predict(sizes[middle], recomputed).fits:
                 fits = middle
             else:
                 fails = middle
         return sizes[max(fits, 0)]
 
-    def _guess(self, sizes: list[int], fits: int, fails: int, recomputed: int) -> int | None:
-        """Returns the next index to try, strictly between the two; None where, by the line, nothing more fits."""
-        points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
-        states = self._traced[sizes[fails], recomputed].moments["after load"] * optimization.copies(self.config)
-        (low, low_peak), (high, high_peak) = sorted([(0, states), *points])[-2:]
-        room = low + (self.target.limit_bytes - low_peak) * (high - low) / max(1, high_peak - low_peak)
-        if fits >= 0 and sizes[fits + 1] > room * _LINE_ERROR:
-            return None
-        best = max((i for i in range(len(sizes)) if sizes[i] <= room), default=0)
-        return min(max(best, fits + 1), fails - 1)
-
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
-        if (micro_batch, recomputed) not in self._traced:
-            config, passes = with_changes(self.config, _overrides(micro_batch, recomputed)), self._passes(micro_batch)
-            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
-            self._traced[micro_batch, recomputed] = traced
-        return self._traced[micro_batch, recomputed]
+        if (pair := (micro_batch, recomputed)) not in self._traced:
+            config, passes = with_changes(self.config, _overrides(*pair)), self._passes(micro_batch)
+            self._traced[pair] = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
+        return self._traced[pair]
 
     def evaluation(self, option: Option) -> Evaluation | None:
         """Returns what an evaluation of a size of its own takes between the steps of an option."""
         if not (size := self.config.data.evaluation_batch):
             return None
         config = with_changes(self.config, _overrides(option.micro_batch, option.recomputed))
-        whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
         fitting = size
+        whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
         while not fits and fitting > 1:
             fitting = (fitting + 1) // 2
             _, fits = predict_evaluation(self.task, config, self.target, fitting, option.micro_batch)
@@ -298,64 +288,36 @@ class _Search:
     def _passes(self, micro_batch: int) -> int:
         return self.slots_each * -(-self.slot // micro_batch)
 
-    def _option(self, micro_batch: int, recomputed: int) -> Option:
-        prediction = self.predict(micro_batch, recomputed)
-        passes = self._passes(micro_batch)
+    def option(self, micro_batch: int, recomputed: int) -> Option:
+        prediction, passes = self.predict(micro_batch, recomputed), self._passes(micro_batch)
         # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
         reduced = 4 * prediction.parameters * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
         low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
-        flops = self._plain_flops(prediction, micro_batch)
+        # the arithmetic without recomputation: as traced, else scaled by samples from a traced one
+        plain = {size: traced.pass_flops for (size, layers), traced in self._traced.items() if layers == 0}
+        scaled = [flops / size * micro_batch for size, flops in plain.items()]
+        flops = plain.get(micro_batch, scaled[0] if scaled else prediction.pass_flops)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
-
-    def _plain_flops(self, prediction: Prediction, micro_batch: int) -> float:
-        """Returns the FLOPs of a pass without recomputation: as traced, else scaled by samples from a traced one."""
-        plain = {size: traced.pass_flops for (size, recomputed), traced in self._traced.items() if recomputed == 0}
-        scaled = [flops / size * micro_batch for size, flops in plain.items()]
-        return plain.get(micro_batch, scaled[0] if scaled else prediction.pass_flops)
 
 
 def _overrides(micro_batch: int, recomputed: int) -> dict[str, Any]:
     return {"training.micro_batch": micro_batch, "training.gradient_checkpointing": recomputed}
 
 
-def _even_sizes(slot: int) -> list[int]:
+def even_sizes(slot: int) -> list[int]:
     """Returns the micro-batches that split a slot into nearly equal parts: for 32 that is 1, 2, 3, 4 ... 11, 16, 32."""
     return sorted({-(-slot // passes) for passes in range(1, slot + 1)})
 
 
-def _recommended(fitting: list[Option]) -> Option:
-    """Returns the fewest recomputed layers, unless more allow a micro-batch so much larger that a step is faster."""
-    counts = sorted({option.recomputed for option in fitting})
-    best, *others = (max((o for o in fitting if o.recomputed == n), key=lambda o: o.micro_batch) for n in counts)
-    for option in others:
-        if option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
-            best = option
-    return best
-
-
-def _sharded(task: Task, config: Config, count: int) -> str:
-    """Returns sentences on what a run takes whose states are divided among cards."""
-    with put_back():
-        (whole, _), (each, gathered) = (sharded_bytes(task, config, ranks) for ranks in (1, count))
-    return (
-        "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a trace "
-        f"on one machine cannot follow. These states are {amount(whole)}, {amount(each)} on each of {count} cards, and "
-        f"up to {amount(gathered)} of weights are whole at once. Activations are those without it: plan a micro-batch "
-        "with training.fully_shard=false."
-    )
-
-
-def _nothing_fits(search: _Search, options: list[Option]) -> str:
-    least = min(options, key=lambda option: option.prediction.peak_bytes)
+def _nothing_fits(search: _Search, least: Option) -> str:
     needed = least.prediction.peak_bytes
-    room = f"{search.target.limit_bytes / GIB:.2f} GiB"
     larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
     where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
     states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))
     return (
         f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of "
         f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB "
-        f"({states / GIB:.2f} of it weights, gradients and optimizer) of the {room} that a plan may use. {where} Or "
-        "make the model or its input smaller (workload.*)."
+        f"({states / GIB:.2f} of it weights, gradients and optimizer) of the {search.target.limit_bytes / GIB:.2f} GiB "
+        f"that a plan may use. {where} Or make the model or its input smaller (workload.*)."
     )

@@ -45,17 +45,20 @@ class Shapes:
         described = _described((*args, *kwargs.values()), numbers=kind == "fresh")
         key = (func, torch.get_default_dtype(), *kwargs, *described)
         if key not in self._results:
-            before = [_place(t) for t in tensors]
+            before = _places(tensors)
             out = func(*args, **kwargs)
-            result = _remembered(kind, out, tensors) if before == [_place(t) for t in tensors] else None
-            self._results[key] = result, self._cost(func, args, kwargs, out)
+            remembered = _remembered(kind, out, tensors) if before == _places(tensors) else None
+            self._results[key] = remembered, self._cost(func, args, kwargs, out)
             return out, self._results[key][1]
-        result, cost = self._results[key]
-        if result is None:  # more than new plain tensors
+        remembered, cost = self._results[key]
+        if remembered is None:  # more than new plain tensors
             return func(*args, **kwargs), cost
         if kind == "in place":
             return args[0] if func._schema.returns else None, cost
-        return _made(result), cost
+        many, parts = remembered
+        empty = torch.empty_strided
+        values = [empty(p[0], p[1], dtype=p[2], device="meta") if isinstance(p, tuple) else p for p in parts]
+        return many(values) if many else values[0], cost
 
 
 @functools.cache
@@ -80,20 +83,20 @@ def _described(values: Iterable[Any], numbers: bool) -> Iterator[Hashable]:
             yield type(value), value if numbers else None
 
 
-def _place(tensor: Tensor) -> tuple:
-    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()
+def _places(tensors: list[Tensor]) -> list[tuple]:
+    return [(t.shape, t.stride(), t.storage_offset(), t.untyped_storage().nbytes()) for t in tensors]
 
 
 def _remembered(kind: str, out: Any, tensors: list[Tensor]) -> Any:
-    """Returns what `_made` needs to make the same result, or None if it is more than new plain tensors."""
+    """Returns what `run` needs to make the same result, or None if it is more than new plain tensors."""
     if kind == "in place":
         return ()
     alone = isinstance(out, Tensor)
     if not alone and type(out) not in (tuple, list):
         return None
     results = [out] if alone else list(out)
-    given, made = ([t.untyped_storage()._cdata for t in some] for some in (tensors, tensors_of(results)))
-    shares = len({*given, *made}) < len({*given}) + len(made)  # _unsafe_view does, and its schema does not say so
+    before, after = ([t.untyped_storage()._cdata for t in some] for some in (tensors, tensors_of(results)))
+    shares = len({*before, *after}) < len({*before}) + len(after)  # _unsafe_view does, and its schema does not say so
     if shares or not all(_is_plain(value) for value in results):
         return None
     parts = [(v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) else v for v in results]
@@ -101,7 +104,7 @@ def _remembered(kind: str, out: Any, tensors: list[Tensor]) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tells whether torch.empty_strided makes this tensor; other results must be constants."""
+    """Returns whether torch.empty_strided makes this tensor; other results must be constants."""
     if not isinstance(value, Tensor):
         return value is None or isinstance(value, bool | int | float)
     if type(value) is not Tensor or value.layout is not torch.strided or value.device.type != "meta":
@@ -109,10 +112,3 @@ def _is_plain(value: Any) -> bool:
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
     needed = value.element_size() * (last + 1) if value.numel() else 0
     return value.storage_offset() == 0 and value.untyped_storage().nbytes() == needed
-
-
-def _made(result: tuple[type | None, list]) -> Any:
-    kind, parts = result
-    empty = torch.empty_strided
-    values = [empty(p[0], p[1], dtype=p[2], device="meta") if isinstance(p, tuple) else p for p in parts]
-    return kind(values) if kind else values[0]

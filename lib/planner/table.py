@@ -1,23 +1,19 @@
 """Describes plans in rows, and prints them: what fits, how long it takes, and its share of a week's quota."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import FITS
-from lib.planner.log import OUTSIDE, Alive, Layer, folded, summed
-from lib.planner.prediction import Prediction, at_most, of_driver
+from lib.planner.log import OUTSIDE, Prediction, folded, summed
 from lib.planner.search import STEPS, Option, Plan
 from lib.text import aligned, computed, duration, weights
 
 QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
-_ALIVE = 12  # rows
 _SMALL = 0.005  # of all; layers below it are one row
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name and the older one
 Rows = list[list[str]]  # the first one is the head
 
 
@@ -28,7 +24,6 @@ class Sheet:
     card: str  # with their number
     verdict: str
     about: list[str]
-    pieces: dict[str, int]  # bytes by category
     figures: list[tuple[str, str, str]]  # number, unit, detail
     options: Rows
     lengths: Rows
@@ -39,49 +34,40 @@ def describe(plan: Plan) -> Sheet:
     """Returns the rows and sentences of a plan."""
     prediction = plan.chosen.prediction
     modules = [f"{name} {size / GIB:.2f}" for name, size in list(prediction.by_module.items())[:6]]
-    lengths = [["steps", *_costs(plan)], *([f"{n:,}", *_cost(plan, n)] for n in STEPS)]
+    about = [
+        f"{weights(plan.parameters)} parameters, {plan.precision}, effective batch {plan.effective_batch} in "
+        f"{plan.slots} slot(s).",
+        f"PyTorch's allocator reserves {prediction.reserved_bytes / GIB:.2f} GiB; with the CUDA context the driver "
+        f"(nvidia-smi) will show {prediction.of_driver()}.",
+        *([f"GiB by submodule: {', '.join(modules)}."] if modules else []),
+    ]
     return Sheet(
         f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card,
         f"at the peak {prediction.peak_bytes / GIB:.2f} of the {plan.usable_bytes / GIB:.2f} GiB that PyTorch can have "
         f"({prediction.share:.0%})",
-        [
-            f"{weights(plan.parameters)} parameters, {plan.precision}, effective batch {plan.effective_batch} in "
-            f"{plan.slots} slot(s).",
-            f"PyTorch's allocator reserves {prediction.reserved_bytes / GIB:.2f} GiB; with the CUDA context the driver "
-            f"(nvidia-smi) will show {of_driver(prediction)}.",
-            *([f"GiB by submodule: {', '.join(modules)}."] if modules else []),
-        ],
-        prediction.by_category,
+        about,
         _figures(plan),
         _options(plan),
-        lengths,
-        notices(plan),
+        [["steps", *_costs(plan)], *([f"{n:,}", *_cost(plan, n)] for n in STEPS)],
+        _notices(plan),
     )
 
 
 def of_plan(plan: Plan) -> str:
     """Prints one plan: its options, its memory, and the time of runs of many lengths."""
-    sheet = describe(plan)
-    pieces = ", ".join(f"{name} {size / GIB:.2f}" for name, size in sheet.pieces.items())
+    sheet, prediction = describe(plan), plan.chosen.prediction
+    pieces = ", ".join(f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items())
     limit = f"a plan may use {FITS:.0%}: {plan.limit_bytes / GIB:.2f} GiB."
     head = [*plan.changed, f"{plan.run} fits on {sheet.card}: {sheet.verdict}; {limit}", *sheet.about]
-    unseen = [f"Not seen: {sentence}" for sentence in plan.chosen.prediction.unseen]
-    parts = [
-        "\n".join(head), aligned(sheet.options), f"At the peak, GiB: {pieces}.", aligned(sheet.lengths),
-        "\n".join([*sheet.notices, *unseen]),
-    ]  # fmt: skip
-    return "\n\n".join(parts)
+    tail = [*sheet.notices, *(f"Not seen: {sentence}" for sentence in prediction.unseen)]
+    peak = f"At the peak, GiB: {pieces}."
+    return "\n\n".join(["\n".join(head), aligned(sheet.options), peak, aligned(sheet.lengths), "\n".join(tail)])
 
 
-def notices(plan: Plan) -> list[str]:
+def _notices(plan: Plan) -> list[str]:
     """Returns sentences beside the figures: evaluation, host memory, the length in epochs."""
-    sentences = [*at_most(plan.chosen.prediction), *([of_evaluation(plan)] if plan.evaluation else [])]
+    sentences = [*plan.chosen.prediction.at_most(), *([of_evaluation(plan)] if plan.evaluation else [])]
     sentences += [plan.host.sentence()] if plan.host else []
-    if any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _ALLOCATOR):
-        sentences.append(
-            "Expandable segments are switched on here, and a plan does not follow them: a run then reserves less than "
-            "this, down to what is allocated, and what fits here fits then too."
-        )
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))
@@ -109,37 +95,41 @@ def of_evaluation(plan: Plan) -> str:
     if evaluation.fitting == evaluation.samples:
         return f"{peak}."
     fits = f"{evaluation.fitting:,} fit" if evaluation.fitting else "not even the smallest number fits"
-    return (
-        f"{peak}, more than the {plan.limit_bytes / GIB:.2f} GiB that a plan may use: {fits}. A run halves them where "
-        "memory runs out."
-    )
+    limit = f"{plan.limit_bytes / GIB:.2f} GiB that a plan may use"
+    return f"{peak}, more than the {limit}: {fits}. A run halves them where memory runs out."
 
 
 def of_plans(plans: Sequence[Plan]) -> str:
     """Prints several models or cards side by side, with the recommended option of each."""
+    head = ["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s", "steps a week"]
     rows = [
-        ["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s", "steps a week"]
-    ]
-    for plan in plans:
-        option = plan.chosen
-        rows.append([
+        [
             plan.run, f"{plan.cards} x {plan.card}", weights(plan.parameters),
-            f"{option.micro_batch} x {option.passes}", f"{option.recomputed} of {plan.layers}",
-            f"{option.prediction.peak_bytes / GIB:.2f}", f"{option.prediction.share:.0%}",
-            _speed(option), computed(_steps_a_week(plan)),
-        ])  # fmt: skip
-    return aligned(rows)
+            f"{plan.chosen.micro_batch} x {plan.chosen.passes}", f"{plan.chosen.recomputed} of {plan.layers}",
+            f"{plan.chosen.prediction.peak_bytes / GIB:.2f}", f"{plan.chosen.prediction.share:.0%}",
+            _speed(plan.chosen), computed(_steps_a_week(plan)),
+        ]
+        for plan in plans
+    ]  # fmt: skip
+    return aligned([head, *rows])
 
 
 def of_layers(prediction: Prediction) -> str:
     """Prints what each layer takes, and the largest groups of tensors that are alive at the peak."""
-    return f"{aligned(layer_rows(prediction), left=(0,))}\n\n{aligned(alive_rows(prediction), left=(0, 1, 2))}"
+    return f"{aligned(layer_rows(prediction), left=(0,))}\n\n{aligned(alive_rows(prediction, 12), left=(0, 1, 2))}"
 
 
 def layer_rows(prediction: Prediction) -> Rows:
-    """Returns a row for each layer, or several alike, in MiB; activations are those that backward needs."""
+    """Returns a row for each layer, or several alike, in MiB; layers that hardly count are one row."""
+    layers = folded(prediction.layers)
+    held = {layer.name: (layer.weights, layer.gradients, layer.optimizer, layer.activations) for layer in layers}
+    least = _SMALL * max(1, sum(map(sum, held.values())))
+    small = [x for x in layers if max(sum(held[x.name]), x.at_peak) < least and x.name != OUTSIDE]
+    if len(small) > 1:
+        rest = [layer for layer in layers if layer not in small]
+        layers = sorted([*rest, summed("smaller ones", small)], key=lambda layer: layer.name == OUTSIDE)
     rows = [["MiB of", "weights", "gradients", "optimizer", "activations", "of peak"]]
-    for layer in _without_small(folded(prediction.layers)):
+    for layer in layers:
         name = f"{layer.name} ({layer.count})" if layer.count > 1 else layer.name
         sizes = (layer.weights, layer.gradients, layer.optimizer, layer.activations)
         share = layer.at_peak / max(1, prediction.peak_bytes)
@@ -147,29 +137,15 @@ def layer_rows(prediction: Prediction) -> Rows:
     return rows
 
 
-def _without_small(layers: list[Layer]) -> list[Layer]:
-    """Sums the layers that hardly count into one row, if there are several."""
-    sizes = [layer.weights + layer.gradients + layer.optimizer + layer.activations for layer in layers]
-    least = _SMALL * max(1, sum(sizes))
-    pairs = zip(layers, sizes, strict=True)
-    small = [layer for layer, size in pairs if max(size, layer.at_peak) < least and layer.name != OUTSIDE]
-    if len(small) < 2:
-        return layers
-    rest = [layer for layer in layers if layer not in small]
-    return sorted([*rest, summed("smaller ones", small)], key=lambda layer: layer.name == OUTSIDE)
-
-
-def alive_rows(prediction: Prediction, most: int = _ALIVE) -> Rows:
+def alive_rows(prediction: Prediction, most: int) -> Rows:
     """Returns a row for each group: layer, operator or parameter, line, count, largest shape, MiB, share."""
-
-    def row(group: Alive) -> list[str]:
+    rows = [["at the peak, of which", "made by", "at", "tensors", "largest", "MiB", "of peak"]]
+    for group in prediction.alive[:most]:
         made = f"{group.what} ({group.category})" if group.what else group.category
         shape, share = " x ".join(map(str, group.shape)), group.size / max(1, prediction.peak_bytes)
         sizes = [f"{group.count:,}", shape, f"{group.size / 2**20:,.1f}", f"{share:.1%}"]
-        return [group.module or OUTSIDE, made, group.line, *sizes]
-
-    head = ["at the peak, of which", "made by", "at", "tensors", "largest", "MiB", "of peak"]
-    return [head, *map(row, prediction.alive[:most])]
+        rows.append([group.module or OUTSIDE, made, group.line, *sizes])
+    return rows
 
 
 def quota(seconds: float) -> tuple[str, int]:

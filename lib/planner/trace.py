@@ -14,16 +14,15 @@ import torch
 from torch import nn
 
 from lib.config import Config
+from lib.errors import BadInput
 from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
-from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, check_room, find_card
-from lib.planner.cuda import CudaSemantics, simulated_cuda
-from lib.planner.driver import check_model
+from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
+from lib.planner.cuda import CudaSemantics, check_model, simulated_cuda
 from lib.planner.limits import NotTraceable, is_users
-from lib.planner.log import CATEGORIES
+from lib.planner.log import Prediction
 from lib.planner.plain import META, PASSES
-from lib.planner.prediction import Prediction
-from lib.planner.quantised import as_loaded
+from lib.planner.quantised import Quantised, replaced
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
@@ -64,18 +63,19 @@ def predict(
     """
     target = find_card(card)
     computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
-    loop = plain.Loop(computed_in, min(accumulation, PASSES), clip_norm, keeps_outputs, zeroes_after_forward, cards)
+    passes = min(accumulation, PASSES)
     target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
-    plain.check_functions(model, step)
-    with _traceable(), _users_model(model, target) as (net, tracker, semantics):
-        chosen = plain.optimizers((optimizer or torch.optim.AdamW)(list(net.parameters())))
-        for each in chosen:
+    with _users_model(model, target) as (net, tracker, semantics):
+        made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
+        optimizers = made if isinstance(made, Sequence) else [made]
+        for each in optimizers:
             _force_foreach(each)
         tracker.adopt(net)
         with tracker:
-            plain.run(tracker, net, step, chosen, loop)
-    sentences = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, loop.passes, sentences)
+            plain.run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
+                      zeroes_after_forward, cards)  # fmt: skip
+    sentences = [*_of_model(net, computed_in, semantics), *(_OF_CARDS if cards > 1 else [])]
+    return _result(tracker, semantics, passes, sentences)
 
 
 def predict_inference(
@@ -88,8 +88,7 @@ def predict_inference(
     """
     target = find_card(card)
     computed_in = plain.checked(target, precision, 1, 0)
-    plain.check_functions(model, step)
-    with _traceable(), _users_model(model, target) as (net, tracker, semantics):
+    with _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
             tracker.at("after load")
@@ -103,11 +102,18 @@ def predict_inference(
 @contextlib.contextmanager
 def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tuple[nn.Module, Tracker, CudaSemantics]]:
     """Yields a model on the simulated card, seeded: what its steps draw is the same every time."""
-    check_room(target)
+    if isinstance(model, nn.Module):
+        raise BadInput("The model itself was given. Give a function that makes it: predict(lambda: Net(), ...)")
     tracker = Tracker(target, target.usable_bytes)
-    with seeded(), simulated_cuda(target, tracker.allocator) as semantics:
-        net = tied(_built(model))
-        check_model(net, semantics.compiled)
+    with _traceable(), seeded(), simulated_cuda(target, tracker.allocator) as semantics:
+        try:
+            with META:
+                net = model().to(META)  # legacy constructors (torch.FloatTensor) know no default device
+        except (NotImplementedError, RuntimeError) as error:
+            if "meta" not in str(error).lower():
+                raise
+            net = model().to(META)  # whose constructor computes with values
+        check_model(tied(net), semantics)
         yield net, tracker, semantics
 
 
@@ -134,7 +140,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
-        semantics.compiled["torch.compile"] += 1
+        semantics.compiled += 1
     return _result(tracker, semantics, traced, unseen)
 
 
@@ -162,32 +168,32 @@ def _followed(
     task: Task, config: Config, target: Target, micro_batch: int
 ) -> Iterator[tuple[State, Tracker, CudaSemantics]]:
     """Yields the trainer's state on the simulated card, and what follows its memory inside the block."""
+
+    def model() -> nn.Module:  # with layers as `Task.pretrained` loads them
+        return replaced(
+            tied(task.model()),
+            lambda _, layer: Quantised(layer, *layer.loaded_as) if hasattr(layer, "loaded_as") else None,
+        )
+
     tracker = Tracker(target, target.usable_bytes)
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
-    on_meta.model = lambda: as_loaded(tied(task.model()))
-    allowed = _tf32_as_trained(precision, target)
-    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _traceable():
-        with META:
-            state = new_state(on_meta, config, META, precision)
-        state.micro_batch = micro_batch
-        _force_foreach(state.optimizer)
-        tracker.adopt(state.model)
-        tracker.tries_algorithms = config.training.cudnn_benchmark
-        if state.ema:
-            tracker.adopt_state(state.ema.average.values())
-        with tracker:
-            yield state, tracker, semantics
-
-
-@contextlib.contextmanager
-def _tf32_as_trained(precision: Precision, target: Target) -> Iterator[None]:
-    """Sets inside the block what `precision.allow_tf32` sets on such a card; times depend on it."""
-    before = torch.get_float32_matmul_precision()
-    fits = precision != "fp32" and target.card.capability >= (8, 0)
-    torch.set_float32_matmul_precision("high" if fits else "highest")
+    on_meta.model = model  # type: ignore[method-assign]
+    # what `precision.allow_tf32` sets on such a card; times depend on it
+    before, tf32 = torch.get_float32_matmul_precision(), precision != "fp32" and target.card.capability >= (8, 0)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
-        yield
+        with put_back(), simulated_cuda(target, tracker.allocator) as semantics, _traceable():
+            with META:
+                state = new_state(on_meta, config, META, precision)
+            state.micro_batch = micro_batch
+            _force_foreach(state.optimizer)
+            tracker.adopt(state.model)
+            tracker.tries_algorithms = config.training.cudnn_benchmark
+            if state.ema:
+                tracker.adopt_state(state.ema.average.values())
+            with tracker:
+                yield state, tracker, semantics
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -210,17 +216,6 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         optimizer_step(state, watched, config, slots, step, None, moments)
         tracker.adopt_optimizer(state.optimizer)
         tracker.at("after optimizer step")
-
-
-def _built(model: Callable[[], nn.Module]) -> nn.Module:
-    """Makes the model on `meta`, or on the CPU and moves it where its constructor computes with values."""
-    try:
-        with META:
-            return model().to(META)  # legacy constructors (torch.FloatTensor) know no default device
-    except (NotImplementedError, RuntimeError) as error:
-        if "meta" not in str(error).lower():
-            raise
-    return model().to(META)
 
 
 def tied(model: nn.Module) -> nn.Module:
@@ -263,47 +258,42 @@ def _traceable() -> Iterator[None]:
 
 
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
-    context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
-    end = moments.get("after optimizer step", after_passes)
     one_pass = (after_passes - start) / passes
-    target, peak = tracker.target, tracker.allocator.peak_allocated
+    target, peak, reserved = tracker.target, tracker.allocator.peak_allocated, tracker.allocator.peak_reserved
     most = tracker.log.with_workspaces(target.usable_bytes)
+    # what was bounded, taken or left out in the trace
+    unseen = [
+        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
+        for name, times in sorted(tracker.bounded.items())
+    ]
+    unseen += tracker.watch.sentences()
+    if semantics.compiled:
+        unseen.append("what torch.compile saves or adds: the step was traced without it.")
+    if semantics.recurrent:
+        unseen.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
+    unseen.append(f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them.")
     return Prediction(
         card=target.card.name,
         usable_bytes=target.usable_bytes,
         limit_bytes=target.limit_bytes,
         peak_bytes=peak,
-        reserved_bytes=tracker.allocator.peak_reserved,
+        reserved_bytes=reserved,
         fits=not tracker.allocator.overflowed and peak <= target.limit_bytes,
-        by_category={name: by_category[name] for name in CATEGORIES if by_category.get(name)},
+        by_category=by_category,
         by_module=by_module,
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters,
         pass_seconds=kernels.bounds(one_pass),
-        rest_seconds=kernels.bounds(end - after_passes),
+        rest_seconds=kernels.bounds(moments.get("after optimizer step", after_passes) - after_passes),
         pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
-        unseen=(*_not_seen(tracker, semantics), context, *libraries, *target.assumed),
+        unseen=(*unseen, *libraries, *target.assumed),
         layers=tracker.log.layers(),
         alive=tracker.log.largest_at_peak(),
         most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
-        most_reserved_bytes=max(tracker.allocator.peak_reserved, most.peak_reserved) if most else 0,
+        most_reserved_bytes=max(reserved, most.peak_reserved) if most else 0,
         fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
     )
-
-
-def _not_seen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
-    """Returns sentences on what was bounded, taken or left out in a trace."""
-    bounds = [
-        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
-        for name, times in sorted(tracker.bounded.items())
-    ]
-    bounds += tracker.watch.sentences()
-    if semantics.compiled.total():
-        bounds.append("what torch.compile saves or adds: the step was traced without it.")
-    if semantics.recurrent:
-        bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
-    return bounds

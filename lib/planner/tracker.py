@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lib.planner import kernels
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
-from lib.planner.limits import Watch, users_frame
-from lib.planner.log import Line, Log, Storage
+from lib.planner.limits import Watch, users_frame, users_line
+from lib.planner.log import Log, Storage
 from lib.planner.shapes import Shapes, tensors_of
 
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
@@ -54,22 +54,21 @@ class Tracker(TorchDispatchMode):
 
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
-        for name, parameter in model.named_parameters():
-            module, _, own = name.rpartition(".")
-            module = module or own
-            self._parameters[id(parameter)] = module, own
-            self._follow(parameter, "weights", module, what=own)
-            self.parameters += parameter.numel()
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(
-                    lambda p, module=module, own=own: self._mark(p.grad, "gradients", module, own)
-                )
-        for name, buffer in model.named_buffers():
-            module, _, own = name.rpartition(".")
-            self._follow(buffer, "weights", module or own, what=own)
-        for name, child in model.named_modules():
-            if name:
-                child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+        named = [*model.named_parameters(), *model.named_buffers()]
+        for path, tensor in named:
+            module, _, name = path.rpartition(".")
+            module = module or name
+            self._follow(tensor, "weights", module, what=name)
+            if isinstance(tensor, nn.Parameter):
+                self._parameters[id(tensor)] = module, name
+                self.parameters += tensor.numel()
+                if tensor.requires_grad:
+                    tensor.register_post_accumulate_grad_hook(
+                        lambda p, module=module, name=name: self._mark(p.grad, "gradients", module, name)
+                    )
+        for path, child in model.named_modules():
+            if path:
+                child.register_forward_pre_hook(lambda *_, path=path: self._modules.append(path))
                 child.register_forward_hook(lambda *_: self._modules.pop() and None, always_call=True)
 
     def adopt_optimizer(self, optimizer: Any) -> None:
@@ -80,11 +79,11 @@ class Tracker(TorchDispatchMode):
 
     def adopt_state(self, tensors: Iterable[Any], parameter: Any = None) -> None:
         """Marks tensors as the optimizer's, and allocates those not seen before."""
-        module, own = self._parameters.get(id(parameter), ("", ""))
+        module, name = self._parameters.get(id(parameter), ("", ""))
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                self._follow(tensor, "optimizer", module, what=own)
-                self._mark(tensor, "optimizer", module, own)
+                self._follow(tensor, "optimizer", module, what=name)
+                self._mark(tensor, "optimizer", module, name)
 
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
@@ -100,7 +99,7 @@ class Tracker(TorchDispatchMode):
         """Allocates and frees memory for something that this machine does not do."""
         self._drop(self._take(size, "temporaries"))
 
-    def _follow(self, tensor: Tensor, category: str, module: str, line: Line | None = None, what: str = "") -> None:
+    def _follow(self, tensor: Tensor, category: str, module: str, line: Any = None, what: str = "") -> None:
         if tensor.device.type != self.device:
             return
         storage = tensor.untyped_storage()
@@ -110,7 +109,7 @@ class Tracker(TorchDispatchMode):
             entry.alive = weakref.ref(storage, lambda _: self._drop(self._live.pop(key)))
             self._live[key] = entry
 
-    def _take(self, size: int, category: str, module: str = "", line: Line | None = None, what: str = "") -> Storage:
+    def _take(self, size: int, category: str, module: str = "", line: Any = None, what: str = "") -> Storage:
         block = self.allocator.allocate(int(size))
         entry = Storage(block.size if block else 0, category, module, block, line, what)
         self.log.events.append(("alloc", entry))
@@ -141,9 +140,9 @@ class Tracker(TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         self.watch.operator()
-        name = func._schema.name.removeprefix("aten::")
+        on_meta, name = self.device == "meta", func._schema.name.removeprefix("aten::")
         tensors = tensors_of((args, *kwargs.values()))
-        if self.device == "meta" and any(t.is_meta for t in tensors):
+        if on_meta and any(t.is_meta for t in tensors):
             if name == "_local_scalar_dense":
                 return self._value(args[0])
             if name in _DEPENDING:
@@ -151,12 +150,12 @@ class Tracker(TorchDispatchMode):
             if name in ("index", "index_put", "_index_put_impl_", "index_put_"):
                 args = (args[0], self._without_masks(args[1]), *args[2:])
                 tensors = tensors_of((args, *kwargs.values()))
-        if name.startswith("_fused_") and name.endswith("_") and self.device == "meta":
+        if on_meta and name.startswith("_fused_") and name.endswith("_"):
             self.cost += self._cost_of(func, args, kwargs, None)  # an optimizer in one kernel, without temporaries
             return None
         module, line = self._origin()
         temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
-        if self.device == "meta" and tensors and all(t.is_meta for t in tensors):
+        if on_meta and tensors and all(t.is_meta for t in tensors):
             out, cost = self._shapes.run(func, args, kwargs, tensors)
             if name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
                 out = out.contiguous(memory_format=torch.channels_last)
@@ -166,7 +165,7 @@ class Tracker(TorchDispatchMode):
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
         tries = self.tries_algorithms or torch.backends.cudnn.benchmark
-        if self.device == "meta" and (most := kernels.workspace(name, args, out, tries)):
+        if on_meta and (most := kernels.workspace(name, args, out, tries)):
             self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)
@@ -208,11 +207,11 @@ class Tracker(TorchDispatchMode):
 
     def _value(self, tensor: Tensor) -> Any:
         """Returns what `.item()` gives, if unknown False or 1: models ask whether masks matter and inputs are wrong."""
-        if (known := _known(tensor)) is not None:
-            return known.item()
+        if (values := _known(tensor)) is not None:
+            return values.item()
         taken = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
         if self.in_users_code:
-            self.watch.read(taken)
+            self.watch.taken[users_line(), str(taken)] += 1
         return taken
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -232,8 +231,8 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _selected(self, mask: Tensor) -> int:
-        if (known := _known(mask)) is not None:
-            return int(known.count_nonzero())
+        if (values := _known(mask)) is not None:
+            return int(values.count_nonzero())
         self.bounded[f"a mask as index (all {mask.numel():,} elements)"] += 1
         return mask.numel()
 
@@ -246,10 +245,11 @@ class Tracker(TorchDispatchMode):
                 continue
             positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
             self._follow_results(positions, "nonzero", *self._origin())
-            plain += positions.unbind()
-            if (known := _known(index)) is not None:
-                for position, values in zip(plain[-index.dim() :], known.nonzero().unbind(1), strict=True):
-                    position._known_values = values
+            columns = positions.unbind()
+            if (values := _known(index)) is not None:
+                for column, numbers in zip(columns, values.nonzero().unbind(1), strict=True):
+                    column._known_values = numbers  # type: ignore[attr-defined]
+            plain += columns
         return plain
 
     def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
@@ -275,15 +275,16 @@ def _known(tensor: Tensor) -> Tensor | None:
 _FACTORIES = {"arange", "zeros", "ones", "full", "scalar_tensor", "randint", "randperm"}
 
 
-def _unique(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    positions = torch.empty(tensor.numel(), dtype=torch.long, device="meta")
-    return torch.empty(tensor.numel(), dtype=tensor.dtype, device="meta"), positions, torch.empty_like(positions)
+def _indices(*shape: int) -> Tensor:
+    return torch.empty(*shape, dtype=torch.long, device="meta")
 
 
 # Operators whose result's shape depends on values, with the largest result that they can have.
 _DEPENDING: dict[str, Callable[[Tensor], Any]] = {
-    "nonzero": lambda t: torch.empty(t.numel(), t.dim(), dtype=torch.long, device="meta"),
+    "nonzero": lambda t: _indices(t.numel(), t.dim()),
     "masked_select": lambda t: t,  # see Tracker._bounded
-    "_unique2": _unique,
-    "unique_consecutive": _unique,
+    **dict.fromkeys(
+        ("_unique2", "unique_consecutive"),
+        lambda t: (torch.empty(t.numel(), dtype=t.dtype, device="meta"), _indices(t.numel()), _indices(t.numel())),
+    ),
 }

@@ -77,7 +77,6 @@ class Meter:
         self._begin = self._mark = time.perf_counter()
         self._timed_steps = self._window_steps = 0
         self._seconds = self._window_seconds = self._window_waited = 0.0
-        self._peak = self._save_peak = 0
         self.allocated: dict[str, int] = {}  # bytes at named moments of the first step
         memory.reset_peak()
 
@@ -102,18 +101,9 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the time of the block, such as an evaluation, out of training time."""
+        """Leaves the time of the block, such as an evaluation or a save, out of training time."""
         yield
         self._mark = time.perf_counter()
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Pauses for a save and measures its peak of memory for the next row: it may be the highest of all."""
-        self._peak = self.peak_bytes()
-        memory.reset_peak()
-        with self.paused():
-            yield
-        self._save_peak = memory.peak_bytes()
 
     def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
         """Yields the same batches, and counts the time until each one comes as waiting for data."""
@@ -122,10 +112,6 @@ class Meter:
             self._window_waited += time.perf_counter() - begin
             yield batch
             begin = time.perf_counter()
-
-    def peak_bytes(self) -> int:
-        """Returns the most bytes since this meter was made."""
-        return max(self._peak, memory.peak_bytes())
 
     def pending(self) -> dict[str, Any]:
         """Returns what `__init__` needs to resume in the middle of a row; sums survive JSON exactly.
@@ -155,18 +141,16 @@ class Meter:
             _add(figures, of_rank)
         means |= {name: float(total) / samples for name, (total, samples) in figures.items()}
         rate, waited = (n / self._window_seconds for n in (self._window_steps, self._window_waited))
-        saved = {"save_peak_memory_bytes": self._save_peak} if self._save_peak else {}
         self._timed_steps += self._window_steps
         self._seconds += self._window_seconds
         self._sums, self._steps, self._logged = {}, 0, {}
-        self._window_steps, self._window_seconds, self._window_waited, self._save_peak = 0, 0.0, 0.0, 0
+        self._window_steps, self._window_seconds, self._window_waited = 0, 0.0, 0.0
         return {
             **means,
             "samples_per_second": round(rate * effective_batch, 4),
-            "peak_memory_bytes": self.peak_bytes(),
+            "peak_memory_bytes": memory.peak_bytes(),
             "elapsed_seconds": round(time.perf_counter() - self._begin, 3),
             "data_wait_share": round(min(1.0, waited), 4),
-            **saved,
         }
 
     def steps_per_second(self) -> float:

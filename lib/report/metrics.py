@@ -20,8 +20,7 @@ FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column exists only if it has a value.
 MACHINE_COLUMNS = [
-    "gpu_use", "gpu_memory_bytes", "gpu_allocated_bytes", "gpu_reserved_bytes", "ram_share", "data_wait_share",
-    "save_peak_memory_bytes",
+    "gpu_use", "gpu_memory_bytes", "gpu_allocated_bytes", "gpu_reserved_bytes", "ram_share", "data_wait_share"
 ]  # fmt: skip
 EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
 _STEP = re.compile("[0-9]{1,18}")
@@ -139,13 +138,12 @@ class EventLog:
 
 def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
     with disk.whole(path) as aside:
-        aside.write_text(_csv(columns, rows, head=True), "utf-8")
+        aside.write_text(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]), "utf-8")
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Row], head: bool = False) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
-    cells = ([row.get(column, "") for column in columns] for row in rows)
-    csv.writer(text, lineterminator="\n").writerows([columns, *cells] if head else cells)
+    csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

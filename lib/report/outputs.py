@@ -78,10 +78,10 @@ def package(output_dir: Path) -> Path:
 
 
 def is_current(output_dir: Path) -> bool:
-    """Returns whether the archive is newer than every file that it packs."""
+    """Returns whether the archive is as new as every file that it packs."""
     archive = output_dir / ARCHIVE
     packed = max((path.stat().st_mtime for path in packed_files(output_dir)), default=0.0)
-    return archive.is_file() and archive.stat().st_mtime > packed
+    return archive.is_file() and archive.stat().st_mtime >= packed
 
 
 def packed_files(output_dir: Path) -> list[Path]:

@@ -61,16 +61,13 @@ class Progress:
         self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text)
 
     def _show(self, line: str) -> None:
-        raise NotImplementedError
+        print(line, flush=True)
 
 
 class Plain(Progress):
     """Prints a flushed line a minute, which a log file or Kaggle's batch run keeps."""
 
     interval = 60.0  # a log of twelve hours stays readable: 720 lines
-
-    def _show(self, line: str) -> None:
-        print(line, flush=True)
 
 
 class Relayed(Progress):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import torch
 
-from lib import ranks
 from lib.machine import hardware
 from lib.report.printing import Informing
 
@@ -17,30 +16,29 @@ RAM_LIMIT = 0.8
 Sample = dict[str, float]  # by column of metrics.csv; without a GPU, or if it cannot be read, RAM alone
 
 
-class Probe:
-    """Reads RAM, by the container's limit if it has one, and this process's GPU, until that cannot be read.
+def new_probe() -> Callable[[], Sample]:
+    """Returns what reads RAM, by the container's limit if it has one, and this process's GPU while that can be read.
 
-    NVML is opened here, on the thread that makes the probe: a loader worker that is forked while another thread imports
-    a module would wait for the import lock for ever.
+    NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
+    module would wait for the import lock for ever.
     """
+    index = torch.cuda.current_device() if torch.cuda.is_available() else 0  # another thread's is the first
+    gpus = [hardware.gpu_reader(index)] if torch.cuda.is_available() else []
 
-    def __init__(self) -> None:
-        self._index = torch.cuda.current_device() if torch.cuda.is_available() else 0  # another thread's is the first
-        self._gpu = hardware.gpu_reader(self._index) if torch.cuda.is_available() else None
-
-    def __call__(self) -> Sample:
+    def probe() -> Sample:
         ram = hardware.ram()
         sample = {"ram_share": (ram.total - ram.available) / ram.total}
-        if self._gpu:
-            try:
-                load = self._gpu()
+        try:
+            for load in (read() for read in gpus):
                 sample |= {"gpu_use": load.use} if load.use is not None else {}
                 sample["gpu_memory_bytes"] = load.used  # of all processes
-                sample["gpu_allocated_bytes"] = torch.cuda.memory_allocated(self._index)
-                sample["gpu_reserved_bytes"] = torch.cuda.memory_reserved(self._index)
-            except Exception:  # a driver's errors are of many classes
-                self._gpu = None
+                sample["gpu_allocated_bytes"] = torch.cuda.memory_allocated(index)
+                sample["gpu_reserved_bytes"] = torch.cuda.memory_reserved(index)
+        except Exception:  # a driver's errors are of many classes
+            gpus.clear()
         return sample
+
+    return probe
 
 
 class Sampler:
@@ -51,7 +49,7 @@ class Sampler:
 
     def __init__(self, probe: Callable[[], Sample] | None = None, wait: Callable[[float], bool] | None = None):
         self._guard = Informing("reading GPU and RAM")
-        self._probe = probe or Probe()
+        self._probe = probe or new_probe()
         self._ended = threading.Event()
         self._wait = wait or self._ended.wait
         self._lock = threading.Lock()
@@ -98,16 +96,13 @@ class Sampler:
 class Advice:
     """Says what to do about rows that look bad; each sentence once a session.
 
-    `most` returns how many loader workers this process may have; by default as many as its share of the CPUs.
-    `is_cheap` returns whether this process makes a batch faster than a worker hands it over.
+    `most` returns how many loader workers this process may have, and `is_cheap` whether this process makes a batch
+    faster than a worker hands it over.
     """
 
-    def __init__(
-        self, workers: int, most: Callable[[], int] | None = None, is_cheap: Callable[[], bool] = lambda: False
-    ):
-        self.workers, self._is_cheap = workers, is_cheap
+    def __init__(self, workers: int, most: Callable[[], int], is_cheap: Callable[[], bool] = lambda: False):
+        self.workers, self._most, self._is_cheap = workers, most, is_cheap
         self._guard = Informing("the advice")
-        self._most = most or (lambda: hardware.cpus_per_process(ranks.local_world()))
         self._waiting_rows = -1  # the first row has the start of the workers in it
         self._printed: set[str] = set()
 

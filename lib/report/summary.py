@@ -44,7 +44,6 @@ class Summary:
     skipped_steps: int = 0
     stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
-    samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
     limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.failures
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
@@ -61,8 +60,9 @@ class Summary:
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
+        finite = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)  # JSON has no nan and no infinity
         with disk.whole(folder / FILE) as aside:
-            aside.write_text(json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n", "utf-8")
+            aside.write_text(json.dumps(finite, indent=1) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
@@ -80,15 +80,6 @@ class Summary:
             numbers = {n: v for n, v in fitting[name].items() if untrusted.fits(v, float | None)}
             fitting[name] = {printable(n): math.nan if value is None else value for n, value in numbers.items()}
         return cls(**{"run": folder.name, "task": "", **fitting}) if "reason" in fitting else None
-
-
-def _finite(value: Any) -> Any:
-    """Returns a value with null for every number that is not finite, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:

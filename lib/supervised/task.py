@@ -211,9 +211,10 @@ class Supervised(Task):
                 what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
                 raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
         if self._learned is None:  # in a plan, which is not handed the data
+            data = None
             with contextlib.suppress(BadInput):
                 data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
-                self._learned = type(self)(self.config, data).learned() if data else None
+            self._learned = type(self)(self.config, data).learned() if data else None
         # in a plan where there is no data shapes count, and not values
         return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
 

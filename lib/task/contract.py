@@ -41,7 +41,7 @@ class Task:
       is not the loss: a task that writes text computes a last step of all lengths.
     - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`, such as
       `model.save_pretrained(folder)`; an attribute `exports` may say that it writes nothing under these settings.
-    - `stage_name(step)` returns the name of the stage that a step is in, for log, progress, plot and metrics.csv: a
+    - `stage_name(step)` returns the name of the stage that a step is in, for progress, plot and metrics.csv: a
       function of the step alone.
     - `vote(models, folder)` returns metrics of several models together on the test set, and what to print.
     """

@@ -28,6 +28,8 @@ from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
+Stop = Callable[[], object]
+Note = Callable[[str], None]
 STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
 
 
@@ -55,8 +57,8 @@ def train_batches(
     order: Order,
     steps: range,
     options: Data,
-    must_stop: Callable[[], object] = lambda: None,
-    note: Callable[[str], None] = print,
+    must_stop: Stop = lambda: None,
+    note: Note = print,
 ) -> Iterator[tuple[int, list[Batch]]]:
     """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
 
@@ -74,9 +76,7 @@ def train_batches(
         yield step, batch
 
 
-def _loaded(
-    batches: _SlotBatches, count: int, options: Data, must_stop: Callable[[], object], note: Callable[[str], None]
-) -> Iterator[Batch]:
+def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
     done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
     sent = workers.Sent(batches, batches.task.config.task) if number else None
@@ -112,7 +112,7 @@ def _loaded(
         yield pin_memory(batch) if pins else batch
 
 
-def limit_workers(task: Task, dataset: Any, options: Data, note: Callable[[str], None]) -> Data:
+def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     """Returns the options with `num_workers` at most this process's share of the CPUs; notes a change.
 
     There are no workers where task or data set cannot be sent to them.

@@ -72,12 +72,10 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the task's metrics on a data set, without gradients and in the run's precision.
 
-    Every rank evaluates the whole data set: a task's metrics are no sums that could be put together from parts, so
-    dividing it would change figures with the number of ranks. It takes as long as on one card, and the first rank's
-    scores count. Its draws follow from the seed, the step and the samples, so a test that is repeated gives the same.
-
-    Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
-    TrainingFailed where a single sample does not fit.
+    Every rank evaluates the whole data set, because metrics are no sums that could be put together from parts; the
+    first rank's scores count. Draws follow from the seed, the step and the samples. Where memory runs out the whole
+    evaluation is repeated with half as many samples at once: no metric changes. Raises TrainingFailed where a single
+    sample does not fit.
     """
     collated = config.data.evaluation_batch or micro_batch_of(config.training)  # padding and draws follow from it
     remaining = Remaining()

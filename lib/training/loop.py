@@ -6,7 +6,7 @@ memory that runs out, when to stop and save) is decided together; only the first
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from lib.checkpoint import Checkpoint
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config
+from lib.machine import memory
 from lib.report.meter import Meter
 from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog, sync
 from lib.report.progress import Progress, Within
@@ -43,7 +44,6 @@ class Outcome:
     steps_per_second: float
     peak_bytes: int
     allocated: dict[str, int]
-    samples_seen: list[int]  # by each rank, in this session
 
 
 def train(
@@ -83,7 +83,7 @@ def train(
         memory_for_next_launch(state),
     ):
         batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
-        for step, slots in _naming_stages(meter.waiting(batches), task, progress):
+        for step, slots in meter.waiting(batches):
             begin = time.perf_counter()
             rates = set_rates(state, config, step)
             meter.add(optimizer_step(state, task, config, slots, step, order, meter))
@@ -121,13 +121,12 @@ def train(
             _save(state, task, config, saver, meter, metrics)
         saver.finish()
     progress.close()
-    seen = ranks.gathered((state.step - steps.start) * len(order.share(ranks.rank(), ranks.world())) * order.slot_size)
-    peak = max(ranks.gathered(meter.peak_bytes()))
-    return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated, seen)
+    peak = max(ranks.gathered(memory.peak_bytes()))
+    return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated)
 
 
 def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:
-    with meter.saving():
+    with meter.paused():
         state.pending, state.rows = meter.pending(), metrics.flush()
         save_state(state, task, config, saver)
 
@@ -152,16 +151,6 @@ def _worst(row: dict[str, float]) -> dict[str, float]:
 
 def _stage(task: Task, step: int) -> str:
     return getattr(task, "stage_name", lambda step: "")(step)
-
-
-def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Progress) -> Iterator[tuple[int, Any]]:
-    """Yields the same, and notes each stage of a task with which a step begins."""
-    former = ""
-    for step, slots in batches:
-        if (stage := _stage(task, step)) != former:
-            progress.note(f"step {step:,}: {f'the stage {stage}' if stage else 'no stage'}")
-            former = stage
-        yield step, slots
 
 
 def _where(order: Order, task: Task, step: int) -> dict[str, Any]:

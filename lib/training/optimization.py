@@ -127,9 +127,6 @@ class Stopping:
         """Returns what a checkpoint keeps."""
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
-    def load(self, facts: Mapping[str, Any]) -> None:
-        self.best, self.best_step, self.waited = facts["best"], facts["best_step"], facts["waited"]
-
     def sentence(self, step: int, total: int) -> str:
         """Returns at which step the run stopped, and why."""
         than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
@@ -190,7 +187,11 @@ class Ema:
             self._put(self.average, aside.keys())
             yield
         finally:
-            self._put({**weights, **aside}, aside.keys())
+            try:
+                self._put({**weights, **aside}, aside.keys())
+            except BaseException:  # of a signal's handler, which may run between two of them
+                self._put({**weights, **aside}, aside.keys())
+                raise
 
     @torch.no_grad()
     def _put(self, values: Mapping[str, Tensor], copied: Collection[str]) -> None:

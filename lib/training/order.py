@@ -85,14 +85,10 @@ def buckets(lengths: Sequence[float], seed: int, epoch: int, batch: int, pool: i
     return np.concatenate([shuffled[:first], batches.ravel(), shuffled[last:]])
 
 
-def weights_of(dataset: Any) -> np.ndarray | None:
+def weights_of(dataset: Any, name: str = "weights") -> np.ndarray | None:
     """Returns the `weights` of a data set, or of what it is a subset of: (samples) float64; None for an even draw."""
-    return _numbers(dataset, "weights")
-
-
-def _numbers(dataset: Any, name: str) -> np.ndarray | None:
     if isinstance(dataset, Subset):
-        whole = _numbers(dataset.dataset, name)
+        whole = weights_of(dataset.dataset, name)
         return None if whole is None else whole[dataset.indices]
     values = getattr(dataset, name, None)
     return None if values is None else np.ascontiguousarray(values, np.float64)
@@ -121,8 +117,6 @@ def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -
     Raises BadInput where it is no row of indices, or another one than in epoch 0 by length.
     """
     name, order = f"{type(dataset).__name__}.order", np.asarray(dataset.order(seed, epoch))
-    if order.ndim != 1 or order.dtype.kind not in "iu":
-        raise BadInput(f"{name} returned {order.dtype} of shape {order.shape}. Return a row of whole numbers.")
     if outside := order[(order < 0) | (order >= len(dataset))].tolist():
         size = f"there are {len(dataset)} samples"
         raise BadInput(f"{name} returned the index {outside[0]} in epoch {epoch}, and {size}.")
@@ -161,7 +155,7 @@ def _epochs(dataset: Any, config: Config) -> Epochs | None:
         return epochs
     if not config.data.buckets:
         return None
-    lengths = _numbers(dataset, "lengths")
+    lengths = weights_of(dataset, "lengths")
     if lengths is None or lengths.shape != (len(dataset),):
         raise BadInput(
             f"data.buckets is {config.data.buckets}, and the training data set has no attribute `lengths` with a "

@@ -347,7 +347,7 @@ def restore_state(
     if state.stopping:
         best = state.best or {"value": None, "step": 0}
         counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without it
-        state.stopping.load(facts.get("stopping", counted))
+        vars(state.stopping).update(facts.get("stopping", counted))
 
 
 def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:

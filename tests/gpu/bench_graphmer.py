@@ -9,9 +9,6 @@ Figures go to tests/bench/records/gpu_<card>.json.
 """
 
 import argparse
-import datetime
-import json
-import platform
 import statistics
 import tempfile
 import time
@@ -29,10 +26,10 @@ from lib.training import data, loop
 from lib.training.order import Order
 from lib.training.precision import Precision, autocast
 from lib.training.session import Session
+from tests.bench.record import head, publish
 from tests.conftest import ROOT
 from workloads.graphmer import tokens
 
-RECORDS = ROOT / "tests" / "bench" / "records"
 STEPS, LOG_EVERY, WARM_ROWS = 120, 10, 3
 GOALS = {"model_flop_utilisation": 0.45, "data_wait_share": 0.02}  # at least, at most
 
@@ -104,17 +101,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     overrides = dict(pair.split("=", 1) for pair in parser.parse_args().set)
     name = torch.cuda.get_device_name()
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"gpu": name, "python": platform.python_version(), "processor": platform.machine()},
-        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
-        "overrides": overrides,
-        "goals": GOALS,
-        "graphmer, 12 x 768, 64 samples of up to 104 positions": measure(overrides),
-    }
-    path = RECORDS / f"gpu_{name.lower().replace(' ', '_')}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    figures = {"graphmer, 12 x 768, 64 samples of up to 104 positions": measure(overrides)}
+    record = {**head("torch", gpu=name, cuda=torch.version.cuda), "overrides": overrides, "goals": GOALS, **figures}
+    publish(f"gpu_{name.lower().replace(' ', '_')}", record)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import json
 import statistics
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,11 @@ from lib.machine import hardware
 from lib.planner import search
 from lib.planner.card import card_of_gpu, find_card
 from lib.task import load_config
+from tests.bench.record import head, publish
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
-RECORD = ROOT / "tests" / "bench" / "records" / "planner_gpu.json"
 CONFIGS = list(itertools.product(("fp32", "fp16", "bf16"), (0, "all"), (4, 16)))
 
 # A process of its own for each: a fresh allocator, and what it leaves behind ends with it.
@@ -80,16 +79,8 @@ def test_predictions_are_what_the_card_says():
         rows.append({**changes, "predicted": option.prediction.peak_bytes, "allocated": allocated, "error": error}
                     | {"predicted_reserved": option.prediction.reserved_bytes, "reserved": reserved})  # fmt: skip
     errors = [abs(row["error"]) for row in rows]
-    record = {
-        "date": date.today().isoformat(),
-        "card": torch.cuda.get_device_name(0),
-        "driver": hardware.driver(),
-        "torch": torch.__version__,
-        "median_error": statistics.median(errors),
-        "worst_error": max(errors),
-        "rows": rows,
-    }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    figures = {"median_error": statistics.median(errors), "worst_error": max(errors), "rows": rows}
+    publish("planner_gpu", {**head("torch", gpu=torch.cuda.get_device_name(0), driver=hardware.driver()), **figures})
     assert statistics.median(errors) <= 0.02 and max(errors) <= 0.06
 
 

@@ -134,16 +134,15 @@ def test_several_runs_of_one_task_predict_together(trained, tmp_path):
     assert "2 models together" in ensemble.run(tmp_path / "runs", tmp_path, tmp_path / "out", **options)
 
 
-@pytest.mark.parametrize("task", ["{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil", "code/none.py:Evil"])
-def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path, task):
-    run = tmp_path / "runs" / "my"
+def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path):
+    run, evil = tmp_path / "runs" / "my", tmp_path / "evil.py"
     shutil.copytree(trained / "runs" / "my", run)
-    evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     shutil.copy(evil, tmp_path / "runs" / "evil.py")
     (run / "code" / "link.py").symlink_to(evil)
-    text = (run / "config.yaml").read_text().replace("code/mine.py:Mine", task.format(evil=evil))
-    (run / "config.yaml").write_text(text)
-    with pytest.raises(BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"):
-        ensemble.run(run, tmp_path, tmp_path / "out", trusted=True)
+    text = (run / "config.yaml").read_text()
+    for task in (f"{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil", "code/none.py:Evil"):
+        (run / "config.yaml").write_text(text.replace("code/mine.py:Mine", task))
+        with pytest.raises(BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"):
+            ensemble.run(run, tmp_path, tmp_path / "out", trusted=True)
     assert not (tmp_path / "ran").exists()

@@ -2,14 +2,18 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+import torch
 
 from lib import checkpoint, launch
-from lib.errors import BadInput
+from lib.errors import BadInput, OutOfMemory
 from lib.launch.queue import find_completed
 from lib.launch.resume import announce
-from lib.machine import platform
+from lib.machine import inputs
+from lib.report.metrics import read
+from lib.report.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -36,18 +40,6 @@ def test_a_damaged_checkpoint_is_set_aside_in_the_runs_own_folder_and_not_in_a_m
     assert checkpoint.steps(runs / "toy" / "checkpoints") == [9]
 
 
-def test_what_a_run_resumes_from_is_printed_once_in_a_notebook_and_again_where_it_changed(toy, monkeypatch, capsys):
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    run = launch.prepare(toy())
-    assert announce(run) is None  # the cell "Resume"
-    launch.train(run)  # the cell "Full run"
-    assert capsys.readouterr().out.count("No earlier checkpoint of toy") == 1
-    assert announce(run).step == 12 and "step 12: 0 of 12 steps left" in capsys.readouterr().out
-    monkeypatch.setattr(platform, "in_notebook", lambda: False)
-    announce(run), announce(run)
-    assert capsys.readouterr().out.count("step 12: 0 of 12 steps left") == 2
-
-
 def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_killed_start(toy, tmp_path, cut):
     plateau = {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3}
     config = {**plateau, "training.evaluate_every_steps": 1}
@@ -63,26 +55,6 @@ def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_kil
     launch.train(toy({**config, "run.resume_from": str(tmp_path / "earlier")}))
     assert (whole / "toy" / "events.csv").read_bytes().count(b"plateau") > 2
     assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (whole / "toy" / "events.csv").read_bytes()
-
-
-def test_sessions_are_counted_though_killed_ones_leave_no_summary(toy, tmp_path, cut, monkeypatch):
-    """On Kaggle each begins in an empty folder, with the output of the one before mounted."""
-
-    def kill(*_):
-        raise KeyboardInterrupt
-
-    more = {}
-    for number in range(1, 4):
-        cut(2)
-        more["output_dir"] = str(tmp_path / f"output{number}")
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(launch, "_write_failure", lambda *_: None)
-            patched.setattr(launch, "_end", kill)
-            launch.train(toy(more))
-        more["run.resume_from"] = more["output_dir"]
-    cut(None)
-    assert launch.train(toy({**more, "output_dir": str(tmp_path / "output4")})).session == 4
-    assert not (tmp_path / "output4" / "toy" / "session").exists()
 
 
 def test_links_and_pipes_do_not_come_along_from_elsewhere(toy, tmp_path, cut):
@@ -117,3 +89,68 @@ def test_a_queue_takes_no_completed_run_of_other_settings_for_its_own(toy, tmp_p
     for key in ("seed", "training.micro_batch_slots", "optimizer.lr", "workload.noise"):
         with pytest.raises(BadInput, match=f"(?s)was completed with another configuration.*{key}"):
             find_completed("toy", tmp_path / "runs", toy({key: 2}))
+
+
+# --- after memory ran out ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """full(3, 4): the third and fourth call of AdamW.step raise after their work."""
+    original, calls = torch.optim.AdamW.step, []
+
+    def at(*numbers):
+        def step(self, closure=None):
+            calls.append(self)
+            original(self, closure)
+            if len(calls) in numbers:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", step)
+
+    return at
+
+
+def tensors(folder):
+    saved = checkpoint.load_newest(folder / "checkpoints")[0]
+    return {f"{group}/{name}": value for group, named in saved.tensors.items() for name, value in named.items()}
+
+
+@pytest.mark.parametrize(("at", "again"), [(1, "the first step"), (5, "step 3")])
+def test_a_run_that_ran_out_after_an_update_ends_in_the_weights_of_the_others(toy, tmp_path, full, capsys, at, again):
+    launch.train(toy({"run.name": "whole"}))
+    full(at)
+    summary = launch.train(toy())
+    assert (summary.reason, summary.micro_batch) == ("completed", 4)
+    assert f"Training starts again from {again} in micro-batches of 4." in capsys.readouterr().out
+    assert "oom_restart,8,4" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
+    ours, whole = (tensors(tmp_path / "runs" / name) for name in ("toy", "whole"))
+    assert all(torch.allclose(ours[name], value, rtol=1e-3, atol=1e-5) for name, value in whole.items())
+    assert [row["step"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")] == ["4", "5", "8", "10", "12", "12"]
+
+
+def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_keeps_the_size(toy, tmp_path, full):
+    full(1, 2, 3)
+    config = toy({"training.effective_batch": 16, "training.log_every_steps": 1})
+    with pytest.raises(OutOfMemory, match="Set training.micro_batch to 2 and run again"):
+        launch.train(config)
+    failed = Summary.read(tmp_path / "runs" / "toy")
+    assert (failed.reason, failed.limit["samples"]) == ("failed", 2)
+    assert launch.train(config).micro_batch == 2
+    assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {"2", ""}
+
+
+def test_the_size_is_kept_for_the_same_settings_and_where_the_failed_session_is_an_input(
+    toy, tmp_path, full, monkeypatch
+):
+    full()
+    limit, folder = {"samples": 2, "micro_batch": 0, "gradient_checkpointing": 0}, tmp_path / "runs" / "toy"
+    for other in ({"micro_batch": 4}, {"gradient_checkpointing": 1}):
+        folder.mkdir(parents=True, exist_ok=True)
+        Summary("toy", "toy", "failed", limit={**limit, **other}).write(folder)
+        assert launch.train(toy()).micro_batch == 8
+        shutil.rmtree(folder)
+    Path("earlier/toy").mkdir(parents=True)
+    Summary("toy", "toy", "failed", limit=limit).write(Path("earlier/toy"))
+    monkeypatch.setattr(inputs, "earlier_runs", lambda name, here: [Path("earlier") / name])
+    assert launch.train(toy()).micro_batch == 2

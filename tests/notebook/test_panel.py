@@ -103,32 +103,21 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
 
 
-def test_the_controls_begin_with_what_a_memory_profile_makes_of_it(shown, planned):
-    made = shown(overrides={"memory.profile": "ultra_low"})
-    assert (made.batch.value, made.precision.value) == (16, "fp16") and planned[0][0].training.effective_batch == 16
-    made.batch.value = 64  # as the file says, which the profile would change
-    assert made.wait(10)
-    pasted = made.choice().to_paste(made._planned[1])
-    assert pasted["memory.profile"] == "ultra_low" and pasted["training.effective_batch"] == 64
-    assert "training.precision" not in pasted
-
-
-@pytest.mark.parametrize(
-    "control, value, key",
-    [
-        ("batch", 96, "training.effective_batch"),
-        ("precision", "fp32", "training.precision"),
-        ("recomputed", "all", "training.gradient_checkpointing"),
-    ],
-)
-def test_every_control_reaches_the_plan(shown, planned, control, value, key):
+def test_every_control_reaches_the_plan(shown, planned):
     made = shown()
-    getattr(made, control).value = value
-    assert made.wait(600)
-    assert flat(planned[-1][0])[key] == value and len(planned) == 2
+    values = {"batch": (96, "training.effective_batch"), "precision": ("fp32", "training.precision"),
+              "recomputed": ("all", "training.gradient_checkpointing")}  # fmt: skip
+    for number, (control, (value, key)) in enumerate(values.items(), 2):
+        getattr(made, control).value = value
+        assert made.wait(600) and flat(planned[-1][0])[key] == value and len(planned) == number
     made.dials.children[0].value = 192
     assert made.wait(600)
     assert planned[-1][0].workload.chain.roots == 192 and "activations 8.00 GiB" in made.answer.value
+    made.count.value = 4
+    assert made.wait(600)
+    config, _, count = planned[-1]
+    assert (config.training.micro_batch_slots, count) == (4, 4), "more cards take whole slots"
+    assert made.choice().to_paste(made._planned[1])["training.micro_batch_slots"] == 4
 
 
 def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(shown, planned):
@@ -138,15 +127,6 @@ def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(s
     config = planned[-1][0]
     assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 48)
     assert made.recomputed.options[-1][0] == "all 2 layers" and len(planned) == 2, "one answer, not one a control"
-
-
-def test_more_cards_take_whole_slots(shown, planned):
-    made = shown()
-    made.count.value = 4
-    assert made.wait(600)
-    config, _, count = planned[-1]
-    assert (config.training.micro_batch_slots, count) == (4, 4)
-    assert made.choice().to_paste(made._planned[1])["training.micro_batch_slots"] == 4
 
 
 def test_one_s_own_card_is_asked_for_and_a_mistake_is_a_sentence(shown, planned):
@@ -160,57 +140,31 @@ def test_one_s_own_card_is_asked_for_and_a_mistake_is_a_sentence(shown, planned)
     made.own.value = "12 GiB, capability 8.6"
     assert made.wait(600)
     assert "fits on" in made.answer.value and not made.use.disabled
-
-
-def test_a_batch_that_the_cards_cannot_share_is_a_sentence(shown):
     made = shown(overrides={"training.effective_batch": 6})
     made.count.value = 4
     assert made.wait(600)
     assert "training.effective_batch 6 cannot be dealt into 4 equal parts" in text_of(made.answer.value)
 
 
-@pytest.mark.parametrize("error", [BadInput("Nothing fits."), TrainingFailed("Its own <traceback>"), ValueError("x")])
-def test_what_goes_wrong_in_the_child_is_shown_and_the_panel_goes_on(shown, monkeypatch, error):
+def test_what_goes_wrong_in_the_child_is_shown_and_the_panel_goes_on(shown, monkeypatch):
     made = shown()
+    for number, error in enumerate((BadInput("Nothing fits."), TrainingFailed("Its own <traceback>"), ValueError("x"))):
 
-    def fails(*_):
-        raise error
+        def fails(*_, error=error):
+            raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(planner, "plan", fails)
-        made.batch.value = 256
-        assert made.wait(600)
-    assert escape(str(error)) in made.answer.value and made.use.disabled
+        with monkeypatch.context() as patch:
+            patch.setattr(planner, "plan", fails)
+            made.batch.value = (256, 512, 96)[number]
+            assert made.wait(600)
+        assert escape(str(error)) in made.answer.value and made.use.disabled
     made.batch.value = 128
     assert made.wait(600)
     assert "effective batch 128" in made.answer.value
 
 
 def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, planned, monkeypatch):
-    made = shown()
-    begun, go_on, quick = threading.Event(), threading.Event(), planner.plan
-
-    def slow(config, card, count=0, cancelled=None):
-        begun.set()
-        assert go_on.wait(600)
-        return quick(config, card, count)
-
-    monkeypatch.setattr(planner, "plan", slow)
-    made.batch.value = 128
-    assert begun.wait(600)
-    assert made.use.disabled and "Planning graphmer" in made.status.value and "opacity" in made.answer.value
-    made.batch.value = 256  # nobody waits for these two clicks
-    made.precision.value = "fp32"
-    made.batch.value = 64
-    assert made.use.disabled
-    go_on.set()
-    assert made.wait(600)
-    asked = [(config.training.effective_batch, config.training.precision) for config, *_ in planned[1:]]
-    assert asked == [(128, "auto"), (64, "fp32")]
-    assert "effective batch 64" in made.answer.value and not made.use.disabled and made.status.value == ""
-
-
-def test_a_newer_choice_ends_the_plan_that_is_being_made(shown, planned, monkeypatch):
+    """A newer choice ends the plan that is being made, and clicks in the meantime are one choice."""
     made = shown()
     begun, quick = threading.Event(), planner.plan
 
@@ -221,13 +175,17 @@ def test_a_newer_choice_ends_the_plan_that_is_being_made(shown, planned, monkeyp
         assert cancelled.wait(600)
         raise Cancelled
 
-    monkeypatch.setattr(planner, "plan", until_cancelled)
-    made.batch.value = 128
-    assert begun.wait(600)
-    made.batch.value = 96
-    assert made.wait(600)
-    assert "effective batch 96" in made.answer.value and not made.use.disabled
-    monkeypatch.setattr(planner, "plan", quick)
+    with monkeypatch.context() as patched:
+        patched.setattr(planner, "plan", until_cancelled)
+        made.batch.value = 128
+        assert begun.wait(600)
+        assert made.use.disabled and "Planning graphmer" in made.status.value and "opacity" in made.answer.value
+        made.precision.value = "fp32"
+        made.batch.value = 64
+        assert made.wait(600)
+    config = planned[-1][0]
+    assert (config.training.effective_batch, config.training.precision) == (64, "fp32")
+    assert "effective batch 64" in made.answer.value and not made.use.disabled and made.status.value == ""
     made.batch.value = 128
     assert made.wait(600)
     assert "effective batch 128" in made.answer.value, "what was cancelled is planned when it is asked for again"
@@ -249,12 +207,14 @@ def test_a_profile_brings_its_sizes_and_is_in_the_line_to_paste(shown, planned):
     assert "memory.profile" not in made.choice().to_paste(made._planned[1])
 
 
-def test_a_profile_of_the_configuration_can_be_left(shown, tmp_path, monkeypatch):
+def test_a_profile_of_the_configuration_is_where_the_controls_begin_and_can_be_left(shown, tmp_path, monkeypatch):
     (tmp_path / "lean.yaml").write_text(f"{GRAPHMER.read_text()}\nmemory: {{profile: ultra_low}}\n")
     monkeypatch.setattr(sys.modules[__name__], "CONFIGS", [tmp_path / "lean.yaml"])
     made = shown(tmp_path / "lean.yaml")
-    assert made.profile.value == "ultra_low"
+    assert (made.profile.value, made.batch.value, made.precision.value) == ("ultra_low", 16, "fp16")
     assert "memory.profile" not in made.choice().to_paste(made._planned[1])
+    made.batch.value = 64  # as the file says, which the profile would change
+    assert made.wait(600) and made.choice().to_paste(made._planned[1])["training.effective_batch"] == 64
     made.profile.value = ""
     assert made.wait(600)
     assert made.choice().to_paste(made._planned[1])["memory.profile"] == ""
@@ -273,10 +233,8 @@ def test_the_gauge_shows_each_gpu_at_every_answer(shown, monkeypatch):
 
 def test_dials_are_keys_of_their_task():
     for path in CONFIGS:
-        config = load_config(path)
-        for key, sizes in find_task(config.task).dials.items():
-            for size in sizes:
-                assert flat(load_config(path, {key: size}))[key] == size
+        for key, sizes in find_task(load_config(path).task).dials.items():
+            assert all(flat(load_config(path, {key: size}))[key] == size for size in sizes)
 
 
 # --- without widgets --------------------------------------------------------------------------------------------------
@@ -304,14 +262,11 @@ def test_in_a_batch_run_and_without_ipywidgets_it_is_text_and_a_picture(planned,
     assert len(pictures) == 2 and all("graphmer fits on" in html for html in pictures)
 
 
-def test_a_configuration_that_is_not_there_is_said(planned):
-    with pytest.raises(BadInput, match="There is no configuration 'nothing'. There are: .*graphmer, graphmer_small"):
-        panel.show(ROOT / "configs", "nothing")
-
-
 def test_cards_side_by_side_with_a_sentence_for_one_that_is_none(planned):
     text = panel.side_by_side(GRAPHMER, {}, ["t4", "l4", "abacus"])
     assert re.search(r"graphmer +2 x T4", text) and "There is no card 'abacus'" in text
+    with pytest.raises(BadInput, match="There is no configuration 'nothing'. There are: .*graphmer, graphmer_small"):
+        panel.show(ROOT / "configs", "nothing")
 
 
 # --- using a plan -----------------------------------------------------------------------------------------------------
@@ -337,37 +292,21 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     assert notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}) == load_config(SMALL)
 
 
-@pytest.mark.parametrize(
-    "content, reason",
-    [
-        ("{half", "it is not a plan as the memory panel writes it"),
-        ("[1]", "it is not a plan as the memory panel writes it"),
-        ('{"training.micro_batch": 2.5}', "training.micro_batch"),
-    ],
-)
-def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(content, reason, tmp_path, capsys):
+def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(tmp_path, capsys):
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "plan-graphmer.json").write_text(content)
-    assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
-    text = capsys.readouterr().out
-    assert "plan-graphmer.json is ignored: " in text and reason in text
-
-
-def test_a_plan_with_a_key_that_is_not_there_is_ignored_and_the_person_s_own_mistake_is_not(tmp_path, capsys):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "plan-graphmer.json").write_text('{"workload.root": 3}')
-    assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
-    assert "is ignored: override workload.root" in capsys.readouterr().out
-    with pytest.raises(BadInput, match="workload.rots"):
+    contents = {
+        "{half": "JSON",
+        "[1]": "instead of an object",
+        '{"training.micro_batch": 2.5}': "training.micro_batch",
+        '{"workload.root": 3}': "override workload.root",
+    }
+    for content, reason in contents.items():
+        (tmp_path / "runs" / "plan-graphmer.json").write_text(content)
+        assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
+        text = capsys.readouterr().out
+        assert "plan-graphmer.json is ignored: " in text and reason in text
+    with pytest.raises(BadInput, match="workload.rots"):  # one's own mistake
         notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
-
-
-def test_a_plan_in_a_mounted_output_is_taken(planned, tmp_path, monkeypatch):
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
-    choice = panel.Choice(GRAPHMER, {"training.effective_batch": 32}, "t4")
-    write(tmp_path / "kaggle/input/notebooks/me/memory", "graphmer", choice.to_paste(choice.plan()))
-    assert notebook.configure("graphmer", ROOT, PARAMETERS).training.effective_batch == 32
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_same(shown, tmp_path):

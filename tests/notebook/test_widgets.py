@@ -12,9 +12,11 @@ from tests.conftest import ROOT
 GRAPHMER = ROOT / "configs" / "graphmer.yaml"
 
 
-def test_the_memory_panel_prints_where_there_is_no_live_kernel(capsys):
-    assert widgets.memory_panel() is None
-    assert "RAM: " in capsys.readouterr().out
+def test_the_memory_panel_prints_where_there_is_no_live_kernel_or_no_widgets(monkeypatch, capsys):
+    assert widgets.memory_panel() is None and "RAM: " in capsys.readouterr().out
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert widgets.memory_panel() is None and "RAM: " in capsys.readouterr().out
 
 
 def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatch, capsys):
@@ -28,13 +30,6 @@ def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatc
     assert text.value == "checked" and text.layout.display == ""
     clear.click()
     assert text.value == "cleared"
-
-
-def test_the_memory_panel_prints_where_widgets_are_missing(monkeypatch, capsys):
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert widgets.memory_panel() is None
-    assert "RAM: " in capsys.readouterr().out
 
 
 def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypatch):
@@ -62,10 +57,6 @@ def test_a_plan_for_another_machine_is_shown_without_a_button(planned, monkeypat
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     widgets.plan_panel(plan, {})
     assert capsys.readouterr().out.count("At the peak, GiB") == 1, "a batch run's log has it too"
-
-
-def test_a_training_notebook_without_a_kernel_or_without_a_plan_has_no_button(planned, capsys):
-    widgets.plan_panel(panel.Choice(GRAPHMER, {}, "t4").plan(), {})
-    assert "At the peak, GiB" in capsys.readouterr().out
+    monkeypatch.setattr(platform, "in_notebook", lambda: False)
     widgets.plan_panel(None, {})
     assert capsys.readouterr().out == ""

@@ -27,37 +27,29 @@ from tests.bench.record import RECORDS, head, write
 ROOT = Path(__file__).parents[2]
 PACKAGES = Path(__file__).with_name("kaggle-image.txt")
 RECORD = RECORDS / "kaggle_image.json"
-INSIDE, NONE = "--without-network", "none"
+INSIDE = "--without-network"
 _SET_FLAGS, _UP = 0x8914, 0x1  # SIOCSIFFLAGS and IFF_UP of linux/sockios.h and linux/if.h
 
 
 def main() -> int:
     if INSIDE in sys.argv:
         return _inside(sys.argv[sys.argv.index(INSIDE) + 1 :])
-    chosen, record = sys.argv[1:], _head()
+    chosen, alone = sys.argv[1:], bool(_unshare())
+    network = "none" if alone else "there was one, because unshare is not permitted: a test may have used it"
+    print(f"Network: {network}.", flush=True)
+    record = head(*_packages()) | {"network": network}
     with tempfile.TemporaryDirectory() as temporary:
         report, begin = Path(temporary, "report.xml"), time.perf_counter()
-        code = _test(report, chosen, record["network"] == NONE)
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder",
+                   f"--junitxml={report}", *chosen]  # fmt: skip
+        if alone:
+            command = [*_unshare(), sys.executable, "-m", "tests.notebooks.kaggle_image", INSIDE, *command]
+        code = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
         record |= _count(report) | {"seconds": round(time.perf_counter() - begin)}
     print(json.dumps(record, indent=1))
     if not chosen:
         write(RECORD, record)
     return code
-
-
-def _head() -> dict:
-    network = NONE if _unshare() else "there was one, because unshare is not permitted: a test may have used it"
-    print(f"Network: {network}.", flush=True)
-    return head(*_packages()) | {"network": network}
-
-
-def _test(report: Path, chosen: list[str], alone: bool) -> int:
-    """Runs the tests, two files at a time with a thread each; returns the exit code of pytest."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder",
-               f"--junitxml={report}", *chosen]  # fmt: skip
-    if alone:
-        command = [*_unshare(), sys.executable, "-m", "tests.notebooks.kaggle_image", INSIDE, *command]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
 def _unshare() -> list[str]:

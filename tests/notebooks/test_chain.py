@@ -68,13 +68,8 @@ class Kaggle:
             "TRAINBOOK_SESSION_START": str(session_start),
         }
         with (root / "said.txt").open("w") as said:
-            return subprocess.Popen(
-                [sys.executable, "-c", RUN, str(root / "notebook.ipynb"), str(root / "working")],
-                cwd=root,
-                env=environment,
-                stdout=said,
-                stderr=said,
-            )
+            command = [sys.executable, "-c", RUN, str(root / "notebook.ipynb"), str(root / "working")]
+            return subprocess.Popen(command, cwd=root, env=environment, stdout=said, stderr=said)
 
 
 def signal_all(process: int, number: int) -> None:
@@ -94,8 +89,7 @@ def importing() -> float:
 
 def weights(run: Path) -> dict:
     """The hashes of every file of the last checkpoint but its state, which knows how often it was resumed."""
-    path = checkpoint.path_of(run / "checkpoints", STEPS)
-    files = checkpoint.verify(path).files
+    files = checkpoint.verify(checkpoint.path_of(run / "checkpoints", STEPS)).files
     return {name: entry.sha256 for name, entry in files.items() if name.endswith(".safetensors")}
 
 

@@ -1,7 +1,6 @@
 """What `make pictures` runs and writes; the pictures themselves are for looking at."""
 
 import nbformat
-import pytest
 
 from docs import pictures as of_docs
 from tests.conftest import ROOT
@@ -17,12 +16,6 @@ def test_parameters_are_assigned_below_those_of_the_notebook():
     assert (values["MAX_STEPS"], values["OVERRIDES"], values["SMOKE_STEPS"]) == (6, {"seed": 1}, 0)
 
 
-def test_a_notebook_that_is_not_there_is_named_with_those_that_are(capsys):
-    with pytest.raises(SystemExit) as end:
-        pictures.main(["08_nothing"])
-    assert end.value.code == 2 and "There is no notebook 08_nothing. There are: 00_memory" in capsys.readouterr().err
-
-
 def test_each_notebook_is_run_and_a_failed_one_is_said(monkeypatch, tmp_path, capsys):
     taken = []
     monkeypatch.setattr(pictures, "FOLDER", tmp_path / "pictures")
@@ -30,8 +23,6 @@ def test_each_notebook_is_run_and_a_failed_one_is_said(monkeypatch, tmp_path, ca
     assert pictures.main(["--quick"]) == 1
     assert [name for name, *_ in taken] == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
     assert taken[1][1]["MAX_STEPS"] == 6 and "Not every cell ran in: 01_graphmer." in capsys.readouterr().out
-    taken.clear()
-    assert pictures.main(["00_memory"]) == 0 and taken == [("00_memory", {}, False)]
 
 
 def test_the_pictures_of_the_front_page_are_those_of_the_command():

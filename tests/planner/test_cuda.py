@@ -1,10 +1,23 @@
-"""The behaviour of a CUDA device on `meta` tensors: kernels of attention, and what autocast casts."""
+"""The behaviour of a CUDA device on `meta` tensors: attention, autocast, recurrent layers, torch.cuda."""
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from lib.planner import predict
+from lib.planner.allocator import MIB
 from lib.planner.card import find_card
 from lib.planner.cuda import attention_kernel, simulated_cuda
+from lib.planner.limits import NotTraceable
+
+
+def linear():
+    return nn.Linear(64, 64)
+
+
+def loss(net, device="cuda"):
+    return net(torch.ones(8, 64, device=device)).sum()
 
 
 @pytest.mark.parametrize(
@@ -24,6 +37,31 @@ def test_attention_takes_the_first_kernel_that_can(dtype, capability, width, mas
     assert attention_kernel(capability, query, query, mask) == kernel
 
 
+ATTENTION = torch.nn.attention.SDPBackend
+
+
+@pytest.mark.parametrize(
+    "backends, card, kernel",
+    [
+        ([ATTENTION.MATH, ATTENTION.EFFICIENT_ATTENTION], "t4", "efficient"),
+        (ATTENTION.CUDNN_ATTENTION, "h100", "cudnn"),
+        (ATTENTION.FLASH_ATTENTION, "l4", "flash"),
+        (ATTENTION.FLASH_ATTENTION, "t4", ""),
+    ],
+)
+def test_the_kernels_that_sdpa_kernel_names_are_taken_or_refused_as_the_card_would(backends, card, kernel):
+    def step(net):
+        q = net(torch.randn(2, 4, 64, 64, device="cuda"))
+        with torch.nn.attention.sdpa_kernel(backends):
+            return F.scaled_dot_product_attention(q, q, q).sum()
+
+    if kernel:
+        assert set(predict(linear, step, card, precision="fp16").attention) == {kernel}
+        return
+    with pytest.raises(NotTraceable, match=r"No attention kernel .*\(flash\).*test_cuda.py, line \d+"):
+        predict(linear, step, card, precision="fp16")
+
+
 def test_autocast_casts_products_down_and_losses_up():
     x, targets = torch.empty(4, 8, device="meta"), torch.empty(4, dtype=torch.long, device="meta")
     with simulated_cuda(find_card("t4")), torch.autocast("cuda", torch.float16):
@@ -32,3 +70,142 @@ def test_autocast_casts_products_down_and_losses_up():
         assert torch.nn.functional.cross_entropy(logits, targets).dtype is torch.float32
         assert torch.nn.functional.cross_entropy(logits, targets, reduction="none").shape == (4,)
         assert logits.sum().dtype is torch.float32
+
+
+# --- torch.cuda -------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
+    answers = []
+
+    def step(net):
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        held = torch.empty(2**20, device="cuda" if torch.cuda.is_available() else "cpu")
+        result = loss(net, torch.device("cuda", torch.cuda.current_device()))
+        ended.record()
+        torch.cuda.synchronize()
+        answers.append((
+            torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.device_count(),
+            torch.cuda.memory_allocated() >= 4 * held.numel(), begun.elapsed_time(ended) >= 0,
+            torch.cuda.get_device_properties(0).total_memory == torch.cuda.mem_get_info()[1] > 39 * 2**30 - 1,
+        ))  # fmt: skip
+        return result
+
+    before = torch.cuda.is_available
+    predict(linear, step, "a100-40")
+    assert answers == [("A100 40 GB", (8, 0), 1, True, True, True)] * 2
+    assert torch.cuda.is_available is before
+    made = lambda: linear().to("cuda" if torch.cuda.is_available() else "cpu")  # noqa: E731
+    assert predict(made, lambda net: loss(net, 0)) == predict(linear, loss), "a model may ask for the card as well"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.to("cuda:1"), lambda x: x.cuda(1), lambda x: x.to(torch.device("cuda", 2)), lambda x: x.to(1),
+        lambda x: torch.cuda.set_device(1), lambda x: x + torch.ones(8, 64, device=1),
+    ],
+)  # fmt: skip
+def test_a_second_card_is_refused_with_its_line(use):
+    def step(net):
+        use(torch.ones(8, 64, device="cuda:0"))
+        return loss(net)
+
+    with pytest.raises(NotTraceable, match=r"uses a second card, cuda:\d \(.*test_cuda.py, line \d+\)"):
+        predict(linear, step)
+
+
+WRAPPED = nn.DataParallel(linear())
+
+
+@pytest.mark.parametrize(
+    "wrap, sentence",
+    [
+        (
+            nn.parallel.DistributedDataParallel,
+            r"DistributedDataParallel \(.*test_cuda.py, line \d+\).* the plain model",
+        ),
+        (
+            lambda net: torch.distributed.init_process_group("gloo") or net,
+            r"init_process_group \(.*fully_shard divides",
+        ),
+        (lambda net: WRAPPED, r"DataParallel \(the model itself\)"),
+        (lambda net: nn.Sequential(nn.Embedding(8, 4, sparse=True)), "0 is sparse"),
+    ],
+)
+def test_what_needs_several_cards_or_is_sparse_is_refused(wrap, sentence):
+    with pytest.raises(NotTraceable, match=sentence):
+        predict(lambda: wrap(linear()), loss)
+
+
+def test_what_is_compiled_is_traced_as_it_is_and_that_is_said():
+    def inside(net):
+        @torch.compile(dynamic=True)
+        def inner(x):
+            return x * 1
+
+        return inner(loss(net))
+
+    plain = predict(linear, loss)
+    assert predict(lambda: torch.compile(linear()), loss).peak_bytes == plain.peak_bytes
+    for made, step in ((lambda: torch.compile(linear()), loss), (linear, inside)):
+        assert any("torch.compile saves or adds" in sentence for sentence in predict(made, step).unseen)
+    assert not any("torch.compile" in sentence for sentence in plain.unseen)
+
+
+# --- recurrent layers -------------------------------------------------------------------------------------------------
+
+ROWS, STEPS, D = 64, 512, 128
+
+
+def sequence(net):
+    out, _ = net(torch.randn(STEPS, ROWS, D, device="cuda"))
+    return out.square().mean()
+
+
+@pytest.mark.parametrize("kind, gates, reserved", [(nn.LSTM, 4, 6), (nn.GRU, 3, 4), (nn.RNN, 1, 1)])
+def test_a_recurrent_layer_is_one_kernel_with_its_reserve(kind, gates, reserved):
+    result = predict(lambda: kind(D, D, 2), sequence)
+    rows = ROWS * STEPS
+    assert result.pass_flops == pytest.approx(3 * 2 * rows * 2 * gates * (D * D + D * D), rel=0.01)
+    held = 4 * rows * D * (2 + 2 * reserved)  # input, output, and the reserve of two layers
+    assert result.moments["after forward"] - 12 * result.parameters == pytest.approx(held, rel=0.02, abs=MIB)
+    assert any("reserve space of cuDNN's recurrent layers" in sentence for sentence in result.unseen)
+
+
+def shapes(out, last):
+    return [tuple(t.shape) for t in (out, *(last if isinstance(last, tuple) else (last,)))]
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.LSTM(5, 7, 2, bidirectional=True), nn.LSTM(5, 7, batch_first=True, proj_size=3),
+        nn.GRU(5, 7, 2, dropout=0.5), nn.RNN(5, 7, nonlinearity="relu", bias=False),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_shapes_are_those_of_torch(net):
+    x, traced = torch.randn(4, 6, 5), []
+    real = shapes(*net(x))
+
+    def inner(net):
+        out, last = net(x.to("cuda"))
+        traced.append(shapes(out, last))
+        return out.sum()
+
+    predict(lambda: net, inner)
+    assert traced == [real, real]
+
+
+def test_packed_sequences_have_a_row_for_each_element_and_half_precision_keeps_less():
+    def inner(net):
+        packed = nn.utils.rnn.PackedSequence(torch.randn(9, 5, device="cuda"), torch.tensor([4, 3, 2]))
+        out, (last, _) = net(packed)
+        assert out.data.shape == (9, 7) and last.shape == (1, 4, 7)
+        return out.data.sum()
+
+    assert predict(lambda: nn.LSTM(5, 7), inner).pass_flops == pytest.approx(3 * 2 * 9 * 4 * (5 * 7 + 7 * 7))
+    full, half = (predict(lambda: nn.LSTM(D, D), sequence, precision=p).moments for p in ("fp32", "fp16"))
+    assert half["after forward"] < 0.75 * full["after forward"]

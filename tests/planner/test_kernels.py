@@ -30,8 +30,7 @@ def test_a_large_product_takes_its_arithmetic_and_a_sum_its_traffic():
 
 
 def test_a_products_format_follows_the_switches_and_the_card():
-    a = meta(1024, 1024)
-    l4, before = find_card("l4"), torch.get_float32_matmul_precision()
+    a, l4, before = meta(1024, 1024), find_card("l4"), torch.get_float32_matmul_precision()
     plain, old = (cost(mm, (a, a), {}, a, card)[0] for card in (l4, T4))
     try:
         torch.set_float32_matmul_precision("high")
@@ -41,7 +40,6 @@ def test_a_products_format_follows_the_switches_and_the_card():
     flops = 2 * 1024**3
     assert plain == pytest.approx(flops / 30e12) and old == same, "a T4 has no TF32"
     assert fast == pytest.approx(max(flops / (0.7 * 121e12 / 2), 3 * 4 * 1024**2 / 0.9 / 300e9))
-    assert l4.flops("tf32") == 60.5e12 and T4.flops("tf32") == T4.flops("fp32")
 
 
 def arithmetic(target, dtype, layout=torch.contiguous_format, kernel=3):
@@ -58,9 +56,7 @@ def test_convolutions_that_are_not_channels_last_are_slower_on_tensor_cores():
     assert arithmetic(l4, torch.half) == pytest.approx(0.6 * 0.7)
     assert arithmetic(l4, torch.half, kernel=1) == arithmetic(l4, torch.half, last, 1), "a product of matrices"
     assert arithmetic(T4, torch.half, last) == pytest.approx(24 / 65)
-    assert arithmetic(find_card("p100"), torch.half) == pytest.approx(0.7), "which has none"
     assert arithmetic(T4, torch.float32) == pytest.approx(1.0), "fp32 has no tensor cores there"
-    assert arithmetic(l4, torch.float32) > 1.2, "cuDNN computes in TF32 where it may, as it does by default"
 
 
 def test_convolutions_keep_their_pixels_channels_last():
@@ -89,7 +85,6 @@ def test_half_precision_convolutions_copy_a_plain_input():
     x, weight = meta(2, 8, 16, 16, dtype=torch.half), meta(8, 8, 3, 3, dtype=torch.half)
     assert temporaries("convolution", (x, weight), T4) == [x.numel() * 2]
     assert temporaries("convolution", (x.to(memory_format=torch.channels_last), weight), T4) == []
-    assert temporaries("convolution", (x.float(), weight.float()), T4) == []
     assert temporaries("convolution", (x, meta(8, 8, 1, 1, dtype=torch.half)), T4) == []
 
 
@@ -109,20 +104,13 @@ def convolved(groups=1, kernel=3, stride=1, layout=torch.contiguous_format, trie
 PIXELS = 8 * 64 * 32 * 32
 
 
-def test_a_convolution_may_copy_what_it_reads_and_writes():
-    assert convolved() == convolved(kernel=1) == (2 * PIXELS, 3 * PIXELS)
+def test_a_convolution_may_copy_what_it_reads_and_writes_or_take_winograds_tiles():
+    assert convolved() == convolved(kernel=1) == convolved(tries=True, kernel=1) == (2 * PIXELS, 3 * PIXELS)
     assert convolved(stride=2) == (PIXELS + PIXELS // 4, 2 * PIXELS + PIXELS // 4)
     assert convolved(layout=torch.channels_last) == (0, 0), "it has the order that the kernels want"
     assert convolved(groups=64) == (0, 0), "depthwise ones are PyTorch's own"
-    assert workspace("addmm", (torch.empty(2, 2), torch.empty(2, 2)), None, True) == 0
-
-
-def test_where_all_algorithms_are_tried_winograds_tiles_are_among_them():
     tiles = 4 * 64 * 64 * 9 + 9 * 2 * PIXELS // 4
-    assert convolved(tries=True) == (tiles, 2 * tiles)
-    assert convolved(tries=True, layout=torch.channels_last) == (tiles, 2 * tiles)
-    assert convolved(tries=True, kernel=1) == convolved(kernel=1)
-    assert convolved(tries=True, stride=2) == convolved(stride=2)
+    assert convolved(tries=True) == convolved(tries=True, layout=torch.channels_last) == (tiles, 2 * tiles)
 
 
 def deep(width=64):
@@ -134,23 +122,17 @@ def images(net):
     return net(torch.randn(16, 3, 128, 128, device="cuda")).sum()
 
 
-def test_the_peak_of_a_convolution_net_is_an_interval():
+def test_the_peak_of_a_convolution_net_is_an_interval_and_one_that_fits_at_its_lower_end_is_tight():
     prediction = predict(deep, images)
     one = 4 * 16 * 64 * 128 * 128  # what a layer reads, and what it writes
     assert prediction.most_peak_bytes - prediction.peak_bytes == pytest.approx(3 * one, rel=0.35)
-    assert prediction.most_reserved_bytes >= prediction.most_peak_bytes
     shown, most = prediction.driver_bytes, prediction.most_driver_bytes
     assert shown == prediction.reserved_bytes + 200 * 2**20 < most == prediction.most_reserved_bytes + 200 * 2**20
     assert f"{shown / 2**30:.2f} to {most / 2**30:.2f} GiB, by the workspaces" in str(prediction)
-
-
-def test_a_net_that_fits_without_all_workspaces_alone_is_said_to_be_tight():
-    prediction = predict(deep, images)
-    between = (prediction.peak_bytes + prediction.most_peak_bytes) / 2
-    card = f"{between / 0.92 / 2**30 + 200 / 2**10:.4f} GiB, capability 7.5"
-    tight = predict(deep, images, card)
-    assert tight.fits and not tight.fits_at_most and "It may be tight" in str(tight)
     assert prediction.fits_at_most and "tight" not in str(prediction)
+    between = (prediction.peak_bytes + prediction.most_peak_bytes) / 2
+    tight = predict(deep, images, f"{between / 0.92 / 2**30 + 200 / 2**10:.4f} GiB, capability 7.5")
+    assert tight.fits and not tight.fits_at_most and "It may be tight" in str(tight)
 
 
 def test_an_interval_may_be_wider_where_a_task_tries_all_algorithms(toy):
@@ -169,20 +151,3 @@ def test_an_interval_may_be_wider_where_a_task_tries_all_algorithms(toy):
         for config in (toy(), toy({"training.cudnn_benchmark": True}))
     )
     assert plain.peak_bytes == tried.peak_bytes <= plain.most_peak_bytes < tried.most_peak_bytes
-
-
-def test_the_trainers_products_use_tf32_where_the_trainer_lets_them(toy):
-    class Plain(Toy):
-        def model(self):
-            return nn.Sequential(nn.Linear(3, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 1))
-
-        def loss(self, model, batch):
-            with torch.autocast("cuda", enabled=False):
-                return {"squared": (model(batch["x"]) - batch["y"]).square().sum()}, {}
-
-    before = torch.get_float32_matmul_precision()
-    half, full = (
-        predict_task(Plain(config), config, find_card("l40s"), 1024, 1, 1).pass_seconds[0]
-        for config in (toy({"training.precision": "bf16"}), toy({"training.precision": "fp32"}))
-    )
-    assert half < 0.8 * full and torch.get_float32_matmul_precision() == before

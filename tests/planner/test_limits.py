@@ -19,31 +19,24 @@ def out(net):
     return net(torch.ones(2, 4, device="cuda"))
 
 
-@pytest.mark.parametrize(
-    "bound, value, sentence",
-    [
-        ("MOST_READS", 50, r"read more than 50 values into Python at one line .*test_limits.py, line {line}\)"),
-        ("MOST_OPERATORS", 500, r"more than 500 operators and goes on .*test_limits.py, line"),
-        ("MOST_SECONDS", 0, r"more than 0 seconds of a CPU and goes on .*test_limits.py, line"),
-    ],
-)
-def test_a_loop_that_waits_for_a_value_is_refused_with_its_line(monkeypatch, bound, value, sentence):
-    monkeypatch.setattr(limits, bound, value)
+def test_a_loop_that_waits_for_a_value_is_refused_with_its_line(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_OPERATORS", 500)
     lines = []
 
     def step(net):
         error = out(net).sum()
         lines.append(sys._getframe().f_lineno)
-        while bound != "MOST_READS" or error.item() > 1e-3:
+        while error.item() > 1e-3:
             error = error * 0.5
         return error
 
     with pytest.raises(NotTraceable, match="a fixed number of turns") as caught:
         predict(linear, step)
-    assert re.search(sentence.format(line=lines[0] + 1), str(caught.value))
+    line = rf"line ({lines[0] + 1}|{lines[0] + 2})\)"
+    assert re.search(rf"more than 500 operators and goes on .*test_limits.py, {line}", str(caught.value))
 
 
-def test_the_bounds_count_a_stretch_and_not_the_whole_step(monkeypatch):
+def test_the_bound_counts_a_stretch_and_not_the_whole_step(monkeypatch):
     def step(net):
         y = out(net)
         for _ in range(300):

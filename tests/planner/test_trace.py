@@ -1,19 +1,30 @@
-"""Predictions against hand formulas, against what a CUDA run is known to do, and on bad input."""
+"""Predictions against hand formulas, PyTorch's profiler, and what a CUDA run is known to do; and bad input."""
+
+import dataclasses
+import types
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
-from lib.planner import predict
+from lib.errors import BadInput
+from lib.planner import of_layers, predict, predict_inference, shapes
 from lib.planner.card import find_card
+from lib.planner.log import OUTSIDE, Layer, folded
 from lib.planner.trace import NotTraceable, predict_task
+from lib.planner.tracker import Tracker
 from lib.training.recomputation import recompute
-from tests.planner.models import Encoder, Layer
+from tests.planner import models
+from tests.planner.models import Encoder, Inverted, LanguageModel
 from tests.toy import Toy
 
 D, BATCH, LENGTH = 256, 16, 256
 TOKENS = BATCH * LENGTH
+PER_LAYER = 12 * D * D + 13 * D  # parameters
+WIDE = 512
 
 
 def encoder_step(net):
@@ -24,24 +35,40 @@ def predicted(layers, **more):
     return predict(lambda: Encoder(layers, D), encoder_step, "t4", **more)
 
 
+@pytest.fixture(scope="module")
+def traced():
+    return predicted(3)
+
+
 @pytest.mark.parametrize("precision, bytes_each", [("fp32", 66), ("fp16", 38)])
 def test_a_layer_keeps_what_can_be_counted_by_hand(precision, bytes_each):
     """fp32, bytes a token and channel: two norms 4 + 4, q k v 12, attention 4, feed-forward 16 + 16, two residual sums
     4 + 4, two dropout masks 1 + 1. Under fp16 autocast what enters a product is half as wide; the sums stay fp32."""
     two, four = (predicted(layers, precision=precision).moments["after forward"] for layers in (2, 4))
-    states = 16 * (12 * D * D + 13 * D)  # of a layer, in the second step
     cast = 2 * 12 * D * D if precision == "fp16" else 0  # autocast's copies of the weights
-    measured = (four - two) / 2 - states * 3 / 4 - cast  # gradients are gone when a step begins
+    measured = (four - two) / 2 - 12 * PER_LAYER - cast  # gradients are gone when a step begins
     assert measured / (TOKENS * D) == pytest.approx(bytes_each, rel=0.015)
 
 
-def test_the_optimizers_plateau_is_20_bytes_a_parameter():
-    """Weights, gradients, two moments, and the temporary of foreach AdamW: five times 4 bytes."""
-    wide = predict(
-        lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
-        lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
-    )
-    assert (wide.peak_bytes - wide.by_category["workspace"]) / wide.parameters == pytest.approx(20.2, rel=0.015)
+def wide():
+    return nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(4)))
+
+
+def loss(net):
+    return net(torch.randn(2, WIDE, device="cuda")).square().mean()
+
+
+def test_the_optimizers_plateau_is_20_bytes_a_parameter_and_16_in_one_kernel():
+    """Weights, gradients, two moments, and the temporary of foreach AdamW, which the fused kernel lacks: 4 each."""
+    plain, fused = (
+        predict(lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
+                lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
+                optimizer=lambda parameters, f=f: torch.optim.AdamW(parameters, fused=f or None))
+        for f in (False, True)
+    )  # fmt: skip
+    for result, each in ((plain, 20.2), (fused, 16)):
+        held = result.peak_bytes - result.by_category["workspace"]
+        assert held / result.parameters == pytest.approx(each, rel=0.015)
 
 
 def test_recomputation_keeps_one_layers_activations():
@@ -51,41 +78,69 @@ def test_recomputation_keeps_one_layers_activations():
         return net
 
     plain, saved = predicted(8), predict(recomputing, encoder_step, "t4")
-    inputs = 8 * 4 * TOKENS * D
-    one_layer = 66 * TOKENS * D
     rest = plain.by_category["weights"] + plain.by_category["optimizer"]
-    assert saved.by_category["activations"] < 1.2 * (inputs + one_layer)
+    assert saved.by_category["activations"] < 1.2 * (8 * 4 * TOKENS * D + 66 * TOKENS * D)
     assert saved.peak_bytes - rest < 0.35 * (plain.peak_bytes - rest)
     assert saved.pass_flops == pytest.approx(plain.pass_flops * 4 / 3, rel=0.02)
-
-
-def test_gradients_accumulate_from_the_second_micro_batch():
-    net = nn.Linear(1024, 1024)
-    step = lambda net: net(torch.randn(4, 1024, device="cuda")).sum()  # noqa: E731
-    one, two = (predict(lambda: nn.Linear(1024, 1024), step, accumulation=n) for n in (1, 2))
-    size = sum(4 * p.numel() for p in net.parameters())
-    assert two.moments["after forward"] - one.moments["after forward"] == pytest.approx(size, rel=0.01)
+    rows = {row.name: row for row in saved.layers}
+    assert rows["blocks.0"].activations < 10 * TOKENS * D, "its input alone waits for the backward pass"
+    assert rows["blocks.7"].at_peak > 50 * TOKENS * D, "and is computed again there"
 
 
 def test_plain_attention_costs_what_the_matrix_of_scores_takes():
-    def peak(card):
-        def step(net):
-            q = net(torch.randn(8, 4, 512, 64, device="cuda"))
-            return F.scaled_dot_product_attention(q, q, q).sum()
+    def step(net):
+        q = net(torch.randn(8, 4, 512, 64, device="cuda"))
+        return F.scaled_dot_product_attention(q, q, q).sum()
 
-        return predict(lambda: nn.Linear(64, 64), step, card, precision="bf16").peak_bytes
-
-    scores = 2 * 8 * 4 * 512 * 512
-    assert peak("t4") - peak("a100-40") > 2 * scores
+    t4, a100 = (predict(lambda: nn.Linear(64, 64), step, c, precision="bf16") for c in ("t4", "a100-40"))
+    assert t4.peak_bytes - a100.peak_bytes > 2 * 2 * 8 * 4 * 512 * 512
+    assert any("T4 has no units for it" in s for s in t4.unseen) and "no units" not in " ".join(a100.unseen)
 
 
-def test_categories_and_submodules_sum_to_the_peak():
-    result = predicted(2, precision="fp16")
-    assert sum(result.by_category.values()) == sum(result.by_module.values()) == result.peak_bytes
-    assert result.reserved_bytes >= result.peak_bytes
-    assert set(result.by_category) <= {"weights", "gradients", "optimizer", "activations", "temporaries", "workspace"}
-    assert max(result.by_module, key=result.by_module.get) == "blocks"
-    assert "200 MiB are set aside" in " ".join(result.unseen) and "fits" in str(result)
+# --- the loop that people write ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        ({"precision": "fp8"}, "no precision 'fp8'"), ({"accumulation": 0}, "accumulation 0"),
+        ({"clip_norm": float("nan")}, "clip_norm nan"), ({"model": wide()}, "Give a function that makes it"),
+        ({"step": lambda net: None}, "The step returned NoneType"),
+        ({"step": lambda net: {"logits": loss(net)}}, "in which there is no loss"),
+    ],
+)  # fmt: skip
+def test_what_no_loop_can_have_is_a_sentence(given, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        predict(**{"model": wide, "step": loss, **given})
+
+
+def test_the_loss_is_found_in_a_tuple_a_mapping_and_a_models_output_and_a_prediction_is_the_same_every_time():
+    plain = predict(wide, loss)
+    for returned in (
+        lambda value: (value, "more"), lambda value: {"loss": value}, lambda value: types.SimpleNamespace(loss=value),
+    ):  # fmt: skip
+        assert predict(wide, lambda net, returned=returned: returned(loss(net))) == plain
+
+
+def test_options_of_the_loop_take_and_free_what_they_should():
+    """Accumulated gradients, those dropped later, states of two optimizers, and what DDP adds."""
+    plain = predict(wide, loss)
+    for more in ({"accumulation": 2}, {"zeroes_after_forward": True}):
+        held = predict(wide, loss, **more).moments["after forward"] - plain.moments["after forward"]
+        assert held == pytest.approx(4 * plain.parameters, rel=0.02), more
+
+    def two(parameters):
+        half = len(parameters) // 2
+        return [torch.optim.AdamW(parameters[:half]), torch.optim.SGD(parameters[half:], momentum=0.9)]
+
+    several = predict(wide, loss, optimizer=two)
+    assert several.by_category["optimizer"] == pytest.approx(4 * several.parameters * (2 + 1) / 2, rel=0.01)
+    together = predict(wide, loss, cards=2)
+    assert together.peak_bytes - plain.peak_bytes == pytest.approx(4 * plain.parameters, rel=0.01, abs=512)
+    assert plain.usable_bytes - together.usable_bytes == 200 * 2**20
+    assert any(group.what == "DDP's buckets" for group in together.alive)
+    for card, precision in (("t4", "fp16"), ("l4", "bf16")):
+        assert predict(wide, loss, card, precision="auto") == predict(wide, loss, card, precision=precision)
 
 
 def test_a_loop_that_keeps_its_outputs_is_told_apart():
@@ -94,11 +149,40 @@ def test_a_loop_that_keeps_its_outputs_is_told_apart():
         logits = net(torch.randn(640, 256, device="cuda"))
         return logits.logsumexp(1).sum(), logits
 
-    freed, kept = (
+    freed, held = (
         predict(lambda: nn.Linear(256, 50_000), step, optimizer=torch.optim.SGD, keeps_outputs=keeps)
         for keeps in (False, True)
     )
-    assert kept.peak_bytes - freed.peak_bytes >= 640 * 50_000 * 4
+    assert held.peak_bytes - freed.peak_bytes >= 640 * 50_000 * 4
+
+
+def test_a_model_in_eval_stays_so_and_it_is_said():
+    def made():
+        return nn.Sequential(nn.Linear(WIDE, WIDE), nn.Dropout(0.5), nn.BatchNorm1d(WIDE))
+
+    def step(net):
+        return net(torch.randn(2048, WIDE, device="cuda")).sum()
+
+    trained, fixed = predict(made, step), predict(lambda: made().eval(), step)
+    assert trained.moments["after forward"] - fixed.moments["after forward"] >= 2048 * WIDE  # the mask, at least
+    assert ["made in eval()" in " ".join(result.unseen) for result in (trained, fixed)] == [False, True]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_forward_pass_alone_holds_weights_one_layer_and_the_cache_that_it_returns(keeps):
+    def step(net):
+        x, cache = torch.randn(4096, WIDE, device="cuda"), []
+        for layer in net:
+            x = layer(x)
+            cache += [x] if keeps else []
+        return x, cache
+
+    result, each = predict_inference(wide, step), 4 * 4096 * WIDE
+    assert result.moments["after forward"] == pytest.approx(
+        4 * result.parameters + (4 if keeps else 1) * each, abs=2**24
+    )
+    assert list(result.moments) == ["after load", "after forward"] and not result.by_category.get("gradients")
+    assert result.pass_flops == 4 * 2 * 4096 * WIDE * WIDE
 
 
 def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
@@ -106,35 +190,29 @@ def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
     chosen[:, :13] = True
 
     def step(mask):
-        def inner(net):
-            states = torch.randn(64, 128, 256, device="cuda")
-            return net(states[mask()]).square().sum()
+        return lambda net: net(torch.randn(64, 128, 256, device="cuda")[mask()]).square().sum()
 
-        return inner
-
-    known = predict(lambda: nn.Linear(256, 4000), step(lambda: chosen.to("cuda")))
+    fixed = predict(lambda: nn.Linear(256, 4000), step(lambda: chosen.to("cuda")))
     unknown = predict(lambda: nn.Linear(256, 4000), step(lambda: torch.rand(64, 128, device="cuda") < 0.1))
-    assert known.peak_bytes < 0.3 * unknown.peak_bytes
-    assert not any("upper bound" in sentence for sentence in known.unseen)
+    assert fixed.peak_bytes < 0.3 * unknown.peak_bytes
+    assert not any("upper bound" in sentence for sentence in fixed.unseen)
     assert any("a mask as index (all 8,192 elements)" in sentence for sentence in unknown.unseen)
 
-
-def test_values_that_a_mask_picks_stay_known():
-    """Seven of eight values, without the largest."""
-    chosen = torch.arange(8) != 7
-
-    def step(net):
-        picked = torch.arange(0, 80, 10, device="cuda")[chosen.to("cuda")]
+    def picking(net):  # seven of eight values, without the largest
+        picked = torch.arange(0, 80, 10, device="cuda")[(torch.arange(8) != 7).to("cuda")]
         return net(torch.randn(int(picked.max()) + len(picked), 4, device="cuda")).sum()
 
-    result = predict(lambda: nn.Linear(4, 4), step)
+    result = predict(lambda: nn.Linear(4, 4), picking)
     assert not any("value read into Python" in sentence for sentence in result.unseen)
     assert result.pass_flops == 2 * 2 * (60 + 7) * 4 * 4  # forward, and the gradient of the weights
 
 
 def test_what_a_step_raises_comes_out_and_an_operator_without_shapes_is_named_with_its_line():
+    before = torch.cuda.is_bf16_supported, torch.get_rng_state()
     with pytest.raises(RuntimeError, match="must have same reduction dim"):
-        predict(lambda: nn.Linear(4, 4), lambda net: net(torch.randn(4, 5, device="cuda")).sum())
+        predict(lambda: nn.Linear(4, 4), lambda net: net(torch.randn(4, 5, device="cuda")).sum(), precision="fp16")
+    assert torch.cuda.is_bf16_supported is before[0] and not torch.is_autocast_enabled("cuda")
+    assert torch.ones(1).device.type == "cpu" and torch.equal(torch.get_rng_state(), before[1])
 
     def step(net):
         values = torch.linalg.lstsq(net(torch.randn(4, 4, device="cuda")), torch.randn(4, 1, device="cuda"))
@@ -159,14 +237,6 @@ def test_a_loss_that_leaves_autocast_by_its_tensors_device_is_followed():
         for leave in (False, True)
     )
     assert outside != inside  # fp32 operands are kept instead of half ones
-
-
-def test_nothing_of_the_simulation_stays_behind():
-    before = (torch.cuda.is_bf16_supported, torch.get_rng_state())
-    predict(lambda: Layer(16), lambda net: net(torch.randn(2, 4, 16, device="cuda")).sum(), precision="fp16")
-    assert torch.cuda.is_bf16_supported is before[0] and not torch.is_autocast_enabled("cuda")
-    assert torch.ones(1).device.type == "cpu"
-    assert torch.equal(torch.get_rng_state(), before[1])
 
 
 class Tied(nn.Module):
@@ -208,14 +278,13 @@ def test_tied_weights_are_counted_once(toy):
 def test_a_frozen_base_has_neither_gradients_nor_moments_and_takes_half_in_fp16(toy):
     class Adapted(Toy):
         def model(self):
-            wide = nn.Linear(1024, 1024)
-            return nn.Sequential(nn.Linear(3, 1024), wide.requires_grad_(False), nn.Linear(1024, 1))
+            base = nn.Linear(1024, 1024)
+            return nn.Sequential(nn.Linear(3, 1024), base.requires_grad_(False), nn.Linear(1024, 1))
 
-    def planned(precision):
-        config = toy({"training.frozen_precision": precision})
-        return predict_task(Adapted(config), config, find_card("t4"), 2, 1, 1)
-
-    plain, halves = planned(""), planned("fp16")
+    plain, halves = (
+        predict_task(Adapted(config), config, find_card("t4"), 2, 1, 1)
+        for config in (toy({"training.frozen_precision": precision}) for precision in ("", "fp16"))
+    )
     frozen, trained = 1024 * 1024, 4 * 1024 + 1024 + 1
     assert plain.parameters == halves.parameters == frozen + 1024 + trained
     # the fp16 copy that autocast makes of an fp32 base is not needed for one in fp16
@@ -224,3 +293,146 @@ def test_a_frozen_base_has_neither_gradients_nor_moments_and_takes_half_in_fp16(
     for plan in (plain, halves):
         assert 8 * trained <= plan.by_category["optimizer"] < 8 * trained + 10_000
         assert plan.by_category.get("gradients", 0) < 8 * trained + 10_000
+
+
+# --- layers and the peak ----------------------------------------------------------------------------------------------
+
+
+def test_a_layer_has_what_can_be_counted_by_hand_and_all_sums_are_the_peak(traced):
+    rows = {row.name: row for row in traced.layers}
+    assert list(rows) == ["blocks.0", "blocks.1", "blocks.2", "head", OUTSIDE]
+    for name in ("blocks.0", "blocks.1", "blocks.2"):
+        assert rows[name].weights == rows[name].gradients == pytest.approx(4 * PER_LAYER, rel=0.01)
+        assert rows[name].optimizer == pytest.approx(8 * PER_LAYER, rel=0.05)
+        assert rows[name].activations == pytest.approx(66 * TOKENS * D, rel=0.07)
+    assert rows[OUTSIDE].weights == rows[OUTSIDE].optimizer == 0
+    assert sum(row.at_peak for row in traced.layers) == traced.peak_bytes <= traced.reserved_bytes
+    assert sum(traced.by_category.values()) == sum(traced.by_module.values()) == traced.peak_bytes
+    assert max(traced.by_module, key=traced.by_module.get) == "blocks"
+    assert "200 MiB are set aside" in " ".join(traced.unseen) and "fits" in str(traced)
+    sizes = [group.size for group in traced.alive]
+    assert 0.9 * traced.peak_bytes < sum(sizes) <= traced.peak_bytes and sizes == sorted(sizes, reverse=True)
+
+
+def test_the_peak_names_module_line_operator_and_shape(traced):
+    gelu = next(group for group in traced.alive if group.what == "gelu")
+    assert (gelu.module, gelu.count, gelu.shape) == ("blocks.*", 3, (BATCH, LENGTH, 4 * D))
+    assert gelu.line.startswith("planner/models.py:") and gelu.size == 3 * 4 * 4 * TOKENS * D
+    assert "F.gelu" in Path(models.__file__).read_text().splitlines()[int(gelu.line.partition(":")[2]) - 1]
+    made = [group for group in traced.alive if group.category == "temporaries" and group.module.startswith("blocks")]
+    assert made and all(group.line.startswith("planner/models.py") for group in made), "what backward makes"
+
+
+def test_the_table_shows_alike_layers_and_small_ones_as_one_row(traced):
+    row = next(line for line in of_layers(traced).splitlines() if line.startswith("blocks.0 ... blocks.2 (3)"))
+    whole = f"{3 * 4 * PER_LAYER / 2**20:,.1f}"
+    assert row.split()[4:6] == [whole, whole]
+    mixed = [Layer(f"a.{n}", 1, n // 2, 0, 0, 0, 1) for n in range(4)]
+    assert [row.name for row in folded(mixed)] == ["a.0 ... a.1", "a.2 ... a.3"]
+    small = [Layer(f"small_{name}", 1, 8, 8, 16, 8, 0) for name in "abcde"]
+    layers = (*small, *(layer for layer in traced.layers if layer.name != "head"))
+    text = of_layers(dataclasses.replace(traced, layers=layers))
+    assert "smaller ones (5)" in text and "small_a" not in text and text.index("smaller") < text.index(OUTSIDE)
+
+
+# --- what is remembered of operators ----------------------------------------------------------------------------------
+
+
+def test_a_prediction_is_the_same_as_without_memory(monkeypatch):
+    def image(net):
+        return net(torch.randn(2, 8, 16, 16, device="cuda")).logsumexp(1).sum()
+
+    def text(net):
+        return net(torch.randint(0, 100, (2, 64), device="cuda"))
+
+    kinds = [(lambda: nn.Sequential(*(Inverted(8, 8, 3, 1, 2) for _ in range(2))), image)]
+    kinds += [(lambda: LanguageModel(100, 16), text)]
+    remembered = [predict(kind, step, precision="fp16") for kind, step in kinds]
+    monkeypatch.setattr(shapes, "_kind", lambda func: "")
+    assert [predict(kind, step, precision="fp16") for kind, step in kinds] == remembered
+
+
+def test_a_result_that_was_there_before_is_what_pytorch_returns():
+    memory = shapes.Shapes(lambda func, args, kwargs, out: torch.zeros(5).numpy())
+    aten = torch.ops.aten
+
+    def twice(func, *args):
+        return [memory.run(func, args, {}, shapes.tensors_of(args))[0] for _ in range(2)]
+
+    def empty(*shape, dtype=torch.float32):
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    def storage(tensor):
+        return tensor.untyped_storage()._cdata
+
+    whole = empty(4, dtype=torch.long)
+    types_of = [[out.dtype for out in twice(aten.mul.Tensor, whole, by)] for by in (2, 2.0, 1, True)]
+    assert types_of == [[torch.long] * 2, [torch.float32] * 2, [torch.long] * 2, [torch.long] * 2]
+    x = empty(8, 6).t()
+    first, second = twice(aten.relu.default, x)
+    assert first.stride() == second.stride() == (1, 6) and len({storage(t) for t in (x, first, second)}) == 3
+    x = empty(8, 6)
+    for func in (aten._unsafe_view.default, aten.view.default):  # whose result lies in the storage of an argument
+        assert all(storage(out) == storage(x) for out in twice(func, x, [48]))
+    x = empty(8)
+    assert all(out is x for out in twice(aten.add_.Tensor, x, 1.0))
+    twice(aten.unsqueeze_.default, x, 0)
+    assert x.shape == (1, 1, 8), "what changes a shape in place is done every time"
+    convolved = (empty(2, 4, 6, 6), empty(2, 3, 8, 8), empty(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    first, second = twice(aten.convolution_backward.default, *convolved, [True, True, False])
+    assert type(first) is type(second) and first[2] is second[2] is None
+    assert [t.shape for t in first[:2]] == [t.shape for t in second[:2]]
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            twice(aten.mm.default, empty(2, 3), empty(4, 5))
+
+
+# --- against PyTorch's profiler ---------------------------------------------------------------------------------------
+
+
+CASES = {
+    "encoder": (lambda: Encoder(2, 256), lambda: torch.ones(8, 128, 256)),
+    "language model": (LanguageModel, lambda: torch.arange(4 * 128).view(4, 128)),
+}
+
+
+def _steps(model, optimizer, batch):
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()
+
+
+class Exact:
+    """An allocator that gives each request as many bytes as it asks for, as the CPU's does."""
+
+    allocated = peak = reserved = 0
+
+    def allocate(self, size):
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+        return types.SimpleNamespace(size=size, address=0)
+
+    def release(self, block):
+        self.allocated -= block.size
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_tracked_peak_of_a_real_step_is_the_profilers(name):
+    make, batch = CASES[name]
+    torch.manual_seed(0)
+    model = make()
+    held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
+    events = profiler.profiler.kineto_results.events()
+    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+        held += change
+        peak = max(peak, held)
+    model = make()
+    tracker = Tracker(find_card("t4"), device="cpu")
+    tracker.allocator = Exact()
+    tracker.adopt(model)
+    with tracker:
+        _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
+    assert tracker.allocator.peak == pytest.approx(peak, rel=1e-3)

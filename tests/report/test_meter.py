@@ -10,7 +10,6 @@ import torch
 
 from lib import ranks
 from lib.checkpoint import contents
-from lib.machine import memory
 from lib.report.meter import Meter, add_figures
 
 CPU = torch.device("cpu")
@@ -21,20 +20,6 @@ def saved(meter):
     pending = json.loads(json.dumps(meter.pending(), sort_keys=True, allow_nan=False))
     assert all(contents._is_sum(name, value) for name, value in pending.items())
     return pending
-
-
-def test_only_the_first_row_after_a_save_has_its_peak(monkeypatch):
-    peaks = iter([10, 50, 50, 50])  # before the save, in it, and at two rows: torch's maximum stands
-    meter = Meter({}, CPU)
-    monkeypatch.setattr(memory, "peak_bytes", lambda: next(peaks))
-    with meter.saving():
-        pass
-    meter.add({})
-    first = meter.row(8)
-    meter.add({})
-    second = meter.row(8)
-    assert first["save_peak_memory_bytes"] == 50 and "save_peak_memory_bytes" not in second
-    assert first["peak_memory_bytes"] == second["peak_memory_bytes"] == 50
 
 
 def test_waiting_is_the_time_inside_next_and_a_pause_is_no_training_time(monkeypatch):

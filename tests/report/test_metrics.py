@@ -1,6 +1,7 @@
 """metrics.csv and events.csv on disks that are full, torn or odd."""
 
 import errno
+import resource
 import tempfile
 from pathlib import Path
 
@@ -51,63 +52,36 @@ def test_a_table_that_is_torn_at_any_byte_is_read_up_to_there_and_goes_on(cut, l
         assert steps(path) == [*(1, 2, 3)[: min(count, last)], 4]
 
 
-class Full:
-    """A file opened to be appended to, on a disk with room for `left` more bytes."""
-
-    def __init__(self, path, left):
-        self.path, self.left = path, left
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def write(self, data):
-        if not self.left:
-            raise OSError(28, "No space left on device")
-        with self.path.open("rb+") as file:
-            file.seek(0, 2)
-            return file.write(data[: self.left])
-
-
 @pytest.fixture
-def room(monkeypatch):
-    """room["left"]: the bytes that the disk takes of each row, or of a rewritten table none; None: it is not full."""
-    state, opened, write_text = {"left": None}, Path.open, Path.write_text
+def largest():
+    """largest(bytes): no file may be written beyond that many, as on a full disk; None: as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def limited(self, mode="r", *more, **options):
-        full = mode == "ab" and state["left"] is not None
-        return Full(self, state["left"]) if full else opened(self, mode, *more, **options)
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))
 
-    def unwritten(self, *text, **options):
-        if state["left"] is not None:
-            raise OSError(28, "No space left on device")
-        return write_text(self, *text, **options)
-
-    monkeypatch.setattr(Path, "open", limited)
-    monkeypatch.setattr(Path, "write_text", unwritten)
-    return state
+    yield limit
+    limit(None)
 
 
 @pytest.mark.parametrize("left", [0, 4])
-def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, capsys, room, left):
+def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, capsys, largest, left):
     path = tmp_path / "metrics.csv"
     with MetricsLog(path, 0) as log:
         log.append(row(1))
-        room["left"] = left
+        largest(path.stat().st_size + left)
         log.append(row(2))
         log.append(row(3))
         assert steps(path) == [1]
-        room["left"] = None
+        largest(None)
         log.append(row(4, "validation", mrr=0.5))
-        room["left"] = left
+        largest(path.stat().st_size + left)
         log.append(row(5))
-        room["left"] = None
+        largest(None)
         assert log.flush() == 5 and steps(path) == [1, 2, 3, 4, 5], "before a save"
-        room["left"] = left
+        largest(path.stat().st_size + left)
         log.append(row(6))
-        room["left"] = None
+        largest(None)
     assert steps(path) == [1, 2, 3, 4, 5, 6] and read(path)[3]["mrr"] == "0.5", "and at the end"
     assert capsys.readouterr().out.count("its rows wait. Training continues.") == 1
 

@@ -1,6 +1,5 @@
 """Rows on their way to TensorBoard and Weights & Biases, whose clients are imitated."""
 
-import json
 import sys
 import threading
 import types
@@ -101,18 +100,6 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tm
     assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
-def test_a_later_session_goes_on_in_the_same_run_with_the_rows_that_it_lacks(tmp_path, wandb, board):
-    folder, options = tmp_path / "run", {"wandb": True, "tensorboard": True}
-    session(folder, [row(1, loss=3.0), row(2, loss=2.0)], **options)
-    name = json.loads((folder / "tracking" / "ids.json").read_text())["id"]
-    session(folder, [row(2, loss=2.0), row(3, loss=1.0)], is_resumed=True, values={}, **options)  # 2 is trained again
-    assert [init["id"] for init in wandb.inits] == [name, name]
-    assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]
-    assert [run.codes for run in wandb.runs] == [[1], [0]]
-    assert [one[3] for one in board if one[1] == "train/loss"] == [1, 2, 3]
-    assert {one[0] for one in board} == {str(folder / "tracking" / "tensorboard")}
-
-
 @pytest.mark.parametrize("state", ["", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}'])
 def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb, state):
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
@@ -162,36 +149,38 @@ def test_an_end_that_hangs_is_left_behind(tmp_path, wandb, capsys, monkeypatch):
     assert "the trackers have not ended after 0 s and are left behind" in capsys.readouterr().out
 
 
-def test_a_real_run_sends_its_rows_goes_on_after_a_resume_and_has_the_same_results(toy, tmp_path, quick, cut, wandb):
+@pytest.mark.parametrize("error", [None, OSError("no room")])
+def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(
+    toy, tmp_path, quick, cut, wandb, board, monkeypatch, capsys, error
+):
+    """It has the results of a run that is not tracked; where ids cannot be copied, new runs begin."""
+
+    def fails(*_, **__):
+        raise error
+
     launch.train(toy({"output_dir": str(tmp_path / "plain")}))
-    options = {"tracking.wandb": True, "checkpoint.every_steps": 5}
+    options = {"tracking.wandb": True, "tracking.tensorboard": True, "checkpoint.every_steps": 5}
     cut(7)
     assert launch.train(toy(options)).reason == "deadline"
     cut(None)
-    assert launch.train(toy(options)).reason == "completed"
-    one, other = (tmp_path / name / "toy" for name in ("plain", "runs"))
-    assert without(one / "metrics.csv", VOLATILE_COLUMNS) == without(other / "metrics.csv", VOLATILE_COLUMNS)
-    assert wandb.inits[0]["id"] == wandb.inits[1]["id"] and wandb.inits[0]["config"]["seed"] == 0
+    if error:
+        monkeypatch.setattr("shutil.copytree", fails)
+    moved = {"output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs"), **options}
+    assert launch.train(toy(moved)).reason == "completed"
+    assert ("could not be copied (no room)" in capsys.readouterr().out) == bool(error)
+    first, second = wandb.inits
+    assert (first["id"] == second["id"]) != bool(error) and first["config"]["seed"] == 0
     steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
-    assert steps == [5, 10, 12] and wandb.runs[1].summary["test/rmse"] > 0
-    assert launch.outputs.is_current(tmp_path / "runs"), "the archive has what it ended with"
+    assert steps == [5, 10, 12] == [one[3] for one in board if one[1] == "train/loss"]
+    assert [run.codes for run in wandb.runs] == [[1], [0]] and wandb.runs[1].summary["test/rmse"] > 0
+    assert launch.outputs.is_current(tmp_path / "new"), "the archive has what it ended with"
+    one, other = (tmp_path / name / "toy" / "metrics.csv" for name in ("plain", "new"))
+    assert without(one, VOLATILE_COLUMNS)[-1] == without(other, VOLATILE_COLUMNS)[-1]
     runs = [launch.prepare(config) for config in (toy(), toy({"tracking.wandb": True, "tracking.project": "mine"}))]
     assert identity.facts(runs[0].config, runs[0].task) == identity.facts(runs[1].config, runs[1].task)
 
 
-@pytest.mark.parametrize("error", [None, OSError("no room")])
-def test_the_ids_come_along_to_another_folder_or_new_ones_begin(
-    toy, tmp_path, quick, cut, wandb, monkeypatch, capsys, error
-):
-    def fails(*_, **__):
-        raise error
-
-    cut(7)
-    launch.train(toy({"tracking.wandb": True}))
-    cut(None)
-    if error:
-        monkeypatch.setattr("shutil.copytree", fails)
-    moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
-    assert launch.train(toy(moved)).reason == "completed" and len(wandb.inits) == 2
-    assert len({init["id"] for init in wandb.inits}) == (2 if error else 1)
-    assert ("could not be copied (no room)" in capsys.readouterr().out) == bool(error)
+def test_a_step_that_is_trained_again_after_a_kill_is_sent_once(tmp_path, wandb):
+    session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True)
+    session(tmp_path / "run", [row(2, loss=2.0), row(3, loss=1.0)], is_resumed=True, wandb=True)
+    assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]

@@ -14,7 +14,7 @@ import pytest
 
 from lib.errors import BadInput
 from trainbook.notebooks import carrier
-from trainbook.notebooks.source import CELL_KEYS, FOLDED, parameters
+from trainbook.notebooks.source import CELL_KEYS, FOLDED
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
@@ -219,15 +219,6 @@ def test_large_and_binary_content_is_refused(root: Path) -> None:
         build.notebook_text(source(root), root)
 
 
-def test_parameters(root: Path) -> None:
-    assert parameters(source(root)) == {"NAME": "world", "STEPS": 0, "OVERRIDES": {}}
-    source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS: int | None = -1; A = B = None"))
-    assert parameters(source(root)) == {"NAME": "world", "STEPS": -1, "A": None, "B": None, "OVERRIDES": {}}
-    source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS = os.cpu_count()"))
-    with pytest.raises(BadInput, match=r"not 'NAME: type = literal': STEPS = os\.cpu_count\(\)"):
-        parameters(source(root))
-
-
 # --check
 
 
@@ -311,29 +302,17 @@ def test_edits_come_back(root: Path, keep_ids: bool) -> None:
     build.notebook_text(source(root), root)
 
 
-def repacked(cell: str, name: str, old: str, new: str) -> str:
-    """The carrier cell as somebody leaves it who unpacks a file, edits it and packs it again."""
-    files = carrier.unpack(cell)
-    files[name] = files[name].replace(old, new)
-    return carrier.PACKED.sub(lambda _: f'HOME = library("""\n{carrier.pack(files)}\n""")', cell)
-
-
-def test_edited_lib_is_named_and_not_written_and_a_renamed_download_finds_its_source(root: Path, capsys) -> None:
+def test_an_edited_carrier_is_named_and_not_written_and_a_renamed_download_finds_its_source(root: Path, capsys) -> None:
     def change(saved) -> None:
-        saved.cells[1].source = repacked(saved.cells[1].source, "lib/hello.py", 'f"hello', 'f"bye')
+        saved.cells[1].source = saved.cells[1].source.replace("    use(home)\n", "")
         saved.cells[0].source = "# New"
 
     path = edit(root, change)
     path = path.rename(path.with_name("my-demo (2).ipynb"))
     assert build.main(["--import", str(path)], root) == 1
-    out = capsys.readouterr().out
-    assert "make the edit in lib/hello.py itself" in out and '+    return f"bye {name}"' in out
-    assert out.count("The carrier cell was edited") == 1
-    assert (root / "lib" / "hello.py").read_text(encoding="utf-8") == HELLO
+    assert "The carrier cell was edited" in capsys.readouterr().out
     expected = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", "# # New")
     assert source(root).read_text(encoding="utf-8") == expected
-    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "bye"), encoding="utf-8")
-    assert build.main(["--import", str(path)], root) == 0, "the edit is in lib by now"
 
 
 UNREADABLE = [
@@ -357,27 +336,21 @@ def test_what_cannot_be_imported_changes_nothing(root: Path, capsys) -> None:
 # The carrier at work
 
 
-def execute(root: Path, cwd: Path, temporary: Path, monkeypatch, **values) -> tuple[str, nbformat.NotebookNode]:
-    """What the notebook prints when it runs in cwd."""
-    build.main([], root)
-    cwd.mkdir(exist_ok=True, parents=True)
-    temporary.mkdir(exist_ok=True)
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    out = temporary.parent / "executed.ipynb"
-    papermill.execute_notebook(notebook(root), out, values, kernel_name="python3", cwd=cwd, progress_bar=False)
-    executed = nbformat.read(out, as_version=4)
-    assert executed.cells[-1].execution_count
-    return "".join(o.text for cell in executed.cells for o in cell.get("outputs", []) if "text" in o), executed
-
-
 def test_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
     nasty = NASTY.replace("\r", "").replace("\x00", "")
     (root / "workloads" / "demo" / "__init__.py").write_text("from lib import nasty\n", encoding="utf-8")
     (root / "lib" / "nasty.py").write_text(f"TEXT = {nasty!r}\n# {nasty.splitlines()[0]}\n", encoding="utf-8")
     (root / "workloads" / "demo" / "facts.yaml").write_text(nasty, encoding="utf-8")
-    alone, temporary = tmp_path / "alone", tmp_path / "temporary"
-    printed, executed = execute(root, alone, temporary, monkeypatch, NAME="Kaggle")
+    build.main([], root)
+    alone, temporary, out = tmp_path / "alone", tmp_path / "temporary", tmp_path / "executed.ipynb"
+    alone.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    values = {"NAME": "Kaggle"}
+    papermill.execute_notebook(notebook(root), out, values, kernel_name="python3", cwd=alone, progress_bar=False)
+    executed = nbformat.read(out, as_version=4)
+    printed = "".join(o.text for cell in executed.cells for o in cell.get("outputs", []) if "text" in o)
     folder = next(temporary.glob("trainbook-*"))
     assert f"hello Kaggle {folder.name}" in printed and "hello child" in printed
     assert printed.count(f"Trainbook 1, lib: the one that this notebook carries, written to {folder.resolve()}\n") == 1
@@ -389,17 +362,6 @@ def test_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypat
     assert "a: 1" in executed.cells[-1].outputs[0].data["text/plain"]
 
 
-def test_notebook_inside_a_checkout_writes_nothing(root: Path, tmp_path: Path, monkeypatch) -> None:
-    build.main([], root)
-    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
-    monkeypatch.setattr(build, "main", lambda *_: 0)  # the notebook is older than the checkout's lib
-    temporary = tmp_path / "temporary"
-    printed, _ = execute(root, root / "notebooks", temporary, monkeypatch)
-    assert "newer world repo" in printed and "newer child" in printed
-    assert f"lib: the one of the checkout {root.resolve()}\n" in printed
-    assert not list(temporary.glob("trainbook-*"))
-
-
 def run_carrier(root: Path, cwd: Path, code: str) -> str:
     """The carrier cell as a plain program, then more code."""
     files = carrier.carried_files(source(root), ["demo"], [], False, ["from lib import hello"], root)
@@ -409,6 +371,14 @@ def run_carrier(root: Path, cwd: Path, code: str) -> str:
     done = subprocess.run([sys.executable, "-", cell], input=code, cwd=cwd, capture_output=True, text=True, check=True,
                           env={**env, "TMPDIR": str(cwd), "PYTHONPATH": "/other"})
     return done.stdout
+
+
+def test_inside_a_checkout_its_lib_is_taken_and_nothing_is_written(root: Path) -> None:
+    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
+    code = "import sys; exec(sys.argv[1]); from lib import hello; print(hello.greet('world'))"
+    printed = run_carrier(root, root / "notebooks", code)
+    assert f"lib: the one of the checkout {root.resolve()}\nnewer world" in printed
+    assert not list((root / "notebooks").iterdir())
 
 
 def test_carrier_runs_twice_and_repairs(root: Path, tmp_path: Path) -> None:

@@ -40,13 +40,6 @@ def test_workers_change_neither_order_nor_augmentation(toy):
             assert torch.equal(a, b), step
 
 
-def test_micro_batches_cut_without_loss():
-    batch = {"a": torch.arange(7), "b": torch.arange(14).view(7, 2)}
-    cut = list(data.micro_batches(batch, 3))
-    assert [data.size_of(part) for part in cut] == [3, 3, 1]
-    assert torch.equal(torch.cat([part["b"] for part in cut]), batch["b"])
-
-
 def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(40), 0.25, 0)) == 10
     assert list(data.subset(range(40), 0.25, 0)) == list(data.subset(range(40), 0.25, 0))
@@ -54,13 +47,11 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(3), 0.001, 0)) == 1
     assert data.subset(range(3), 1.0, 0) == range(3)
 
-
-def test_a_data_set_can_choose_its_own_subset():
     class Documents(list):
         def subset(self, share, seed):
             return Documents(self[: round(share * len(self))])
 
-    documents = Documents(range(40))
+    documents = Documents(range(40))  # a data set can choose its own
     assert data.subset(documents, "validate", 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
 
 
@@ -71,6 +62,16 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     notes = []
     assert data.limit_workers(load_task(config), None, config.data, notes.append).num_workers == 2
     assert len(notes) == 1 and "4 CPUs serve 2 process(es): 2 load data" in notes[0]
+
+
+def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
+    options = []
+    monkeypatch.setattr(data, "DataLoader", lambda dataset, **more: options.append(more) or [{}])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for changes in ({"data.prefetch_factor": 3}, {"data.pin_memory": False}):
+        config = toy({"data.num_workers": 2, **changes})
+        list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(1), config.data))
+    assert [(each["pin_memory"], each["prefetch_factor"]) for each in options] == [(True, 3), (False, 2)]
 
 
 class Samples(list):

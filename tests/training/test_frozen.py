@@ -20,8 +20,12 @@ from tests.adapters import Lora
 from tests.conftest import ROOT
 
 BASE = {"blocks.0.base.weight", "blocks.0.base.bias"}
-TRAINED = {"blocks.0.down.weight", "blocks.0.up.weight", "blocks.2.weight", "blocks.2.bias"}
+TRAINED = {
+    "blocks.0.down.weight": "float32 (2, 3)", "blocks.0.up.weight": "float32 (4, 2)",
+    "blocks.2.weight": "float32 (1, 4)", "blocks.2.bias": "float32 (1,)",
+}  # fmt: skip
 LONG = {"training.max_steps": 6, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
+DRAWN = {"workload.base": ""}
 
 
 @pytest.fixture(autouse=True)
@@ -43,19 +47,41 @@ def lora(toy, tmp_path):
     return make
 
 
+@pytest.fixture
+def other_draw(monkeypatch):
+    """other_draw(True): a layer is drawn as by a version of torch with another generator."""
+    real = nn.Linear.reset_parameters
+    other = lambda self: nn.init.constant_(self.weight, 0.5)  # noqa: E731
+    return lambda is_other: monkeypatch.setattr(nn.Linear, "reset_parameters", other if is_other else real)
+
+
 def newest(tmp_path, name="toy"):
     return checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
 
 
-# --- what is trained --------------------------------------------------------------------------------------------------
+def same(one, other):
+    pairs = [(one.tensors[group], other.tensors[group]) for group in ("model", "optimizer")]
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
 
 
-def test_a_checkpoint_names_what_is_trained_with_type_and_shape(lora, tmp_path):
-    launch.train(lora())
-    assert newest(tmp_path).state["trained"] == {
-        "blocks.0.down.weight": "float32 (2, 3)", "blocks.0.up.weight": "float32 (4, 2)",
-        "blocks.2.weight": "float32 (1, 4)", "blocks.2.bias": "float32 (1,)",
-    }  # fmt: skip
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_base_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut, other_draw, drawn):
+    """It is kept once: no file and no draw need give it again."""
+    more = DRAWN if drawn else {}
+    cut(None)
+    launch.train(lora({**more, "run.name": "whole", "training.ema_decay": 0.5}))
+    cut(3)
+    launch.train(lora({**more, "training.ema_decay": 0.5}))
+    cut(None)
+    other_draw(drawn)
+    launch.train(lora({**more, "training.ema_decay": 0.5}))
+    run, saved = tmp_path / "runs" / "toy", newest(tmp_path)
+    assert saved.state["trained"] == TRAINED and saved.state["frozen"].keys() == BASE
+    assert saved.tensors["model"].keys() == saved.tensors["ema"].keys() == TRAINED.keys()
+    (best,) = (run / "best").iterdir()
+    assert load_file(best / "model.safetensors").keys() == TRAINED.keys()
+    assert checkpoint.load(run / "frozen" / "step-00000000").tensors["model"].keys() == BASE
+    assert same(saved, newest(tmp_path, "whole"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +89,6 @@ def test_a_checkpoint_names_what_is_trained_with_type_and_shape(lora, tmp_path):
     [
         ("frozen", r"2 trained then and frozen now \(blocks.0.down.weight, blocks.0.up.weight\)"),
         ("wrapped twice", r"4 trained tensors: 2 trained now and not in the model then \(blocks.0.base.down"),
-        ("unused", r"4 trained tensors: 2 trained now and not in the model then \(extra.weight, extra.bias\)"),
     ],
 )
 def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sentence):
@@ -72,114 +97,50 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sen
     cut(None)
     with pytest.raises(BadInput, match=sentence):
         launch.train(lora({"workload.wrong": wrong, "run.accept_changes": True}))
-    assert launch.train(lora()).step == 6
 
 
-def same(one, other):
-    groups = ("model", "optimizer")
-    pairs = [(one.tensors[group], other.tensors[group]) for group in groups]
-    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
-
-
-# --- what is frozen ---------------------------------------------------------------------------------------------------
-
-
-def test_a_base_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut):
-    cut(None)
-    launch.train(lora({"run.name": "whole"}))
+def test_a_base_that_is_lost_is_a_sentence_and_an_earlier_output_brings_it_along(lora, tmp_path, cut, other_draw):
     cut(3)
-    launch.train(lora())
-    cut(None)
-    launch.train(lora())
-    run, found = tmp_path / "runs" / "toy", newest(tmp_path)
-    assert found.tensors["model"].keys() == TRAINED and found.state["frozen"].keys() == BASE
-    (best,) = (run / "best").iterdir()
-    assert load_file(best / "model.safetensors").keys() == TRAINED
-    assert checkpoint.load(run / "frozen" / "step-00000000").tensors["model"].keys() == BASE
-    assert same(found, newest(tmp_path, "whole"))
-
-
-def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_path, cut, monkeypatch):
-    drawn = {"workload.base": ""}
-    cut(None)
-    launch.train(lora({**drawn, "run.name": "whole"}))
-    cut(3)
-    launch.train(lora(drawn))
-    kept = checkpoint.load(tmp_path / "runs" / "toy" / "frozen" / "step-00000000")
-    assert kept.tensors["model"].keys() == BASE and newest(tmp_path).tensors["model"].keys() == TRAINED
-    cut(None)
-    with monkeypatch.context() as patch:  # as a version of torch with another generator would
-        patch.setattr(nn.Linear, "reset_parameters", lambda self: nn.init.constant_(self.weight, 0.5))
-        launch.train(lora(drawn))
-    assert same(newest(tmp_path), newest(tmp_path, "whole"))
-
-
-def test_a_base_that_is_lost_is_a_sentence(lora, tmp_path, cut, monkeypatch):
-    cut(3)
-    launch.train(lora({"workload.base": ""}))
-    cut(None)
+    launch.train(lora(DRAWN))
+    shutil.copytree(tmp_path / "runs", tmp_path / "earlier")
     shutil.rmtree(tmp_path / "runs" / "toy" / "frozen")
-    with monkeypatch.context() as patch:
-        patch.setattr(nn.Linear, "reset_parameters", lambda self: nn.init.constant_(self.weight, 0.5))
-        with pytest.raises(BadInput, match=r"take the version of torch that the run began with"):
-            launch.train(lora({"workload.base": ""}))
-    assert launch.train(lora({"workload.base": ""})).step == 6  # drawn once more, it is the same one
-
-
-def test_an_earlier_output_brings_the_frozen_weights_along(lora, tmp_path, cut):
-    cut(3)
-    launch.train(lora({"workload.base": ""}))
-    cut(None)
-    (tmp_path / "runs").rename(tmp_path / "earlier")
-    launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
+    other_draw(True)
+    with pytest.raises(BadInput, match=r"take the version of torch that the run began with"):
+        launch.train(lora(DRAWN))
+    shutil.rmtree(tmp_path / "runs")
+    cut(1)
+    launch.train(lora({**DRAWN, "run.resume_from": str(tmp_path / "earlier")}))
     assert (tmp_path / "runs" / "toy" / "frozen" / "step-00000000" / "manifest.json").is_file()
-
-
-def test_frozen_weights_that_cannot_be_copied_from_an_earlier_output_stop_the_run(lora, tmp_path, cut, monkeypatch):
-    cut(3)
-    launch.train(lora({"workload.base": ""}))
+    shutil.rmtree(tmp_path / "runs" / "toy" / "frozen")
+    other_draw(False)
     cut(None)
-    (tmp_path / "runs").rename(tmp_path / "earlier")
-    (tmp_path / "runs" / "toy").mkdir(parents=True)
-    (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
-    with pytest.raises(BadInput, match=r"The frozen weights of .*earlier/toy could not be copied.*Nothing was trained"):
-        launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
-    assert not checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints")
-
-
-def begun(config):
-    """What a new run says of its initial weights, and its model."""
-    run = launch.prepare(config)
-    state = new_state(run.task, run.config)
-    return start_from(state, run.task, run.config), state.model
+    assert launch.train(lora(DRAWN)).step == 6  # drawn once more, it is the same one
 
 
 def test_initial_weights_of_a_run_have_the_base_that_it_keeps_once(lora, tmp_path):
-    launch.train(lora({"workload.base": ""}))
+    launch.train(lora(DRAWN))
     run = tmp_path / "runs" / "toy"
-    kept = checkpoint.load(run / "frozen" / "step-00000000").tensors["model"]
-    other = {"workload.base": "", "seed": 4, "run.name": "other"}
+    base = checkpoint.load(run / "frozen" / "step-00000000").tensors["model"]
     for path in (run, run / "best", next((run / "best").iterdir())):
-        said, model = begun(lora({**other, "run.initial_weights": str(path)}))
-        assert said == "Initial weights: 6 of 6 tensors match; 0 have another shape (none), 0 are not there (none)."
-        assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
+        other = launch.prepare(lora({**DRAWN, "seed": 4, "run.name": "other", "run.initial_weights": str(path)}))
+        state = new_state(other.task, other.config)
+        sentence = start_from(state, other.task, other.config)
+        assert sentence == "Initial weights: 6 of 6 tensors match; 0 have another shape (none), 0 are not there (none)."
+        assert all(torch.equal(state.model.get_parameter(name), value) for name, value in base.items())
 
 
-def test_frozen_weights_can_be_saved_each_time(lora, tmp_path):
-    launch.train(lora({"checkpoint.frozen": "save"}))
-    assert newest(tmp_path).tensors["model"].keys() == TRAINED | BASE and not newest(tmp_path).state["frozen"]
-
-
-def test_where_the_base_cannot_be_kept_once_it_is_in_every_checkpoint(lora, tmp_path, capsys):
+def test_the_base_is_in_every_checkpoint_where_it_is_wanted_or_cannot_be_kept_once(lora, tmp_path, capsys):
     (tmp_path / "runs" / "toy").mkdir(parents=True)
     (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
-    assert launch.train(lora({"workload.base": ""})).reason == "completed"
-    assert newest(tmp_path).tensors["model"].keys() == TRAINED | BASE
-    assert "The frozen weights are in every checkpoint instead." in capsys.readouterr().out
+    for more in (DRAWN, {"checkpoint.frozen": "save", "run.name": "saved"}):
+        assert launch.train(lora(more)).reason == "completed"
+        saved = newest(tmp_path, more.get("run.name", "toy"))
+        assert saved.tensors["model"].keys() == TRAINED.keys() | BASE and not saved.state["frozen"]
+    assert capsys.readouterr().out.count("The frozen weights are in every checkpoint instead.") == 1
 
 
 def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora, tmp_path):
-    config = lora()
+    config = lora(task="Exported")
     launch.train(config)
     archive = shutil.move(tmp_path / "runs" / "outputs.tar.gz", tmp_path / "there.tar.gz")
     shutil.rmtree(tmp_path / "runs")
@@ -187,13 +148,26 @@ def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora
     _, (model,) = ensemble.load(Path(archive), config.task)
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path / "there", filter="data")
-    (best,) = (tmp_path / "there" / "toy" / "best").iterdir()
-    for folder in (best, tmp_path / "there" / "toy" / "frozen" / "step-00000000"):
+    run = tmp_path / "there" / "toy"
+    (best,) = (run / "best").iterdir()
+    for folder in (best, run / "frozen" / "step-00000000"):
         for name, value in load_file(folder / "model.safetensors").items():
             assert torch.equal(model.get_parameter(name), value)
+    assert json.loads((run / "export" / "weights.txt").read_text()) == model(torch.ones(1, 3)).tolist()
+    assert torch.load(run / "export" / "mode.pt") is False, "the tested model is exported"
 
 
-# --- number formats ---------------------------------------------------------------------------------------------------
+def test_an_export_that_fails_costs_neither_summary_nor_archive_and_is_made_up_for(lora, tmp_path):
+    Path("broken").touch()
+    summary = launch.train(lora(task="Exported"))
+    run = tmp_path / "runs" / "toy"
+    assert summary.reason == "completed" and summary.missing.keys() == {"export"} and summary.metrics
+    assert not (run / "export").exists() and (tmp_path / "runs" / "outputs.tar.gz").is_file()
+    Path("broken").unlink()
+    assert launch.train(lora(task="Exported")).missing == {} and (run / "export" / "weights.txt").is_file()
+    shutil.rmtree(run / "export")  # a kill between summary and export
+    launch.train(lora(task="Exported"))
+    assert (run / "export" / "weights.txt").is_file()
 
 
 def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cut):
@@ -204,14 +178,15 @@ def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cu
     launch.train(lora(halves))
     cut(None)
     assert launch.train(lora(halves)).reason == "completed"
-    found = newest(tmp_path)
-    assert found.state["frozen"]["blocks.0.base.weight"].startswith("bfloat16 (4, 3) ")
-    assert found.state["frozen"]["blocks.0.base.bias"].startswith("float32 (4,) ")
-    assert {described.split()[0] for described in found.state["trained"].values()} == {"float32"}
-    assert same(found, newest(tmp_path, "whole"))
+    saved = newest(tmp_path)
+    assert saved.state["frozen"]["blocks.0.base.weight"].startswith("bfloat16 (4, 3) ")
+    assert saved.state["frozen"]["blocks.0.base.bias"].startswith("float32 (4,) ")
+    assert saved.state["trained"] == TRAINED and same(saved, newest(tmp_path, "whole"))
     _, (model,) = ensemble.load(tmp_path / "runs" / "toy", lora().task)
     base = load_file(tmp_path / "base.safetensors")["weight"]
     assert torch.equal(model.blocks[0].base.weight, base.bfloat16().float()), "as it was trained with"
+    with pytest.raises(BadInput, match="training.frozen_precision is fp16, but this run computes in fp32"):
+        launch.train(lora({"training.frozen_precision": "fp16", "run.name": "fp32"}))
 
 
 def test_what_is_trained_is_made_fp32_with_its_buffers_and_the_frozen_base_stays_in_halves(toy):
@@ -232,33 +207,3 @@ def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp
     best = checkpoint.load_newest(tmp_path / "runs" / "slow" / "best")[0].tensors["model"]
     here = weights.of(model)
     assert all(here[name].dtype is value.dtype and torch.equal(here[name], value) for name, value in best.items())
-
-
-def test_halves_in_a_run_that_computes_in_fp32_are_a_sentence(lora):
-    with pytest.raises(BadInput, match="training.frozen_precision is fp16, but this run computes in fp32"):
-        launch.train(lora({"training.frozen_precision": "fp16"}))
-
-
-# --- export -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_tested_model_is_exported_into_the_archive(lora, tmp_path):
-    launch.train(lora(task="Exported"))
-    with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as packed:
-        said = json.loads(packed.extractfile("toy/export/weights.txt").read())
-    _, (best,) = ensemble.load(tmp_path / "runs" / "toy", lora(task="Exported").task)
-    assert said == best(torch.ones(1, 3)).tolist()
-    assert torch.load(tmp_path / "runs" / "toy" / "export" / "mode.pt") is False
-
-
-def test_an_export_that_fails_costs_neither_summary_nor_archive_and_is_made_up_for(lora, tmp_path, capsys):
-    Path("broken").touch()
-    summary = launch.train(lora(task="Exported"))
-    run = tmp_path / "runs" / "toy"
-    assert summary.reason == "completed" and summary.missing.keys() == {"export"} and summary.metrics
-    assert not (run / "export").exists() and (tmp_path / "runs" / "outputs.tar.gz").is_file()
-    Path("broken").unlink()
-    assert launch.train(lora(task="Exported")).missing == {} and (run / "export" / "weights.txt").is_file()
-    shutil.rmtree(run / "export")  # a kill between summary and export
-    launch.train(lora(task="Exported"))
-    assert (run / "export" / "weights.txt").is_file()

@@ -16,9 +16,8 @@ from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
-from lib.task import find_task, load_task
+from lib.task import load_task
 from lib.training import data, loop
-from lib.training.optimization import learning_rate
 from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
@@ -93,11 +92,9 @@ class StopAfter(Session):
 @pytest.mark.parametrize(
     "overrides",
     [
-        {},
-        {"workload.dropout": 0.5, "training.micro_batch": 3},
+        {"workload.dropout": 0.5, "training.micro_batch": 3, "training.ema_decay": 0.9},
         {"workload.batch_norm": True, "training.micro_batch_slots": 2},
         {"data.num_workers": 2},
-        {"training.ema_decay": 0.9},
         {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1},
     ],
 )
@@ -111,39 +108,9 @@ def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
         assert (stopped.reason, stopped.state.step) == ("deadline", cut)
         fit(config, folder, resume=newest(folder))
         parts = newest(folder)
-        assert same_tensors(whole.tensors["model"], parts.tensors["model"])
-        assert same_tensors(whole.tensors["optimizer"], parts.tensors["optimizer"])
+        assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
         assert whole.state == parts.state
         assert stable(tmp_path / "whole" / "metrics.csv") == stable(folder / "metrics.csv")
-
-
-def test_rows_past_the_checkpoint_are_dropped_so_that_no_step_stands_twice(toy, tmp_path):
-    config = toy()
-    fit(config, tmp_path / "run")
-    older = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "checkpoints", 9))
-    fit(config, tmp_path / "run", resume=older)
-    keys = [(row["step"], row["split"]) for row in read(tmp_path / "run" / "metrics.csv")]
-    assert len(keys) == len(set(keys)) and keys[-1] == ("12", "validation")
-
-
-def test_running_out_of_memory_repeats_the_step_with_the_same_effective_batch(toy, tmp_path, capsys, monkeypatch):
-    config = toy({"workload.dropout": 0.5})
-    original = find_task(config.task).loss
-
-    def tight(self, model, batch):
-        if data.size_of(batch) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
-        return original(self, model, batch)
-
-    fit(toy({"workload.dropout": 0.5, "training.micro_batch": 2}), tmp_path / "planned")
-    task = load_task(config)
-    monkeypatch.setattr(type(task), "loss", tight)
-    (tmp_path / "surprised").mkdir()
-    outcome = loop.train(task, config, tmp_path / "surprised", endless(), Plain())
-    assert outcome.state.micro_batch == 2
-    assert same_tensors(newest(tmp_path / "planned").tensors["model"], newest(tmp_path / "surprised").tensors["model"])
-    assert capsys.readouterr().out.count("Memory ran out at step 0") == 2  # 8 -> 4 -> 2
-    assert newest(tmp_path / "surprised").state["micro_batch"] == 2  # the next session need not find out again
 
 
 def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path, monkeypatch):
@@ -172,14 +139,6 @@ def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp
     outcome = fit(toy(), tmp_path / "run", session)
     assert (outcome.reason, outcome.state.step) == ("interrupted", 1)
     assert newest(tmp_path / "run").step == 1
-
-
-def test_the_learning_rate_warms_up_and_falls_to_its_floor(toy):
-    config = toy({"scheduler.warmup_steps": 4, "training.max_steps": 10, "scheduler.min_lr_ratio": 0.1})
-    rates = [learning_rate(config, step) / config.optimizer.lr for step in range(10)]
-    assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[4] == 1.0
-    assert rates == sorted(rates[:4]) + sorted(rates[4:], reverse=True)
-    assert learning_rate(config, 10) / config.optimizer.lr == pytest.approx(0.1)
 
 
 def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
@@ -211,30 +170,21 @@ class Shown(Plain):
         self.lines.append((done, text() if callable(text) else text))
 
 
-def test_every_step_and_every_batch_of_a_validation_reaches_the_progress(toy, tmp_path):
-    config, shown = toy({"training.log_every_steps": 5}), Shown()
-    (tmp_path / "run").mkdir()
-    loop.train(load_task(config), config, tmp_path / "run", endless(), shown)
+def test_every_step_stage_and_batch_of_a_validation_reaches_the_progress_and_stages_have_a_column(toy, tmp_path):
+    config, shown, task = toy({"training.log_every_steps": 5}), Shown(), load_task(toy())
+    task.stage_name = lambda step: ["", "LATE"][step >= 7]
+    loop.train(task, config, tmp_path, endless(), shown)
     steps = [(done, text) for done, text in shown.lines if "batches evaluated" not in text]
     assert [done for done, _ in steps] == list(range(1, 13))
     assert steps[0][1].startswith("epoch 0.22") and steps[0][1].endswith(" left") and "loss" not in steps[0][1]
     losses = [text.split("loss ")[1].split()[0] for _, text in steps[4:]]
     assert len(set(losses)) == 3, "between two logged rows the loss is that of the last one, so no step waits for it"
     assert [done for done, text in shown.lines if "batches evaluated" in text] == [4, 8, 12]
-
-
-def test_a_task_without_stages_has_no_column_for_them_and_one_with_them_says_where_each_begins(toy, tmp_path, capsys):
+    assert ["LATE" in text for _, text in steps] == [False] * 7 + [True] * 5
+    stages = [row["stage"] for row in read(tmp_path / "metrics.csv") if row["split"] == "train"]
+    assert stages == ["", "LATE", "LATE"]
     fit(toy(), tmp_path / "plain")
-    assert "stage" not in read(tmp_path / "plain" / "metrics.csv")[0] and "stage" not in capsys.readouterr().out
-    config, shown = toy({"training.log_every_steps": 1}), Shown()
-    task = load_task(config)
-    task.stage_name = lambda step: ["", "LATE"][step >= 7]
-    (tmp_path / "staged").mkdir()
-    loop.train(task, config, tmp_path / "staged", endless(), shown)
-    rows = [row for row in read(tmp_path / "staged" / "metrics.csv") if row["split"] == "train"]
-    assert [row["stage"] for row in rows] == [""] * 7 + ["LATE"] * 5
-    assert capsys.readouterr().out.count("step 7: the stage LATE") == 1
-    assert ["LATE" in text for done, text in shown.lines if "batches" not in text] == [False] * 7 + [True] * 5
+    assert "stage" not in read(tmp_path / "plain" / "metrics.csv")[0]
 
 
 def test_tables_are_synced_before_the_checkpoint_that_relies_on_them(toy, tmp_path, monkeypatch):
@@ -257,7 +207,7 @@ def test_tables_are_synced_before_the_checkpoint_that_relies_on_them(toy, tmp_pa
         assert str(step) in at_commit[f"step-{step:08d}"]
 
 
-def test_events_of_a_repeated_piece_of_a_run_stand_once(toy, tmp_path):
+def test_rows_and_events_of_a_repeated_piece_of_a_run_stand_once(toy, tmp_path):
     config = toy({"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3,
                   "training.evaluate_every_steps": 1})  # fmt: skip
     fit(config, tmp_path / "run")
@@ -265,6 +215,8 @@ def test_events_of_a_repeated_piece_of_a_run_stand_once(toy, tmp_path):
     older = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "checkpoints", 9))
     fit(config, tmp_path / "run", resume=older)
     assert events.count(b"\n") > 3 and (tmp_path / "run" / "events.csv").read_bytes() == events
+    keys = [(row["step"], row["split"]) for row in read(tmp_path / "run" / "metrics.csv")]
+    assert len(keys) == len(set(keys)) and keys[-1] == ("12", "validation")
 
 
 def test_the_norm_has_the_bits_of_torchs():

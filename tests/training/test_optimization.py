@@ -1,21 +1,117 @@
-"""The plateau by hand, from its facts, and in a run."""
+"""Optimizers, schedules, plateau and average: torch's own numbers, the same after a kill, and planned."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from lib import checkpoint, launch
+from lib.checkpoint import contents
 from lib.config import Config, Optimizer, Scheduler, Training
-from lib.launch import smoke
+from lib.errors import BadInput
+from lib.planner import find_card
+from lib.planner.trace import predict_task
 from lib.report.metrics import read, series
 from lib.task import load_task
+from lib.training import optimization
+from lib.training.groups import Group
 from lib.training.optimization import Ema, Plateau, learning_rate, make_moments
-from lib.training.state import new_state
+from lib.training.sizes import saved_bytes
 from tests.checkpoint.test_weights import net
+from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 
-pytestmark = pytest.mark.usefixtures("quick")
+KINDS = {
+    "adamw": {},
+    "sgd": {"optimizer.name": "sgd"},
+    "sgd with nesterov": {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "optimizer.nesterov": True},
+    "sgd without momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0},
+}
+STATES = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "sgd without momentum": set()}
+BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0}  # of the states of a parameter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
+    """With the states that are made beforehand, of matrices that are decayed and vectors that are not."""
+    options = toy(KINDS[kind]).optimizer
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in [(4, 3), (2, 3, 3, 3), (40,), ()]]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    optimizer = optimization.build([Group(dict(zip("abcd", ours, strict=True)))], toy(KINDS[kind]))
+    groups = [{"params": theirs[:2], "weight_decay": options.weight_decay}, {"params": theirs[2:], "weight_decay": 0.0}]
+    torchs = torch.optim.AdamW(groups, options.lr, options.betas, options.eps)
+    if options.name == "sgd":
+        torchs = torch.optim.SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
+    for seed in range(4):
+        for parameters in (ours, theirs):
+            draw = torch.Generator().manual_seed(seed)
+            for number, parameter in enumerate(parameters):  # zeros of both signs, and one that joins later
+                gradient = torch.randn(parameter.shape, generator=draw)
+                gradient *= torch.rand(parameter.shape, generator=draw) > 0.3
+                parameter.grad = gradient if seed or number != 1 else None
+        make_moments(optimizer)
+        optimizer.step()
+        torchs.step()
+        for a, b in zip(ours, theirs, strict=True):
+            mine, its = optimizer.state.get(a, {}), torchs.state.get(b, {})
+            assert torch.equal(a, b) and mine.keys() == its.keys()
+            for name, value in its.items():
+                assert (value.dtype, value.shape) == (mine[name].dtype, mine[name].shape)
+                assert value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes(), name
+
+
+@pytest.mark.parametrize("kind", ["sgd with nesterov", "sgd without momentum"])
+def test_a_run_stopped_anywhere_ends_in_the_same_bytes_and_learns(toy, tmp_path, kind):
+    config = toy({**KINDS[kind], "training.log_every_steps": 1, "training.max_steps": 8})
+    fit(config, tmp_path / "whole")
+    fit(config, tmp_path / "parts", StopAfter(3))
+    saved = newest(tmp_path / "parts")
+    contents.check(saved)
+    fit(config, tmp_path / "parts", resume=saved)
+    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in ("model", "optimizer"))
+    assert whole.state == parts.state
+    assert {key.partition("/")[0] for key in whole.tensors["optimizer"]} == STATES.get(kind, {"momentum_buffer"})
+    scores = series(stable(tmp_path / "whole" / "metrics.csv"), "validation", "loss")[1]
+    assert scores[-1] != scores[0]
+
+
+@pytest.mark.parametrize("before, after", [("adamw", "sgd"), ("sgd", "adamw")])
+def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, tmp_path, capsys, before, after):
+    fit(toy({"optimizer.name": before}), tmp_path, StopAfter(5))
+    assert "begins anew" not in capsys.readouterr().out
+    outcome = fit(toy({"optimizer.name": after}), tmp_path, resume=newest(tmp_path))
+    assert outcome.state.step == 12
+    said = "The checkpoint is of another optimizer, which begins anew for 4 of 4 parameters."
+    assert said in capsys.readouterr().out
+    kinds = {key.partition("/")[0] for key in newest(tmp_path).tensors["optimizer"]}
+    assert kinds == STATES.get(after, {"momentum_buffer"})
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_parameter(toy, kind):
+    config = toy(KINDS[kind])
+    task = load_task(config)
+    task.model = lambda: nn.Sequential(nn.Linear(3, 1000), nn.Linear(1000, 1000), nn.Linear(1000, 1))
+    planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category
+    parameters = sum(p.numel() for p in task.model().parameters())
+    assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
+    whole, model = saved_bytes(task, config)
+    assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
+    assert optimization.copies(config) == 2 + round(BYTES[kind] / 4)
+
+
+def test_schedules_warm_up_and_fall_to_their_floor(toy):
+    def rates(name, warmup, floor):
+        lengths = {"scheduler.warmup_steps": warmup, "training.max_steps": 10, "scheduler.min_lr_ratio": floor}
+        config = toy({"scheduler.name": name, "optimizer.lr": 1.0, **lengths})
+        return [learning_rate(config, step) for step in range(11)]
+
+    assert rates("linear", 2, 0.2) == pytest.approx([0.5, 1.0, *(1 - 0.1 * k for k in range(9))])
+    cosine = rates("cosine", 4, 0.1)
+    assert cosine[:5] == [0.25, 0.5, 0.75, 1.0, 1.0] and cosine[4:] == sorted(cosine[4:], reverse=True)
+    assert cosine[10] == pytest.approx(0.1) and rates("constant", 2, 0.0) == [0.5, *[1.0] * 10]
 
 
 def scheduled(direction="max", factor=0.5, patience=1, min_lr=0.0, lr=1.0):
@@ -32,52 +128,44 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
     assert plateau.lr == 0.05 and plateau.facts() == {"lr": 0.05, "best": 1, "waited": 1}
 
 
-@pytest.mark.parametrize("kind", ["noise", "never a number", "not a number at first"])
 @pytest.mark.parametrize("direction", ["min", "max"])
-def test_it_continues_from_its_facts_through_json(kind, direction):
+@pytest.mark.parametrize("without", [0, 30, 60])
+def test_a_plateau_continues_from_its_facts_through_json(without, direction):
     values = np.random.default_rng(0).standard_normal(60)
-    values[: {"noise": 0, "never a number": 60, "not a number at first": 30}[kind]] = np.nan
-    whole, first = scheduled(direction), scheduled(direction)
+    values[:without] = np.nan
+    whole, first, second = scheduled(direction), scheduled(direction), scheduled(direction)
     for value in values[:25]:
         first.observe(value)
-    second = scheduled(direction)
     second.load(json.loads(json.dumps(first.facts(), allow_nan=False)))
     lowered = [whole.observe(value) for value in values][25:]
     assert [second.observe(value) for value in values[25:]] == lowered and any(lowered)
     assert second.facts() == whole.facts()
 
 
-def test_the_warm_up_comes_first_and_only_a_plateau_has_a_plateau(toy):
-    config = toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 4})
-    found = Plateau(config, "min")
-    assert [learning_rate(config, step, found) / 0.01 for step in (0, 1, 3, 4, 11)] == [0.25, 0.5, 1.0, 1.0, 1.0]
-    found.load({"lr": 0.002, "best": None, "waited": 0})
-    assert learning_rate(config, 0, found) == 0.0005 and learning_rate(config, 11, found) == 0.002
-    assert new_state(load_task(toy()), toy()).plateau is None
-
-
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
-    more = {"scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1}
-    config = toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 0, "training.log_every_steps": 1, **more})
-    run = launch.prepare(config)
-    smoke.test(run)
-    launch.train(run)
-    rows = read(run.folder / "metrics.csv")
-    ours = scheduled("min", patience=0, lr=0.3)
-    rates = []
-    for value in series(rows, "validation", "loss")[1]:
-        rates.append(ours.lr)
+    more = {
+        "scheduler.patience": 0,
+        "optimizer.lr": 0.3,
+        "training.evaluate_every_steps": 1,
+        "training.log_every_steps": 1,
+    }
+    fit(
+        toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 2, "training.log_every_steps": 1, **more}), tmp_path
+    )
+    rows, ours, rates = read(tmp_path / "metrics.csv"), scheduled("min", patience=0, lr=0.3), []
+    for step, value in enumerate(series(rows, "validation", "loss")[1]):
+        rates.append(ours.lr * min(1, (step + 1) / 2))  # the warm-up comes first
         ours.observe(value)
-    assert series(rows, "train", "lr")[1] == rates and len(set(rates)) > 2
+    assert series(rows, "train", "lr")[1] == rates and len(set(rates)) > 3
     said = capsys.readouterr().out
     assert "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said
-    saved = checkpoint.load_newest(run.folder / "checkpoints")[0].state["plateau"]
-    assert saved == ours.facts()
+    assert newest(tmp_path).state["plateau"] == ours.facts()
 
 
 def test_the_average_equals_its_formula_and_is_applied_only_inside():
     model = net()
     ema = Ema(model, 0.5)
+    held, places = dict(ema.average), [parameter.data_ptr() for parameter in model.parameters()]
     want = {name: value.detach().clone() for name, value in model.named_parameters()}
     for step in range(4):
         with torch.no_grad():
@@ -90,31 +178,12 @@ def test_the_average_equals_its_formula_and_is_applied_only_inside():
     trained = {name: value.detach().clone() for name, value in model.named_parameters()}
     with ema.applied():
         assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
-    assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())
-
-
-def test_applying_the_average_moves_no_number_and_keeps_every_tensor_that_others_hold():
-    model = net()
-    ema = Ema(model, 0.5)
-    held, own = dict(ema.average), [parameter.data_ptr() for parameter in model.parameters()]
-    with ema.applied():
         assert [p.data_ptr() for p in model.parameters()] == [value.data_ptr() for value in ema.average.values()]
-    assert [parameter.data_ptr() for parameter in model.parameters()] == own
+    assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())
+    assert [p.data_ptr() for p in model.parameters()] == places, "no number is moved"
     assert all(ema.average[name] is value for name, value in held.items())
 
 
-def test_moments_made_beforehand_are_the_ones_that_adamw_makes(toy):
-    states = [new_state(load_task(toy()), toy()) for _ in range(2)]
-    for state in states:
-        for parameter in state.parameters[1:]:
-            parameter.grad = torch.full_like(parameter, 0.1)
-    make_moments(states[0].optimizer)
-    for state in states:
-        state.optimizer.step()
-    ours, torchs = (state.optimizer.state_dict() for state in states)
-    assert ours["state"].keys() == torchs["state"].keys() and len(ours["state"]) == 3
-    for number, moments in torchs["state"].items():
-        assert moments.keys() == ours["state"][number].keys()
-        assert all(torch.equal(value, ours["state"][number][kind]) for kind, value in moments.items())
-        assert all(value.dtype == ours["state"][number][kind].dtype for kind, value in moments.items())
-    assert all(torch.equal(a, b) for a, b in zip(states[0].parameters, states[1].parameters, strict=True))
+def test_what_does_not_go_together_is_refused(toy):
+    with pytest.raises(BadInput, match="nesterov looks ahead along optimizer.momentum, which is 0"):
+        toy({"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True})

@@ -20,24 +20,24 @@ from tests.training.test_loop import StopAfter, fit, newest, same_tensors
 
 cheap = settings(derandomize=True, max_examples=40, deadline=None)
 seeds, counts = st.integers(0, 2**40), st.integers(1, 60)
+LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 
 
 @cheap
-@given(counts, seeds, st.integers(1, 4), st.integers(1, 5))
-def test_slots_deal_epochs_in_which_every_sample_comes_once(samples, seed, slots, slot_size):
+@given(counts, seeds, st.integers(1, 4), st.integers(1, 5), st.booleans())
+def test_slots_deal_epochs_in_which_every_sample_comes_once(samples, seed, slots, slot_size, by_weight):
     """Batches cross the end of an epoch, slots are pieces of the step, and ranks have all slots between them."""
-    batch = slots * slot_size
-    order = Order(samples, seed, batch, slots)
+    batch, weights = slots * slot_size, np.ones(samples) if by_weight else None
+    order = Order(samples, seed, batch, slots, weights)
     dealt = [i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)]
-    assert dealt == [i for step in range(samples) for i in Order(samples, seed, batch, 1).indices(step, 0)]
+    assert dealt == [i for step in range(samples) for i in Order(samples, seed, batch, 1, weights).indices(step, 0)]
     assert all(sorted(dealt[k * samples : (k + 1) * samples]) == list(range(samples)) for k in range(batch))
     for ranks in (n for n in range(1, slots + 1) if slots % n == 0):
         assert [slot for rank in range(ranks) for slot in order.share(rank, ranks)] == list(range(slots))
 
 
 def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
-    assert permutation(0, 0, 8).tolist() != permutation(0, 1, 8).tolist()
-    assert permutation(0, 0, 8).tolist() != permutation(1, 0, 8).tolist()
+    assert permutation(0, 0, 8).tolist() != permutation(0, 1, 8).tolist() != permutation(1, 0, 8).tolist()
     # The values themselves are a contract: a checkpoint of today is resumed by tomorrow's version.
     assert mix(1, 2, 3) == 2623250113353451629
     assert permutation(0, 0, 8).tolist() == [0, 2, 3, 1, 7, 6, 4, 5]
@@ -45,44 +45,14 @@ def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
     assert firsts.min() > 330 and firsts.max() < 470  # 400 expected, 4 standard deviations are 71
 
 
-# --- by weight --------------------------------------------------------------------------------------------------------
-
-WEIGHTS = np.array([0.5, 2.0, 1.0, 0.0, 1.5, 1.0, 0.25, 1.75])
-
-
-def counted(seed, epoch, weights=WEIGHTS):
-    return np.bincount(weighted(seed, epoch, weights.tobytes()), minlength=len(weights))
-
-
 @cheap
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), seeds, st.integers(0, 1000))
 def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down(whole, seed, epoch):
     weights = np.array(whole, float)
-    times, expected = counted(seed, epoch, weights), weights * len(weights) / weights.sum()
+    times = np.bincount(weighted(seed, epoch, weights.tobytes()), minlength=len(weights))
+    expected = weights * len(weights) / weights.sum()
     assert times.sum() == len(weights)
     assert (np.floor(expected - 1e-9) <= times).all() and (times <= np.ceil(expected + 1e-9)).all()
-    assert np.array_equal(times, counted(seed, epoch, 64 * weights)), "their scale does not matter"
-
-
-def test_a_weighted_order_is_a_pure_function_of_step_and_slot():
-    whole, split = Order(8, 3, 6, 1, WEIGHTS), Order(8, 3, 6, 2, WEIGHTS.copy())
-    assert whole.indices(4, 0) == split.indices(4, 0) + split.indices(4, 1)
-    dealt = [i for step in range(4) for i in whole.indices(step, 0)]  # 24 positions: three epochs of 8
-    assert dealt == [int(i) for epoch in range(3) for i in weighted(3, epoch, WEIGHTS.tobytes())]
-
-
-def test_weights_come_with_the_data_set_and_its_subsets():
-    class Weighted(list):
-        weights = (1, 2, 3, 4)
-
-    chosen = data.subset(Weighted("abcd"), 0.5, 0)
-    assert weights_of(chosen).tolist() == [chosen.indices[0] + 1, chosen.indices[1] + 1]
-    assert weights_of(range(4)) is None
-
-
-# --- buckets by length ------------------------------------------------------------------------------------------------
-
-LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 
 
 @cheap
@@ -91,12 +61,6 @@ def test_buckets_see_every_sample_once_an_epoch_and_are_pure(size, seed, epoch, 
     order = buckets(LENGTHS[:size], seed, epoch, batch, pool)
     assert sorted(order) == list(range(size))
     assert np.array_equal(order, buckets(LENGTHS[:size], seed, epoch, batch, pool))
-
-
-def spread(order, steps, slots=1):
-    """The difference between the longest and the shortest of a slot, in the mean."""
-    dealt = [LENGTHS[order.indices(step, slot)] for step in steps for slot in range(slots)]
-    return np.mean([np.ptp(lengths) for lengths in dealt])
 
 
 class Lengthy(list):
@@ -109,6 +73,10 @@ def lengthy(toy, **overrides):
 
 def test_a_step_has_samples_of_near_lengths_in_every_epoch(toy):
     """203 samples are no multiple of 16: batches go on from epoch to epoch, and only those where two meet are mixed."""
+
+    def spread(order, steps, slots=1):
+        return np.mean([np.ptp(LENGTHS[order.indices(step, slot)]) for step in steps for slot in range(slots)])
+
     order, plain = lengthy(toy), Order(203, 0, 16, 1)
     for epoch in range(4):
         steps = [s for s in range(60) if {s * 16 // 203, (s * 16 + 15) // 203} == {epoch}]
@@ -120,17 +88,17 @@ def test_a_step_has_samples_of_near_lengths_in_every_epoch(toy):
     assert spread(slots, range(12), 2) < spread(order, range(12))
 
 
-def test_lengths_are_those_of_a_subset_and_all_must_be_there(toy):
-    part = data.subset(Lengthy(range(203)), 0.5, 0)
-    assert np.array_equal(Order.of(part, toy({"data.buckets": 4})).epochs.make.args[0], LENGTHS[part.indices])
+def test_weights_and_lengths_are_those_of_a_subset_and_lengths_must_be_there(toy):
     rows = Lengthy(range(203))
+    rows.weights = range(1, 204)
+    part = data.subset(rows, 0.5, 0)
+    assert weights_of(part).tolist() == [index + 1 for index in part.indices] and weights_of(range(4)) is None
+    rows.weights = None
+    assert np.array_equal(Order.of(part, toy({"data.buckets": 4})).epochs.make.args[0], LENGTHS[part.indices])
     for lengths in (None, LENGTHS[:9]):
         rows.lengths = lengths
         with pytest.raises(BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths`"):
             Order.of(rows, toy({"data.buckets": 4}))
-
-
-# --- an order of one's own --------------------------------------------------------------------------------------------
 
 
 class Mixture(list):
@@ -154,36 +122,32 @@ def test_the_order_of_a_data_set_deals_its_epochs_which_flow_into_each_other(toy
     assert sent.epochs.make.args[0] is there and sent.indices(5, 0) == order.indices(5, 0)
 
 
-def own(give):
+def given_order(give):
     class Rows(list):
         order = staticmethod(give)
 
     return Rows(range(10))
 
 
-@pytest.mark.parametrize(
-    "give, sentence",
-    [
-        (lambda seed, epoch: np.random.permutation(10), "two orders for the same seed and epoch"),
-        (lambda seed, epoch: [0, 10], "the index 10 in epoch 0"),
-        (lambda seed, epoch: [0.0, 1.0], "float64 of shape .2,.."),
-        (lambda seed, epoch: np.arange(0), "gives 0 samples in epoch 0"),
-        (lambda seed, epoch: range(10 - epoch), "gives 9 samples in epoch 1, and 10 in epoch 0"),
-    ],
-)
-def test_an_order_that_is_none_is_refused(toy, give, sentence):
-    with pytest.raises(BadInput, match=f"Rows.order .*{sentence}"):
-        Order.of(own(give), toy()).indices(1, 0)
+def test_an_order_that_is_none_is_refused(toy):
+    mistakes = {
+        "two orders for the same seed and epoch": lambda seed, epoch: np.random.permutation(10),
+        "the index 10 in epoch 0": lambda seed, epoch: [0, 10],
+        "gives 0 samples in epoch 0": lambda seed, epoch: np.arange(0),
+        "gives 9 samples in epoch 1, and 10 in epoch 0": lambda seed, epoch: range(10 - epoch),
+    }
+    for sentence, give in mistakes.items():
+        with pytest.raises(BadInput, match=f"Rows.order .*{sentence}"):
+            Order.of(given_order(give), toy()).indices(1, 0)
 
 
 def test_a_part_of_the_data_comes_in_the_order_of_the_whole(toy):
-    rows = own(lambda seed, epoch: np.random.default_rng([seed, epoch]).permutation(10))
+    rows = given_order(lambda seed, epoch: np.random.default_rng([seed, epoch]).permutation(10))
     part = data.subset(data.subset(rows, 0.8, 0), 0.75, 1)
     order = Order.of(part, toy({"training.effective_batch": 6}))
-    chosen = [part.dataset.indices[i] for i in part.indices]
+    inside = [part.dataset.indices[i] for i in part.indices]
     for epoch in range(3):
-        wanted = [i for i in rows.order(0, epoch).tolist() if i in chosen]
-        assert [part[i] for i in order.indices(epoch, 0)] == wanted
+        assert [part[i] for i in order.indices(epoch, 0)] == [i for i in rows.order(0, epoch).tolist() if i in inside]
 
 
 def test_one_thing_alone_decides_the_order(toy):
@@ -200,8 +164,7 @@ class Sorted(Toy):
     """The toy with lengths, and with an order where `noise` is 0."""
 
     def datasets(self):
-        rows = Mixture if self.config.workload.noise == 0 else Lengthy
-        rows = rows(range(20))
+        rows = (Mixture if self.config.workload.noise == 0 else Lengthy)(range(20))
         rows.lengths = LENGTHS[:20]
         return {**super().datasets(), "train": rows}
 
@@ -221,17 +184,11 @@ def test_a_run_in_another_order_resumes_to_the_same_bytes(toy, tmp_path, overrid
     assert not same_tensors(whole.tensors["model"], dict(plain.state.model.named_parameters()))
 
 
-def test_epochs_are_those_of_the_order(toy):
+def test_epochs_are_those_of_the_order_and_other_buckets_are_another_run(toy):
     run = launch.prepare(toy({**SORTED, "workload.noise": 0, "training.max_steps": 0, "training.epochs": 2}))
     assert run.config.training.max_steps == 7  # 2 * 28 / 8; 20 samples would give 5
-
-
-def test_a_run_is_not_resumed_with_other_buckets(toy):
-    facts = identity.facts(toy(SORTED), Sorted(toy(SORTED)))
-    now = identity.facts(toy({**SORTED, "data.buckets": 2}), Sorted(toy(SORTED)))
-    for saved, other in ((facts, now), (now, facts)):
+    saved, now = (identity.facts(toy({**SORTED, "data.buckets": number}), Sorted(toy(SORTED))) for number in (0, 2))
+    for check in (lambda: identity.check(saved, now, Path("x")),
+                  lambda: identity.check_settings(now, toy(SORTED), Path("x"))):  # fmt: skip
         with pytest.raises(BadInput, match="data.buckets"):
-            identity.check(saved, other, Path("x"))
-    identity.check_settings(facts, toy(SORTED), Path("x"))
-    with pytest.raises(BadInput, match="data.buckets"):
-        identity.check_settings(now, toy(SORTED), Path("x"))
+            check()

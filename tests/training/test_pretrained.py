@@ -17,7 +17,6 @@ from lib.machine import published
 from lib.planner import make
 from lib.planner.card import find_card
 from lib.planner.limits import NotTraceable
-from lib.task import find_task
 from tests.conftest import ROOT
 
 transformers = pytest.importorskip("transformers")
@@ -122,14 +121,6 @@ def test_the_archive_predicts_and_its_export_gives_the_same_logits(bert, tmp_pat
     _, (model,) = ensemble.load(Path(archive), config.task)
     ids = torch.arange(8).view(2, 4)
     assert torch.equal(exported.eval()(ids).logits, model(ids).logits)
-
-
-def test_pickled_weights_are_taken_from_a_named_folder(bert, tmp_path):
-    tensors = transformers.BertModel.from_pretrained(tmp_path / "model").state_dict()
-    (tmp_path / "model" / "model.safetensors").unlink()
-    torch.save(tensors, tmp_path / "model" / "pytorch_model.bin")
-    task = find_task(bert().task)(bert())
-    assert torch.equal(task.model().state_dict()["bert.pooler.dense.weight"], tensors["pooler.dense.weight"])
 
 
 def test_a_model_that_loads_its_own_weights_is_told_what_a_plan_can_follow(bert, tmp_path):

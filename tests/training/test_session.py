@@ -12,14 +12,13 @@ from lib.training import session
 from lib.training.session import Session, start_session
 
 
-def test_without_a_limit_nothing_stops():
-    assert Session(None, 180, time.time()).stop_reason() is None
-
-
 def test_the_deadline_leaves_the_margin_and_a_save():
     now = time.time()
     assert Session(10, 60, now - 500).stop_reason() is None  # 100 s left, 60 + 10 of reserves
-    assert Session(10, 60, now - 535).stop_reason() == "deadline"
+    late = Session(10, 60, now - 535)
+    assert late.stop_reason() == "deadline" and Session(None, 180, now).stop_reason() is None
+    assert late.decide(False, False, last=False) == ("deadline", False)
+    assert late.decide(False, True, last=True) == (None, True), "after the last step nothing is stopped"
 
 
 def test_measured_durations_are_reserved_and_old_ones_forgotten(monkeypatch):
@@ -85,12 +84,6 @@ def test_what_another_rank_must_do_all_do(monkeypatch, highest, stop):
     session = Session(None, 0, 0)
     assert session.decide(False, False, last=False) == (stop, bool(highest[1]))
     assert session.stop_reason() == ("interrupted" if stop == "interrupted" else None)
-
-
-def test_after_the_last_step_nothing_is_stopped():
-    session = Session(1, 60, time.time())
-    assert session.decide(False, False, last=False) == ("deadline", False)
-    assert session.decide(False, True, last=True) == (None, True)
 
 
 @pytest.mark.parametrize("hours", [87_600, -87_600])

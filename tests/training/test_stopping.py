@@ -18,10 +18,8 @@ from lib.report.summary import Summary
 from lib.training import optimization
 from lib.training.optimization import Stopping
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
-from trainbook.kaggle import preflight
 
 pytestmark = pytest.mark.usefixtures("quick")
-
 EARLY = {
     "training.stop_after_evaluations": 3, "training.evaluate_every_steps": 2, "training.max_steps": 40,
     "optimizer.lr": 0.05, "scheduler.name": "constant", "scheduler.warmup_steps": 0,
@@ -43,22 +41,19 @@ def learns_until(monkeypatch):
 def test_it_counts_validations_without_gain_in_either_direction():
     values = [3.0, 2.0, math.nan, 2.0, 1.9, math.inf, 1.95]
     for sign, direction in ((1, "min"), (-1, "max")):
-        found, waited = Stopping(3, "loss", direction), []
+        stopping, waited = Stopping(3, "loss", direction), []
         for number, value in enumerate(values):
-            found.observe(sign * value, number)
-            waited.append(found.waited)
-        assert waited == [0, 0, 1, 2, 0, 1, 2] and (found.best, found.best_step) == (sign * 1.9, 4)
-        assert not found.is_over
-        found.observe(sign * 2.0, 7)
-        assert found.is_over
+            stopping.observe(sign * value, number)
+            waited.append(stopping.waited)
+        assert waited == [0, 0, 1, 2, 0, 1, 2] and (stopping.best, stopping.best_step) == (sign * 1.9, 4)
+        assert not stopping.is_over
+        stopping.observe(sign * 2.0, 7)
         again = Stopping(4, "loss", direction)
-        again.load(json.loads(json.dumps(found.facts(), allow_nan=False)))
-        assert again.facts() == found.facts() and not again.is_over
-    found = Stopping(2, "loss", "min")
-    for step, is_over in ((1, False), (2, True)):
-        found.observe(math.nan, step)
-        assert found.is_over is is_over
-    assert "loss was not better than no number" in found.sentence(2, 9)
+        vars(again).update(json.loads(json.dumps(stopping.facts(), allow_nan=False)))
+        assert stopping.is_over and not again.is_over and again.facts() == stopping.facts()
+    never = Stopping(1, "loss", "min")
+    never.observe(math.nan, 1)
+    assert never.is_over and "loss was not better than no number" in never.sentence(2, 9)
 
 
 def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes(toy, tmp_path, learns_until):
@@ -68,7 +63,6 @@ def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes
     fit(config, tmp_path / "parts", StopAfter(9))
     saved = newest(tmp_path / "parts")
     contents.check(saved)
-    assert saved.step == 9
     fit(config, tmp_path / "parts", resume=saved)
     a, b = newest(tmp_path / "whole"), newest(tmp_path / "parts")
     assert a.state == b.state and a.state["stopping"]["waited"] == 3
@@ -76,12 +70,7 @@ def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes
     assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
     (event,) = read(tmp_path / "parts" / "events.csv")
     assert (event["step"], event["kind"], event["before"], event["after"]) == ("10", "stopped_early", "40", "10")
-
-
-def test_one_killed_before_its_summary_trains_no_further_step(toy, tmp_path, learns_until):
-    config = toy(EARLY)
-    fit(config, tmp_path)
-    again = fit(config, tmp_path, resume=newest(tmp_path))
+    again = fit(config, tmp_path / "whole", resume=a)  # killed before its summary
     assert (again.reason, again.state.step) == ("completed", 10)
     assert again.state.stopped_early(40)["evaluations"] == 3
 
@@ -93,61 +82,36 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     assert (summary.reason, summary.step, summary.max_steps) == ("completed", 10, 40)
     assert summary.metrics and summary.best["step"] == 4 and summary.why_early.startswith(text)
     assert Summary.read(run.folder) == summary and text in capsys.readouterr().out
-    assert outputs.is_current(tmp_path / "runs")
-    assert text in ended(summary)
-
+    assert outputs.is_current(tmp_path / "runs") and text in ended(summary)
+    table = queue.table([queue.Entry(run.config, "toy")])
+    assert "completed  10/40" in table and "Nothing is left to train." in table
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     longer = launch.prepare(toy({**EARLY, "training.max_steps": 60}))
     assert launch.train(longer) == summary
     out = capsys.readouterr().out
     assert text in out and "A larger training.max_steps does not continue it." in out
-    assert "training.stop_after_evaluations does, with 0 or more than 3." in out
     assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == files
-    finding = rehearsal.check_resume(longer)
-    assert "completed at step 10: there is nothing left to do" in finding.value
-    assert "A larger training.max_steps does not continue it." in finding.advice
+    assert "completed at step 10: there is nothing left to do" in rehearsal.check_resume(longer).value
     saved = newest(run.folder)
     assert "stopped early at step 10" in describe_resume(longer, saved)
-
     learns_until(99)
     on = launch.prepare(toy({**EARLY, "training.stop_after_evaluations": 0}))
     assert "30 of 40 steps left" in describe_resume(on, saved)
-    outcome = fit(on.config, run.folder, resume=saved)
-    assert (outcome.reason, outcome.state.step) == ("completed", 40)
+    assert fit(on.config, run.folder, resume=saved).state.step == 40
     more = fit(toy({**EARLY, "training.stop_after_evaluations": 4}), tmp_path / "more", resume=saved)
     assert more.state.step > 12
 
 
-def test_a_queue_has_nothing_left_of_it_and_its_quota_is_a_most(toy, tmp_path, learns_until, monkeypatch):
-    config = toy(EARLY)
-    run = launch.prepare(config)
-    outcome = fit(config, run.folder)
-    early = outcome.state.stopped_early(40)
-    Summary("toy", config.task, "completed", 10, 40, stopped_early=early, steps_per_second=1.0).write(run.folder)
-    table = queue.table([queue.Entry(config, "toy")])
-    assert "completed  10/40" in table and "Nothing is left to train." in table
-    monkeypatch.setattr(preflight, "_memory", lambda part: (None, 1.0))
-    said = preflight._speed([preflight.Part("toy", 1, config, 40, run)], 1.0)[-1].value
-    assert "40 steps at 1 steps/s, as you measured, take at most 0.0 h" in said
-    plain = toy({**EARLY, "training.stop_after_evaluations": 0})
-    assert "at most" not in preflight._speed([preflight.Part("toy", 1, plain, 40, run)], 1.0)[-1].value
-
-
-def test_a_run_that_began_without_it_counts_from_its_best(toy, tmp_path, learns_until):
-    fit(toy({**EARLY, "training.stop_after_evaluations": 0}), tmp_path, StopAfter(7))
-    saved = newest(tmp_path)
+def test_a_run_that_began_without_it_counts_from_its_best_and_one_that_ends_anyway_has_not_stopped(
+    toy, tmp_path, learns_until
+):
+    fit(toy({**EARLY, "training.stop_after_evaluations": 0}), tmp_path / "run", StopAfter(7))
+    saved = newest(tmp_path / "run")
     assert "stopping" not in saved.state
-    outcome = fit(toy(EARLY), tmp_path, resume=saved)
+    outcome = fit(toy(EARLY), tmp_path / "run", resume=saved)
     assert (outcome.state.step, outcome.state.stopping.best_step) == (12, 4)  # the validations at 8, 10 and 12
-
-
-def test_one_that_reaches_its_last_step_has_not_stopped_early(toy, tmp_path, learns_until):
-    outcome = fit(toy({**EARLY, "training.max_steps": 10}), tmp_path)
+    outcome = fit(toy({**EARLY, "training.max_steps": 10}), tmp_path / "short")
     assert outcome.state.has_stopped and outcome.state.stopped_early(10) == {}
-    assert not (tmp_path / "events.csv").exists()
-
-
-def test_without_validations_it_is_refused(toy):
+    assert not (tmp_path / "short" / "events.csv").exists()
     with pytest.raises(BadInput, match="stop_after_evaluations counts evaluations, and this run has only one"):
         toy({**EARLY, "training.evaluate_every_steps": 0})
-    assert toy({**EARLY, "training.evaluate_every_steps": 0, "training.evaluate_every_epochs": 1})

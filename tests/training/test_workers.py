@@ -154,11 +154,6 @@ def test_a_crash_of_a_worker_is_told_from_a_kill(toy, monkeypatch):
         seen_by_a_worker(toy, Given(lambda self: os.kill(os.getpid(), signal.SIGSEGV)), monkeypatch)
 
 
-def test_an_interrupt_does_not_reach_the_workers(toy, monkeypatch):
-    look = lambda self: {"x": torch.tensor([signal.getsignal(signal.SIGINT) == signal.SIG_IGN])}  # noqa: E731
-    assert bool(seen_by_a_worker(toy, Given(look), monkeypatch)["x"])
-
-
 def test_a_tasks_own_file_is_found_by_a_worker_from_another_folder(toy, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine.py").write_text(

@@ -93,8 +93,8 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object], 
     names = ("gpu", "internet", "public")
     switches = {switch: getattr(options, switch) for switch in names}
     notebook = Notebook(path, name, options.dataset, options.kernel, root=root, models=options.model, **switches)
-    values = kernel.with_mounted_data(notebook, kernel.read_parameters(options.param, options.set))
-    return notebook, values, kernel.check(notebook, values, options.stale)
+    training, values = kernel.check(notebook, kernel.read_parameters(options.param, options.set), options.stale)
+    return notebook, values, training
 
 
 _DATASET: Options = {

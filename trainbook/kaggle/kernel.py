@@ -141,11 +141,14 @@ def _read(path: Path) -> dict[str, Any]:
     return notebook
 
 
-def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False) -> carried.Training | None:
+def check(
+    notebook: Notebook, values: dict[str, object], stale: bool = False
+) -> tuple[carried.Training | None, dict[str, object]]:
     """Reads what a session would train, before quota is spent on it; None where that cannot be known from here.
 
-    Raises BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a
-    configuration that the session would refuse.
+    Returns the values too, with the one mounted data set as DATA_DIR where the data lies on this machine. Raises
+    BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a configuration
+    that the session would refuse.
     """
     source = _read(notebook.path)
     carried.check_values(notebook.path.name, source, values)
@@ -156,29 +159,21 @@ def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False)
         )
     training = carried.training(source, values, uses_gpu(notebook), notebook.root)
     if training is None or notebook.root is None:
-        return training
+        return training, values
     data = training.entries[0].config.data
+    folders = carried.here(data)
+    if len(folders) == len(data.dirs) == len(notebook.datasets) == 1 and not values.get("DATA_DIR"):
+        print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
+        return check(notebook, {**values, "DATA_DIR": notebook.datasets[0]}, stale)
     mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
-    if missing := [folder for folder in carried.here(data) if Path(folder).name not in mounted]:
+    if missing := [folder for folder in folders if Path(folder).name not in mounted]:
         each = " for each, as a list" * (len(data.dirs) > 1)
         raise BadInput(
             f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
             f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG --param "
             f"DATA_DIR=OWNER/SLUG{each}."
         )
-    return training
-
-
-def with_mounted_data(notebook: Notebook, values: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values, with the one mounted data set as DATA_DIR where the data lies on this machine; says so."""
-    if notebook.root is None or values.get("DATA_DIR") or len(notebook.datasets) != 1:
-        return dict(values)
-    training = carried.training(_read(notebook.path), values, uses_gpu(notebook), notebook.root)
-    data = training.entries[0].config.data if training else None
-    if data is None or len(data.dirs) != 1 or not carried.here(data):
-        return dict(values)
-    print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {data.dirs[0]}, which is on this machine.")
-    return {**values, "DATA_DIR": notebook.datasets[0]}
+    return training, values
 
 
 def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:

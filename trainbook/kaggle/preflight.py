@@ -53,7 +53,7 @@ def check(
     entries: list[Entry] = []
     if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
-        sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, on_kaggle, root)
+        sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
     else:
         sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
     # as values in the code; those in sentences and comments are examples or links
@@ -93,11 +93,7 @@ def _contents(path: Path, text: str, files: Mapping[str, str], is_new: bool) -> 
 
 
 def _configuration(
-    notebook: Mapping[str, Any],
-    title: str,
-    overrides: Mapping[str, object],
-    on_kaggle: Mapping[str, Any],
-    root: Path | None,
+    notebook: Mapping[str, Any], title: str, overrides: Mapping[str, object], root: Path | None
 ) -> tuple[list[Finding], list[Entry]]:
     """Reads the configuration as a session would, and checks the keys on which quota depends; returns the runs."""
     try:
@@ -115,7 +111,7 @@ def _configuration(
     config, cards = training.entries[-1].config, int(FACTS["kaggle_gpus"].value)
     slots, precision = with_slots(config, cards).training.micro_batch_slots, config.training.precision
     gpu = Finding("GPU", f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy")
-    if not on_kaggle.get("isGpuEnabled"):
+    if not notebook["metadata"].get("kaggle", {}).get("isGpuEnabled"):
         advice = "Write `gpu: true` into the header of its source."
         gpu = Finding("GPU", "the notebook does not ask for a GPU", "bad", advice)
     elif slots % cards:

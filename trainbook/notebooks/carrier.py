@@ -6,7 +6,6 @@
 import ast
 import base64
 import bz2
-import difflib
 import hashlib
 import json
 import re
@@ -17,7 +16,6 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-MAX_DIFF_LINES = 60  # a file or notebook
 PACKED_COLUMNS = 8000  # a line: a preview shows few lines, and editors draw up to 10,000 characters of each
 TEMPLATE = Path(__file__).resolve().with_name("carrier.py.in")
 FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
@@ -149,24 +147,11 @@ def code(name: str, files: dict[str, str], made_from: str = "") -> str:
     return text.replace("@CHECKSUM@", checksum(text.replace("@CHECKSUM@", "")))
 
 
-def bounded_diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    diff = list(difflib.unified_diff(old.split("\n"), new.split("\n"), old_name, new_name, lineterm=""))
-    left_out = [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
-    return "\n".join([line.rstrip()[:200] for line in diff[:MAX_DIFF_LINES]] + left_out)
-
-
-def edits(name: str, cell: str, root: Path) -> list[str]:
-    """Returns what was edited in the carrier cell since it was built, as messages. Raises BadInput."""
-    files, built = unpack(cell), CHECKSUM.search(cell)
+def edits(cell: str) -> str:
+    """Returns a message where the carrier cell was edited since it was built, else "". Raises BadInput."""
+    unpack(cell)
+    built = CHECKSUM.search(cell)
     if built and built[0] == checksum(CHECKSUM.sub("", cell)):
-        return []
-    mine, template = (PACKED.sub("", CHECKSUM.sub("", text)) for text in (cell, code(name, files)))
-    pairs = [("trainbook/notebooks/carrier.py.in", template, mine)]
-    for path, text in files.items():
-        pairs.append((path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "", text))
-    return [
-        f"The carrier cell was edited, and an import writes nothing of it: make the edit in {path} itself. The "
-        f"difference:\n{bounded_diff(here, there, path, f'{path} (in the notebook)')}"
-        for path, here, there in pairs
-        if here != there
-    ]
+        return ""
+    template = "trainbook/notebooks/carrier.py.in"
+    return f"The carrier cell was edited, and an import writes nothing of it: make the edit in lib, or in {template}."

@@ -125,19 +125,6 @@ def check_source(source: Source) -> None:
             raise BadInput(f"{source.path}: {count} cells are tagged '{tag}'; one must be '# %% tags=[\"{tag}\"]'.")
 
 
-def parameters(source_path: Path) -> dict[str, object]:
-    """Returns names and defaults of the parameters cell: papermill injects a misspelt name with a mere log line."""
-    defaults: dict[str, object] = {}
-    for cell in (cell for cell in read_source(source_path).cells if has_tag(cell, "parameters")):
-        for statement in ast.parse(cell.source).body:
-            try:
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                defaults.update({target.id: ast.literal_eval(statement.value) for target in targets})
-            except (AttributeError, ValueError):
-                raise BadInput(f"{source_path}: not 'NAME: type = literal': {ast.unparse(statement)}") from None
-    return defaults
-
-
 def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":
     """Builds the notebook of a source; `made_from` is as in `carrier.code`.
 

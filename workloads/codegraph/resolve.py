@@ -5,6 +5,7 @@ A name is resolved only where all its bindings agree, and a type only where it i
 
 import builtins
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from workloads.codegraph.facts import CALL, ENTER, INSTANCE, UNKNOWN, Binding, Definition, Facts, Path
@@ -139,14 +140,14 @@ class Resolver:
         return best
 
     def _bound(self, facts: Facts, binding: Binding) -> Target | None:
-        if binding.kind == "definition":
-            is_class = self.definitions[binding.path[0]][0].kind == "Class"
-            return Target("class" if is_class else "function", binding.path[0])
-        if binding.kind == "import":
-            return self.imported(facts, binding.path)
-        if binding.kind == "value":
-            return self.path(facts, binding.scope, binding.path)
-        return Target("instance" if binding.kind == "self" else "class", binding.path[0])
+        kind, path = binding.kind, binding.path
+        if kind == "import":
+            return self.imported(facts, path)
+        if kind == "value":
+            return self.path(facts, binding.scope, path)
+        if kind == "definition":
+            kind = "cls" if self.definitions[path[0]][0].kind == "Class" else "function"
+        return Target({"self": "instance", "cls": "class"}.get(kind, kind), path[0])
 
     # Modules
 
@@ -207,8 +208,9 @@ class Resolver:
         return target
 
     def _opaque_star(self, facts: Facts) -> bool:
-        bases = [self._module(facts, star) for star in facts.stars]
-        return any(base is not None and base.kind == "external" for base in bases)
+        return any(
+            base is not None and base.kind == "external" for base in map(partial(self._module, facts), facts.stars)
+        )
 
     # Steps
 
@@ -234,11 +236,9 @@ class Resolver:
         return self.member(target, step) if target.kind in ("class", "instance", "super") else None
 
     def _instance(self, target: Target) -> Target | None:
-        if target.kind == "class":
-            return Target("instance", target.id)
-        if target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type):
-            return Target("literal", target.id)
-        return None
+        is_type = target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type)
+        kind = "instance" if target.kind == "class" else "literal" if is_type else ""
+        return Target(kind, target.id) if kind else None
 
     def _called(self, target: Target) -> Target | None:
         if target.kind == "function":
@@ -283,11 +283,8 @@ class Resolver:
 
     def _own(self, owner: str, name: str) -> list[Binding]:
         facts = self.home[owner]
-        bindings = [
-            binding
-            for definition in self.definitions[owner][:_MOST]
-            for binding in facts.scopes[definition.inner].bindings.get(name, [])
-        ]
+        scopes = (facts.scopes[definition.inner] for definition in self.definitions[owner][:_MOST])
+        bindings = [binding for scope in scopes for binding in scope.bindings.get(name, [])]
         return bindings + facts.attributes.get(owner, {}).get(name, [])
 
     def _through(self, target: Target, through: str, owner: str, member: Target | None) -> Target | None:
@@ -309,12 +306,9 @@ class Resolver:
 
     def bases(self, owner: str) -> list[Target | None]:
         """Returns the meaning of each base of a class."""
-        facts = self.home[owner]
-        return [
-            self.path(facts, definition.outer, path, excluded=owner)
-            for definition in self.definitions[owner][:_MOST]
-            for path, _ in definition.bases
-        ]
+        definitions = self.definitions[owner][:_MOST]
+        pairs = ((definition.outer, path) for definition in definitions for path, _ in definition.bases)
+        return [self.path(self.home[owner], scope, path, excluded=owner) for scope, path in pairs]
 
     def overridden(self, owner: str, name: str) -> str | None:
         """Returns the method of the next class in the resolution order that a method of `owner` hides."""

@@ -51,10 +51,8 @@ def parse(
             tree = ast.parse(content)
     except SyntaxError as error:
         return Unreadable(file, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg))
-    except UnicodeError as error:
-        return Unreadable(file, f"{type(error).__name__}: {error}")
     except ValueError as error:
-        return Unreadable(file, str(error))
+        return Unreadable(file, f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else str(error))
     except (RecursionError, MemoryError) as error:
         return Unreadable(file, f"it is nested too deeply, or too large ({type(error).__name__}: {error})")
     is_package = file == "__init__.py" or file.endswith("/__init__.py")
@@ -100,9 +98,6 @@ class _Reader:
                         self.visit(item)
             elif isinstance(value, ast.AST):
                 self.visit(value)
-
-    def nothing(self, node: ast.AST) -> None:
-        pass
 
     def refer(self, relation: str, path: Path, line: int) -> None:
         self.facts.references.append(Reference(relation, self.scope, path, line))
@@ -219,14 +214,10 @@ class _Reader:
                 target = self.facts.scopes[target].parent
             self.redirected[self.scope, name] = target
 
-    def name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Store):
-            self.bind(node.id, "value", UNKNOWN, node.lineno)
-
-    def attribute(self, node: ast.Attribute) -> None:
+    def stored(self, node: ast.Name | ast.Attribute) -> None:
         if isinstance(node.ctx, ast.Store):
             self.assign(node, UNKNOWN)
-        else:
+        elif isinstance(node, ast.Attribute):
             self.visit(node.value)
 
     def assign(self, target: ast.expr, path: Path) -> None:
@@ -254,10 +245,13 @@ class _Reader:
             if self.scope == 0 and isinstance(target, ast.Name) and target.id == "__all__":
                 self.facts.exports = _strings(node.value)
 
-    def annotated(self, node: ast.AnnAssign) -> None:
+    def valued(self, node: ast.AnnAssign | ast.NamedExpr) -> None:
         if node.value is not None:
             self.visit(node.value)
-        self.assign(node.target, annotation_path(node.annotation, self.hidden))
+        path = path_of(node.value, self.hidden)
+        if isinstance(node, ast.AnnAssign):
+            path = annotation_path(node.annotation, self.hidden)
+        self.assign(node.target, path)
 
     def augmented(self, node: ast.AugAssign) -> None:
         self.children(node)
@@ -265,10 +259,6 @@ class _Reader:
             more = _strings(node.value)
             known = self.facts.exports is not None and more is not None
             self.facts.exports = [*(self.facts.exports or []), *(more or [])] if known else None
-
-    def walrus(self, node: ast.NamedExpr) -> None:
-        self.visit(node.value)
-        self.assign(node.target, path_of(node.value, self.hidden))
 
     def with_(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
@@ -308,26 +298,19 @@ class _Reader:
         self.visit(node.body)
         self.hidden = hidden_outside
 
-    def call(self, node: ast.Call) -> None:
-        path = path_of(node.func, self.hidden)
-        if path[-1].isidentifier():
-            self.refer("calls", path, node.lineno)
-        self.children(node)
-
-    def yields(self, node: ast.Yield | ast.YieldFrom) -> None:
-        if self.functions:
-            self.functions[-1].deferred = True
-        self.children(node)
-
-    def return_(self, node: ast.Return) -> None:
-        if self.functions:
+    def flow(self, node: ast.Call | ast.Raise | ast.Return | ast.Yield | ast.YieldFrom) -> None:
+        if isinstance(node, ast.Call):
+            path = path_of(node.func, self.hidden)
+            if path[-1].isidentifier():
+                self.refer("calls", path, node.lineno)
+        elif isinstance(node, ast.Raise):
+            if node.exc is not None:
+                self.refer("raises", path_of(node.exc, self.hidden), node.lineno)
+        elif self.functions and isinstance(node, ast.Return):
             path = path_of(node.value, self.hidden) if node.value is not None else ("<NoneType>",)
             self.functions[-1].returns.append((path, node.lineno))
-        self.children(node)
-
-    def raise_(self, node: ast.Raise) -> None:
-        if node.exc is not None:
-            self.refer("raises", path_of(node.exc, self.hidden), node.lineno)
+        elif self.functions:
+            self.functions[-1].deferred = True
         self.children(node)
 
     def handler(self, node: ast.ExceptHandler) -> None:
@@ -341,14 +324,13 @@ class _Reader:
 
     HANDLERS: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         ast.ClassDef: class_, ast.FunctionDef: function, ast.AsyncFunctionDef: function, ast.Import: import_,
-        ast.ImportFrom: import_from, ast.Global: redirect, ast.Nonlocal: redirect, ast.Name: name,
-        ast.Attribute: attribute, ast.Assign: assignment, ast.AnnAssign: annotated, ast.AugAssign: augmented,
-        ast.NamedExpr: walrus, ast.With: with_, ast.AsyncWith: with_, ast.MatchAs: captured, ast.MatchStar: captured,
+        ast.ImportFrom: import_from, ast.Global: redirect, ast.Nonlocal: redirect, ast.Name: stored,
+        ast.Attribute: stored, ast.Assign: assignment, ast.AnnAssign: valued, ast.AugAssign: augmented,
+        ast.NamedExpr: valued, ast.With: with_, ast.AsyncWith: with_, ast.MatchAs: captured, ast.MatchStar: captured,
         ast.MatchMapping: captured, ast.ListComp: comprehension, ast.SetComp: comprehension,
-        ast.DictComp: comprehension, ast.GeneratorExp: comprehension, ast.Lambda: lambda_, ast.Call: call,
-        ast.Yield: yields, ast.YieldFrom: yields,
-        ast.Return: return_, ast.Raise: raise_, ast.ExceptHandler: handler,
-        ast.Constant: nothing, ast.Load: nothing, ast.Store: nothing,
+        ast.DictComp: comprehension, ast.GeneratorExp: comprehension, ast.Lambda: lambda_, ast.Call: flow,
+        ast.Yield: flow, ast.YieldFrom: flow, ast.Return: flow, ast.Raise: flow, ast.ExceptHandler: handler,
+        **dict.fromkeys((ast.Constant, ast.Load, ast.Store), lambda reader, node: None),
     }  # fmt: skip
 
 

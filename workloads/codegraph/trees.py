@@ -8,9 +8,9 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -23,6 +23,7 @@ EXCLUDED = (
     "test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
     "__pycache__", "_bundled", "config-*", "node_modules", ".*",
 )  # fmt: skip
+_EXCLUDED = re.compile("|".join(map(translate, EXCLUDED)))
 _MOST_BYTES = 2**20  # of a source file: parsing takes up to 140 times as much memory, and 2.5 s
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.-]*?)\s*(?:==\s*([\w.!+-]+(?:\.\*)?))?\s*")
@@ -67,15 +68,11 @@ def folder(root: Path) -> Tree:
         raise BadInput(f"There is no folder {root}. Give the folder of a tree of Python files.")
     paths = []
     for place, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if not _is_excluded(name)]
+        inner[:] = [name for name in inner if not _EXCLUDED.fullmatch(name)]
         paths += [Path(place, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
     if not paths:
         raise BadInput(f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files.")
     return Tree(root.resolve().name, root, tuple(sorted(paths)), is_own=root != STANDARD_LIBRARY)
-
-
-def _is_excluded(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in EXCLUDED)
 
 
 def standard_library() -> Tree:
@@ -123,7 +120,7 @@ def _installed(text: str) -> Tree:
     files = {
         path.as_posix()
         for path in listed
-        if path.suffix == ".py" and ".." not in path.parts and not any(map(_is_excluded, path.parts[:-1]))
+        if path.suffix == ".py" and ".." not in path.parts and not any(map(_EXCLUDED.fullmatch, path.parts[:-1]))
     }
     if not files:
         raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
@@ -194,7 +191,16 @@ class Sources:
         tops: set[str] = set()
         for tree in self.trees:
             own: dict[str, str] = {}
-            skipped += _name_modules(tree, own)
+            before = f"{tree.label}/" if tree.label else ""
+            # Of a module and a package of one name the package counts, as in an import
+            for file in sorted(tree.files, key=lambda file: (not file.endswith("__init__.py"), file)):
+                name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(".__init__")
+                if printable(file) != file:
+                    skipped.append(
+                        (printable(before + file), "its name is not valid Unicode, or has invisible characters")
+                    )
+                elif own.setdefault(name, file) != file:
+                    skipped.append((before + file, f"{own[name]} is the module {name} too"))
             first = {name.partition(".")[0] for name in own}
             moved = frozenset(first & tops)
             within = tree.label if moved else ""
@@ -203,7 +209,7 @@ class Sources:
             tops |= first
             for name, file in own.items():
                 module = f"{within}.{name}" if name.partition(".")[0] in moved else name
-                modules[module] = (f"{tree.label}/{file}" if tree.label else file, within, moved)
+                modules[module] = (before + file, within, moved)
         parts: dict[str, set[str]] = {}
         for name in modules:
             steps = name.split(".")
@@ -213,33 +219,14 @@ class Sources:
         return sorted(jobs), skipped
 
 
-def _name_modules(tree: Tree, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Fills `modules` with the file of each module; yields (file, reason) of those that are left out.
-
-    Of a module and a package of one name the package counts, as in an import.
-    """
-    before = f"{tree.label}/" if tree.label else ""
-    for file in sorted(tree.files, key=lambda file: (not file.endswith("__init__.py"), file)):
-        if printable(file) != file:
-            yield printable(before + file), "the file's name is not valid Unicode, or has invisible characters"
-            continue
-        name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(".__init__")
-        if modules.setdefault(name, file) != file:
-            yield before + file, f"{modules[name]} is the module {name} too"
-
-
 def content_of(tree: Tree) -> str:
     """Hashes names and bytes of all files of a tree."""
     digest = hashlib.sha256()
-
-    def add(name: str, content: bytes) -> None:
-        encoded = name.encode("utf-8", "surrogateescape")
-        digest.update(b"%d %d " % (len(encoded), len(content)) + encoded + content)
-
-    add(tree.prefix, b"")
-    for file in tree.files:
+    for file in (None, *tree.files):
         try:
-            add(file, tree.read(file))
+            content = tree.read(file) if file else b""
         except OSError:  # listed as unreadable in a graph
-            add(file, b"")
+            content = b""
+        encoded = (file or tree.prefix).encode("utf-8", "surrogateescape")
+        digest.update(b"%d %d " % (len(encoded), len(content)) + encoded + content)
     return digest.hexdigest()

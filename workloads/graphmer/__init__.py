@@ -57,9 +57,7 @@ class Graphmer(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {
-            name: value for name, value in vars(self).items() if name not in ("evaluator", "calibration", "_answers")
-        }
+        return {name: v for name, v in vars(self).items() if name not in ("evaluator", "calibration", "_answers")}
 
     @cached_property
     def data(self) -> "Data":
@@ -132,12 +130,9 @@ class Graphmer(Task):
         counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
         if "root_targets" not in batch:
             return counts
-        if not self._learns_text():
+        if self.step >= self.settings.objective.mlm_steps:
             return {**counts, "mlm": 0}
         return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
-
-    def _learns_text(self) -> bool:
-        return self.step < self.settings.objective.mlm_steps
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
@@ -145,7 +140,7 @@ class Graphmer(Task):
         A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
         masked pieces of the text.
         """
-        if "root_targets" in batch and self._learns_text():
+        if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
             chosen = batch["root_targets"] != IGNORE
             logits = model(batch, chosen).float()
             return {"mlm": F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")}, {}
@@ -217,24 +212,16 @@ class Graphmer(Task):
         return self.evaluator.headline(self.evaluator.counted["counts combined"])
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds.
-
-        Raises RuntimeError before the first evaluation on the test set.
-        """
-        if self._answers is None:
-            raise RuntimeError("There are no ranks to report. Call `evaluate` on the test set before `report`.")
-        methods = {**self.evaluator.counted, **self._answers}
-        return "\n".join([self.evaluator.report(methods, folder), self._predictions(folder)])
-
-    def _predictions(self, folder: Path) -> str:
-        """Writes predictions.csv, and returns it as text, where there is something to predict."""
-        from workloads.graphmer import tables
+        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds."""
+        from workloads.graphmer import ranking
         from workloads.graphmer.predicting import calibration
 
+        assert self._answers, "evaluate the test set first"
+        text = self.evaluator.report({**self.evaluator.counted, **self._answers}, folder)
         if not self._measured:
-            return "Nothing is predicted of such a graph: it has no unresolved names."
-        tables.write(folder / "predictions.csv", self._measured)
-        return calibration.as_text(self._measured)
+            return f"{text}\nNothing is predicted of such a graph: it has no unresolved names."
+        ranking.write(folder / "predictions.csv", self._measured)
+        return f"{text}\n{calibration.as_text(self._measured)}"
 
     # --- prediction -----------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Scores:
         self.rows = rows or data.collator.of_questions(asked)[1]
         self.own_rows = np.arange(len(asked))
         self.features = data.scorer.counts.found(asked, among, leave_out)
-        self.prior = data.scorer.prior(asked, among, leave_out, self.features)
+        self.prior = data.scorer.prior(asked, among, self.features)
         self.places = data.scorer.places(asked, self.rows, self.own_rows)
 
     def counted(self, added: np.ndarray | float = 0.0, meant: Meant | None = None) -> np.ndarray:

@@ -2,27 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lib.task import Batch
 from lib.training.order import mix, permutation
 from workloads.graphmer import tokens
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Questions
-from workloads.graphmer.model import IMPOSSIBLE
+from workloads.graphmer.model import IMPOSSIBLE, PARTS
 from workloads.graphmer.ragged import Groups, expand
-from workloads.graphmer.rows import Rows
-from workloads.graphmer.scoring import NOWHERE, Sampler
-from workloads.graphmer.settings import CONDITIONS
+from workloads.graphmer.rows import Layout, Rows
+from workloads.graphmer.scoring import NOWHERE, Sampler, Scorer
+from workloads.graphmer.settings import CONDITIONS, Objective
 from workloads.graphmer.tokens import IGNORE
 
-if TYPE_CHECKING:
-    from workloads.graphmer.data import Data
-
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
+_FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,42 @@ def _sample(values: np.ndarray, most: int) -> np.ndarray:
     return np.sort(values[permutation(mix(len(values)), 0, len(values))[:most]])
 
 
+class EntityTable:
+    """The compositions of all entities. `own_vectors` entities at most have a vector of their own."""
+
+    def __init__(self, corpus: Corpus, own_vectors: int):
+        self.corpus = corpus
+        words = (corpus.name, corpus.owner, corpus.package)
+        self.pieces = np.concatenate([self._cut(w, most) for w, (_, most) in zip(words, PARTS, strict=True)], 1)
+        train = corpus.triples_of("train")
+        pairs = np.unique(np.stack([corpus.tail[train], corpus.window_file[corpus.window_of[train]]], 1), axis=0)
+        files = np.bincount(pairs[:, 0], minlength=len(corpus.entity_type))
+        frequent = np.argsort(-files, kind="stable")[:own_vectors]
+        frequent = frequent[files[frequent] >= _FILES]
+        self.vector = np.zeros(len(files), np.int64)  # 0: none
+        self.vector[frequent] = 1 + np.arange(len(frequent))
+
+    def of(self, entities: np.ndarray) -> dict[str, Tensor]:
+        """(C) entities -> pieces (C, 13), and kind, vector, name, name_owner (C)."""
+        corpus = self.corpus
+        arrays = {
+            "pieces": self.pieces[entities],
+            "kind": corpus.entity_type[entities].astype(np.int64),
+            "vector": self.vector[entities],
+            "name": corpus.name[entities],
+            "name_owner": corpus.owner[entities],
+        }
+        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
+
+    def _cut(self, words: np.ndarray, most: int) -> np.ndarray:
+        """(E) words, or -1 -> (E, most) their pieces, cut and padded."""
+        pieces, index = self.corpus.pieces, np.maximum(words, 0)
+        row, at = expand(pieces.offsets[index], np.where(words >= 0, np.minimum(pieces.lengths(index), most), 0))
+        table = np.full((len(words), most), tokens.PAD, np.int64)
+        table[row, at - pieces.offsets[index][row]] = pieces.flat[at]
+        return table
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A training batch before it is made tensors of: Q questions in B rows, and the candidates that compete.
@@ -128,10 +163,14 @@ class Collator:
     word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
     """
 
-    def __init__(self, data: "Data"):
-        self.corpus, self.scorer, self.table, self.samples = data.corpus, data.scorer, data.table, data.samples
-        self.layout, self.chain, self.objective = data.layout, data.settings.chain, data.settings.objective
-        self.sampler = Sampler(data.scorer, np.flatnonzero(~data.structural), self.objective.candidates)
+    def __init__(self, data: Any):
+        self.corpus: Corpus = data.corpus
+        self.scorer: Scorer = data.scorer
+        self.layout: Layout = data.layout
+        self.samples: Samples = data.samples
+        self.objective: Objective = data.settings.objective
+        self.table, self.chain = data.table, data.settings.chain
+        self.sampler = Sampler(self.scorer, np.flatnonzero(~data.structural), self.objective.candidates)
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
@@ -170,7 +209,7 @@ class Collator:
         drawn, size = self.draw(items, generator), len(items)
         asked, among, corpus, counts = drawn.asked, drawn.among, self.corpus, self.scorer.counts
         features = counts.found(asked, among, leave_out=True)
-        prior = self.scorer.prior(asked, among, True, features)
+        prior = self.scorer.prior(asked, among, features)
         prior[drawn.excluded] = IMPOSSIBLE
         sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
         boost = self.scorer.boosts(asked).astype(np.float32)

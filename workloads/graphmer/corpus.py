@@ -2,6 +2,8 @@
 
 import hashlib
 import itertools
+import math
+import struct
 import zipfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -18,11 +20,18 @@ from lib.training.splits import by_hash
 from workloads.codegraph import readers
 from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
-from workloads.graphmer import arrays, tokens
+from workloads.graphmer import tokens
 from workloads.graphmer.settings import Chain, Split
 from workloads.graphmer.tokens import Pieces
 
 SPLITS = ("train", "validation", "test")
+_ALIGNMENT = 64  # bytes; where an array begins in its file
+Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in the text
+
+
+def _listed(name: str) -> "cached_property[list[str]]":
+    """Returns a property: the list of what a field has joined by line ends."""
+    return cached_property(lambda corpus: getattr(corpus, name).tobytes().decode().split("\n"))
 
 
 @dataclass
@@ -68,25 +77,8 @@ class Corpus:
         """Returns the fields alone: whatever follows from them is computed where it is used."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    @cached_property
-    def word_list(self) -> list[str]:
-        return _texts(self.words)
-
-    @cached_property
-    def entities(self) -> list[str]:
-        return _texts(self.entity_ids)
-
-    @cached_property
-    def relations(self) -> list[str]:
-        return _texts(self.relation_names)
-
-    @cached_property
-    def types(self) -> list[str]:
-        return _texts(self.type_names)
-
-    @cached_property
-    def files(self) -> list[str]:
-        return _texts(self.file_names)
+    word_list, entities, files = _listed("words"), _listed("entity_ids"), _listed("file_names")
+    relations, types = _listed("relation_names"), _listed("type_names")
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -138,15 +130,6 @@ class Corpus:
         """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
-    def head_parts(self, window: int) -> np.ndarray:
-        """Returns the words of the head's id, the last part first."""
-        entity = self.head[window]
-        return self.parts[self.part_offsets[entity] : self.part_offsets[entity + 1]]
-
-    def window_text(self, window: int) -> np.ndarray:
-        """Returns the words of a window, as indices into `word_list`."""
-        return self.text[self.window_start[window] : self.window_stop[window]]
-
     def fingerprint(self) -> str:
         """Hashes the content of all arrays, by whose names nothing of where it comes from is said.
 
@@ -158,15 +141,6 @@ class Corpus:
             digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
             digest.update(array.data.cast("B") if array.size else b"")
         return digest.hexdigest()[:16]
-
-    def check_splits(self, files: int) -> None:
-        """Raises BadInput where a split has no triples. `files` is how many files there are, for the message."""
-        for split in SPLITS:
-            if not len(self.triples_of(split)):
-                raise BadInput(
-                    f"No triple is left for the {split} split: the data comes from {files} files, and whole files go "
-                    "to one split. Give data from more files, or raise workload.split.validation and .test."
-                )
 
     def summary(self) -> str:
         """Returns the numbers of windows and triples as one line."""
@@ -180,7 +154,9 @@ class Corpus:
         with disk.whole(path, cache=True) as aside, zipfile.ZipFile(aside, "w") as archive:
             for field in fields(self):
                 member = zipfile.ZipInfo(f"{field.name}.npy")
-                member.extra = arrays.padding(archive.fp.tell() + 30 + len(member.filename))  # type: ignore[union-attr]
+                begin = archive.fp.tell() + 34 + len(member.filename)  # type: ignore[union-attr]
+                size = -begin % _ALIGNMENT
+                member.extra = struct.pack("<HH", 0xD935, size) + bytes(size)  # the number that Android's zipalign uses
                 with archive.open(member, "w") as file:
                     np.lib.format.write_array(file, np.ascontiguousarray(getattr(self, field.name)), allow_pickle=False)
 
@@ -193,24 +169,39 @@ class Corpus:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} does not match its checksum")
-            return cls(**{field.name: arrays.mapped(archive, f"{field.name}.npy") for field in fields(cls)})
+            return cls(**{field.name: _mapped(archive, f"{field.name}.npy") for field in fields(cls)})
 
 
 def joined_texts(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
-def _texts(joined: np.ndarray) -> list[str]:
-    return joined.tobytes().decode().split("\n")
+def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """Returns an uncompressed array of an .npz, mapped. Raises ValueError for one that is not of plain numbers."""
+    member = archive.getinfo(name)
+    with archive.open(member) as content:
+        version = np.lib.format.read_magic(content)
+        header_of = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header_of(content)
+        header = content.tell()
+    size = header + math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or member.compress_type != zipfile.ZIP_STORED or member.file_size != size:
+        raise ValueError(
+            f"{name} is no array of plain numbers"
+        )  # mapped objects would be addresses of anybody's choice
+    if not math.prod(shape):
+        return np.empty(shape, dtype)  # an empty stretch cannot be mapped
+    file = archive.fp
+    assert file and archive.filename
+    file.seek(member.header_offset + 26)
+    begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + header
+    return np.asarray(np.memmap(archive.filename, dtype, "r", begin, shape))  # slices of a memmap itself are slow
 
 
-def build(
-    graph: Graph, sources: Sources | None, chain: Chain, split: Split, processes: int = 0, tokenizer: str = ""
-) -> Corpus:
+def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
     """Builds the arrays of a graph. `sources` are its files; None leaves the windows without text.
 
-    The number of processes that read files, 0 for one a CPU, changes nothing. A `tokenizer` of another corpus cuts the
-    words; without one pieces are learned. Raises BadInput where a split stays empty of which pieces are learned.
+    A `tokenizer` of another corpus cuts the words; without one it is learned. Then an empty split raises BadInput.
     """
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -218,59 +209,59 @@ def build(
         entity: [words.setdefault(word, len(words)) for word in tokens.name_parts(entity)]
         for entity in sorted({e for t in graph.triples for e in (t.head, t.tail)})
     }
-    text, lines = _read_text(graph, sources, words, processes)
+    text, lines = _read_text(graph, sources, words) if sources else (np.zeros(0, np.int64), Lines())
     learned = tokenizer or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
     pieces = tokens.cut(learned, list(words))
     windows = _windows(graph, text, lines, pieces, names, chain)
-    triples = [triple for window in windows for triple in window.triples]
-    relations = sorted({t.relation for t in graph.triples})
-    relation_index = {relation: i for i, relation in enumerate(relations)}
-    index = {entity: i for i, entity in enumerate(names)}
-    files = {file: i for i, file in enumerate(sorted({graph.entities[name].file for name in names} | splits.keys()))}
+    entities = [graph.entities[name] for name in names]
+    relations, types = _numbered({t.relation for t in graph.triples}), _numbered({e.type for e in entities})
+    files = _numbered({e.file for e in entities} | splits.keys())
     corpus = Corpus(
         words=joined_texts(words),
+        entity_ids=joined_texts(names),
         relation_names=joined_texts(relations),
+        type_names=joined_texts(types),
         file_names=joined_texts(files),
         text=text,
-        relation=np.array([relation_index[t.relation] for t in triples], np.int64),
-        tail=np.array([index[t.tail] for t in triples], np.int64),
+        entity_type=np.array([types[e.type] for e in entities], np.int32),
+        entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
+        parts=np.array([word for name in names.values() for word in name], np.int64),
+        part_offsets=_offsets([len(name) for name in names.values()]),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
         tokenizer=np.frombuffer(learned.encode(), np.uint8),
-        **_of_windows(windows, index, splits, files),
-        **_of_entities(graph, names, files),
+        **_of_windows(windows, _numbered(names), relations, splits, files),
     )
-    if not tokenizer:
-        corpus.check_splits(len(splits))
+    if empty := [name for name in SPLITS if not tokenizer and not len(corpus.triples_of(name))]:
+        raise BadInput(
+            f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files. Give more, or raise "
+            "workload.split.validation and .test."
+        )
     return corpus
 
 
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(sorted(names))}
+
+
 def _of_windows(
-    windows: Sequence["_Window"], index: dict[str, int], splits: dict[str, int], files: dict[str, int]
+    windows: Sequence["_Window"],
+    index: dict[str, int],
+    relations: dict[str, int],
+    splits: dict[str, int],
+    files: dict[str, int],
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of the windows. `index` has the number of each entity, `splits` and `files` those of files."""
-    first = [window.triples[0] for window in windows]
+    """Returns the arrays of windows and their triples, by the numbers of entities, relations, splits and files."""
+    triples, first = [t for window in windows for t in window.triples], [window.triples[0] for window in windows]
     return {
         "window_start": np.array([window.start for window in windows], np.int64),
         "window_stop": np.array([window.stop for window in windows], np.int64),
         "first_triple": _offsets([len(window.triples) for window in windows]),
-        "head": np.array([index[triple.head] for triple in first], np.int64),
-        "split": np.array([splits[triple.file] for triple in first], np.int8),
-        "window_file": np.array([files[triple.file] for triple in first], np.int32),
-    }
-
-
-def _of_entities(graph: Graph, names: dict[str, list[int]], files: dict[str, int]) -> dict[str, np.ndarray]:
-    """Returns the arrays of the entities. `names` has the words of each, `files` the index of each file."""
-    entities = [graph.entities[name] for name in names]
-    types = {name: i for i, name in enumerate(sorted({e.type for e in entities}))}
-    return {
-        "entity_ids": joined_texts(names),
-        "type_names": joined_texts(types),
-        "entity_type": np.array([types[e.type] for e in entities], np.int32),
-        "entity_file": np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
-        "parts": np.array([word for name in names.values() for word in name], np.int64),
-        "part_offsets": _offsets([len(name) for name in names.values()]),
+        "head": np.array([index[t.head] for t in first], np.int64),
+        "split": np.array([splits[t.file] for t in first], np.int8),
+        "window_file": np.array([files[t.file] for t in first], np.int32),
+        "relation": np.array([relations[t.relation] for t in triples], np.int64),
+        "tail": np.array([index[t.tail] for t in triples], np.int64),
     }
 
 
@@ -287,34 +278,26 @@ def _offsets(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in the text
-
-
-def _read_text(
-    graph: Graph, sources: Sources | None, words: dict[str, int], processes: int
-) -> tuple[np.ndarray, Lines]:
+def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[np.ndarray, Lines]:
     """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
 
     def contents(file: str) -> tuple[bytes]:
-        assert sources
         try:
             return (sources.read(file),)
         except OSError as error:
             raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
 
-    files = sorted({e.file for e in graph.entities.values() if e.file}) if sources else []
-    parts: list[np.ndarray] = []
-    lines: Lines = {}
-    length = 0
-    for file, read in zip(files, readers.run("words", files, contents, processes), strict=True):
-        if isinstance(read, readers.Lost):
-            raise BadInput(f"{file}: {read.reason}, though it was read before. Run again, or leave the file out.")
-        own, numbers, starts = read
+    files = sorted({e.file for e in graph.entities.values() if e.file})
+    parts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
+    for file, answer in zip(files, readers.run("words", files, contents), strict=True):
+        if isinstance(answer, readers.Lost):
+            raise BadInput(f"{file}: {answer.reason}, though it was read before. Run again, or leave the file out.")
+        own, numbers, starts = answer
         index = np.array([words.setdefault(word, len(words)) for word in own], np.int64)
         parts.append(index[np.frombuffer(numbers, np.int32)] if own else index)
         lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
         length += len(numbers)
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64), lines
+    return np.concatenate(parts), lines
 
 
 def _learn_pieces(
@@ -335,15 +318,19 @@ class _Window:
     triples: list[Triple]
 
 
-def header_pieces(lengths: Sequence[int], roots: int) -> int:
-    """Returns how many root tokens the head's name takes at the front: at most an eighth of them, and a separator."""
-    return min(sum(lengths), max(2, roots // 8)) + 1
+def header_room(roots: int) -> int:
+    """Returns how many root tokens the head's name takes at most."""
+    return max(2, roots // 8)
 
 
 def _windows(
     graph: Graph, text: np.ndarray, lines: Lines, pieces: Pieces, names: dict[str, list[int]], chain: Chain
 ) -> list[_Window]:
-    """Returns the windows of every head, by head and file."""
+    """Returns the windows of every head, by head and file.
+
+    They are stretches of whole lines of as many pieces as there is room for behind the head's name and a separator; a
+    longer line is cut off.
+    """
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)
@@ -354,32 +341,20 @@ def _windows(
         if entity is None or entity.file != file or file not in lines:
             windows.append(_Window(0, 0, triples))
             continue
-        budget = chain.roots - header_pieces(pieces.lengths(np.array(names[head])), chain.roots)
-        windows += _cut(triples, lines[file], entity.first_line, entity.last_line, cumulative, budget)
+        header = min(int(pieces.lengths(np.array(names[head])).sum()), header_room(chain.roots)) + 1
+        starts, line = lines[file], entity.first_line
+        last = min(entity.last_line, len(starts) - 1)
+        first_lines, bounds = [], []  # words
+        while line <= last:
+            begin = int(starts[line - 1])
+            limit = int(cumulative.searchsorted(cumulative[begin] + chain.roots - header, "right")) - 1
+            following = max(min(int(starts.searchsorted(limit, "right")), last + 1), line + 1)
+            first_lines.append(line)
+            bounds.append((begin, min(int(starts[following - 1]), limit)))
+            line = following
+        by_number: dict[int, _Window] = {}
+        for triple in triples:
+            number = max(0, bisect_right(first_lines, triple.line) - 1)
+            by_number.setdefault(number, _Window(*bounds[number], [])).triples.append(triple)
+        windows += [by_number[number] for number in sorted(by_number)]
     return windows
-
-
-def _cut(
-    triples: list[Triple], starts: np.ndarray, first: int, last: int, cumulative: np.ndarray, budget: int
-) -> list[_Window]:
-    """Cuts lines `first` to `last` into windows of whole lines within `budget` pieces; a longer line is cut off.
-
-    `starts` is where each line of the file begins in the text, `cumulative` the number of pieces before each word.
-    """
-    last_line = min(last, len(starts) - 1)
-    line = first
-    bounds = []  # (first line, word start, word stop)
-    while line <= last_line:
-        begin = starts[line - 1]
-        limit = int(cumulative.searchsorted(cumulative[begin] + budget, "right")) - 1
-        following = min(int(starts.searchsorted(limit, "right")), last_line + 1)
-        following = max(following, line + 1)
-        bounds.append((line, int(begin), min(int(starts[following - 1]), limit)))
-        line = following
-    first_lines = [bound[0] for bound in bounds]
-    by_number: dict[int, _Window] = {}
-    for triple in triples:
-        number = max(0, bisect_right(first_lines, triple.line) - 1)
-        _, start, stop = bounds[number]
-        by_number.setdefault(number, _Window(start, stop, [])).triples.append(triple)
-    return [by_number[number] for number in sorted(by_number)]

@@ -5,7 +5,7 @@ that the weights are fitted on what a new file looks like: a tail that only this
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -131,7 +131,7 @@ class Counts:
         if lift == "words of the head's name":
             row, sub_token = self.head_words(asked)
             count = np.bincount(row, minlength=len(asked))
-            key = asked.relation[row] * (len(self._sub_tokens[1]) + 1) + sub_token
+            key = asked.relation[row] * (self._sub_tokens[2] + 1) + sub_token
             return row, key, 1 / count[row].astype(np.float32)
         head = corpus.head[asked.window]
         if lift == "folder":
@@ -185,8 +185,8 @@ class Counts:
         return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.corpus.files])
 
     @cached_property
-    def _sub_tokens(self) -> tuple[np.ndarray, dict[str, int]]:
-        """Returns where the sub-tokens of each word begin (words + 1), and their numbers by name."""
+    def _sub_tokens(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """(words + 1) where the sub-tokens of each name begin, these (N), and how many different ones there are."""
         numbers: dict[str, int] = {}
         begin, flat = [0], []
         is_name = np.zeros(len(self.corpus.word_list), bool)
@@ -196,14 +196,13 @@ class Counts:
                 parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)})
                 flat += [numbers.setdefault(part, len(numbers)) for part in parts]
             begin.append(len(flat))
-        self._sub_token = np.array(flat, np.int64)
-        return np.array(begin, np.int64), numbers
+        return np.array(begin, np.int64), np.array(flat, np.int64), len(numbers)
 
     def _of_words(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(N) words -> (M) the index of each, and a sub-token of it."""
-        begin = self._sub_tokens[0]
+        begin, flat, _ = self._sub_tokens
         row, at = expand(begin[word], begin[word + 1] - begin[word])
-        return row, self._sub_token[at]
+        return row, flat[at]
 
     def head_words(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
         """Returns (P) questions and a sub-token of their head's name, unless this is hidden."""
@@ -217,43 +216,43 @@ class Counts:
         """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
         entity, sub_token = self._of_words(self.corpus.name)
         order = np.argsort(sub_token, kind="stable")
-        frequency = np.bincount(sub_token, minlength=len(self._sub_tokens[1]))
+        frequency = np.bincount(sub_token, minlength=self._sub_tokens[2])
         information = np.log(len(self.corpus.name) / np.maximum(frequency, 1))
         whole = np.bincount(entity, information[sub_token], len(self.corpus.name))
         share = information[sub_token] / np.maximum(whole[entity], 1e-6)
-        begin = np.concatenate([[0], np.cumsum(frequency)])
-        return begin, entity[order], share[order].astype(np.float32)
+        return np.concatenate([[0], np.cumsum(frequency)]), entity[order], share[order].astype(np.float32)
 
     # --- features -----------------------------------------------------------------------------------------------------
 
-    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> "Found":
+    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
         """Returns all features. `leave_out` leaves out the own file of each question, in training."""
-        return Found(dict(self.dense(asked, among, leave_out)), dict(self.sparse(asked, among, leave_out)))
-
-    def dense(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields features that most candidates have, as (Q, C)."""
         count = self.count(asked, among, leave_out)
-        yield "frequency", np.log(count + np.float32(0.2))
-        yield "unseen", count <= 0
-        yield from self.near(asked, among)
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
-        yield "same name", self.corpus.name[among.entities][None] == name[:, None]
+        dense = {
+            "frequency": np.log(count + np.float32(0.2)),
+            "unseen": count <= 0,
+            **self.near(asked, among),
+            "same name": self.corpus.name[among.entities][None] == name[:, None],
+        }
+        own = self.own_count(asked, among) if leave_out else None
+        lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
+        shared = {"words shared with the head's name": self._shared_words(asked, among)}
+        return Found(dense, {**lifts, **shared, **self._before(asked, among)})
 
-    def near(self, asked: Questions, among: CandidateSet) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields what candidates are to the head, as (Q, C)."""
+    def near(self, asked: Questions, among: CandidateSet) -> dict[str, np.ndarray]:
+        """Returns what candidates are to the head, each (Q, C)."""
         corpus, entities = self.corpus, among.entities
         head, file = corpus.head[asked.window], self.file[asked.window]
-        of_file = corpus.entity_file[entities]
-        same_file = of_file[None] == file[:, None]
-        yield "same file", same_file
-        parent = corpus.parent[entities]
-        yield "same parent", parent[None] == corpus.parent[head][:, None]
-        yield "child of the head", parent[None] == head[:, None]
-        package = corpus.package[head]
+        of_file, parent, package = corpus.entity_file[entities], corpus.parent[entities], corpus.package[head]
         package = np.where(package == asked.hidden, -2, package)
-        yield "same package", (corpus.package[entities][None] == package[:, None]) & (of_file >= 0)
         folder = np.where(of_file >= 0, self.folder[of_file], -1)
-        yield "same folder", folder[None] == self.folder[file][:, None]
+        return {
+            "same file": of_file[None] == file[:, None],
+            "same parent": parent[None] == corpus.parent[head][:, None],
+            "child of the head": parent[None] == head[:, None],
+            "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
+            "same folder": folder[None] == self.folder[file][:, None],
+        }
 
     def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
@@ -279,14 +278,6 @@ class Counts:
         code = row[inside] * len(among) + column[inside]
         return np.bincount(code, number[inside], len(asked) * len(among)).astype(np.float32).reshape(-1, len(among))
 
-    def sparse(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Iterator[tuple[str, Sparse]]:
-        """Yields features that few candidates have."""
-        own = self.own_count(asked, among) if leave_out else None
-        for lift in _WEIGHT_OF_FREQUENCY:
-            yield lift, self._lift(lift, asked, among, own)
-        yield "words shared with the head's name", self._shared_words(asked, among)
-        yield from self._before(asked, among)
-
     def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: np.ndarray | None) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
@@ -304,15 +295,10 @@ class Counts:
             place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
             number[place[place >= 0]] -= less[place >= 0]
             frequency = frequency - own[row, column]
-            total = total - self._own_total(asked)[row]
+            facts, _, less = self.own.own(asked.relation * len(self.corpus.files) + file, file)
+            total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
         value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
         return row, column, value * weight[pair]
-
-    def _own_total(self, asked: Questions) -> np.ndarray:
-        """(Q) how many facts of the relation the question's own file has in training."""
-        file = self.file[asked.window]
-        row, _, number = self.own.own(asked.relation * len(self.corpus.files) + file, file)
-        return np.bincount(row, number, len(asked)).astype(np.float32)
 
     def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
         """The share of a candidate's name, by information, that the words of the head's name make up."""
@@ -324,7 +310,7 @@ class Counts:
         inside = column >= 0
         return question[pair[inside]], column[inside], share[at[inside]]
 
-    def _before(self, asked: Questions, among: CandidateSet) -> Iterator[tuple[str, Sparse]]:
+    def _before(self, asked: Questions, among: CandidateSet) -> dict[str, Sparse]:
         """Whether `owner.` of the candidate, or `self.` of its class, stands before a hidden name."""
         corpus = self.corpus
         question, place, first, _ = self.hidden_places(asked)
@@ -333,11 +319,10 @@ class Counts:
         dotted = corpus.text[place - 1] == corpus.word_index(".")
         question, before = question[dotted], corpus.text[place[dotted] - 2]
         pairs = np.unique(np.stack([question, before], 1), axis=0)
-        row, column = among.by_owner.places(pairs[:, 1])
-        row = pairs[row, 0]
-        yield "owner before", (row, column, np.ones(len(row), np.float32))
+        pair, column = among.by_owner.places(pairs[:, 1])
+        owner = pairs[pair, 0], column, np.ones(len(pair), np.float32)
         is_self = np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")])
         asking = np.unique(pairs[is_self, 0])
         parent = corpus.parent[among.entities]
         row, column = np.nonzero(parent[None] == corpus.parent[corpus.head[asked.window[asking]]][:, None])
-        yield "self before", (asking[row], column, np.ones(len(row), np.float32))
+        return {"owner before": owner, "self before": (asking[row], column, np.ones(len(row), np.float32))}

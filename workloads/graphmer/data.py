@@ -5,7 +5,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,11 @@ from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.graph import content_key
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
-from workloads.graphmer.chains import Collator, Queries, Samples
+from workloads.graphmer.chains import Collator, EntityTable, Queries, Samples
 from workloads.graphmer.corpus import Corpus, build
 from workloads.graphmer.counts import Counts
-from workloads.graphmer.entities import EntityTable
-from workloads.graphmer.fitting import fit
 from workloads.graphmer.rows import Layout
-from workloads.graphmer.scoring import Scorer, Weights
+from workloads.graphmer.scoring import Scorer, Weights, fit
 from workloads.graphmer.settings import Settings
 
 # The code that makes the cached arrays
@@ -46,25 +43,24 @@ class Data:
         given: Sequence[Path],
         sentinels: tuple[str, ...],
         settings: Settings,
-        begun: Mapping[str, Any] = MappingProxyType({}),
+        begun: Mapping[str, Any] | None = None,
     ):
         self.given, self.settings = tuple(given), settings
         if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
-            raise BadInput(
-                f"{single} is one Python file, and training takes a tree of them. Give a folder: "
-                f"data.dir={single.parent}."
-            )
+            raise BadInput(f"{single} is one Python file. Give the folder of a tree of them: data.dir={single.parent}.")
         graphs = [path for path in given if path.is_file() or any(next(path.glob(p), None) for p in sentinels)]
         if graphs and len(graphs) < len(self.given):
             others = ", ".join(str(path) for path in given if path not in graphs)
             raise BadInput(
                 f"data.dir lists graphs in JSON lines ({', '.join(map(str, graphs))}) beside trees of Python files "
-                f"({others}). Give one kind: a graph says which file a fact stands in, and not its text."
+                f"({others}). Give one kind: a graph does not have the text of its files."
             )
         self.is_graph = bool(graphs)
         self._used: Mapping[str, Any] | None = None
         self.cache = platform.detect().scratch_dir / "graphmer"
-        self.changed = self._resume(begun) if "corpus" in begun else ""  # a sentence, if the data is another now
+        self.changed = (
+            self._resume(begun) if begun and "corpus" in begun else ""
+        )  # a sentence, if the data is another now
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
@@ -82,13 +78,13 @@ class Data:
     def rules(self) -> ontology.Ontology:
         if not self.is_graph:
             return ontology.load()
-        found = [ontology.find(path) for path in self.given]
-        if any(one.relations != found[0].relations or one.entities != found[0].entities for one in found):
+        first, *others = [ontology.find(path) for path in self.given]
+        if any((one.relations, one.entities) != (first.relations, first.entities) for one in others):
+            sources = ", ".join(one.source for one in (first, *others))
             raise BadInput(
-                f"The graphs that data.dir lists have different ontologies: {', '.join(o.source for o in found)}. "
-                "Give all of them the same file."
+                f"The graphs of data.dir have different ontologies: {sources}. Give all of them the same one."
             )
-        return found[0]
+        return first
 
     @cached_property
     def graph(self) -> Graph:
@@ -110,30 +106,29 @@ class Data:
     @cached_property
     def corpus(self) -> Corpus:
         """The arrays of data that the model has tables for. Raises BadInput."""
-        corpus = self._read_or_built()
+        corpus = self._read() or self._built()
         for what, names in (("relations", corpus.relations), ("types", corpus.types)):
             if len(names) > (rows := getattr(self.settings.model, what)):
-                raise BadInput(
-                    f"The data has {len(names)} {what} and workload.model.{what} is {rows}. Set it to at least "
-                    f"{len(names)}."
-                )
+                key = f"workload.model.{what}"
+                raise BadInput(f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more.")
         return corpus
 
-    def _read_or_built(self) -> Corpus:
-        """Returns the arrays, from the cache where the same data and settings made them before. Raises BadInput."""
-        path = self._cached
+    def _read(self) -> Corpus | None:
+        """Returns the arrays from the cache, if the same data and settings made them before."""
         try:
-            if path.is_file():
-                return Corpus.load(path)
+            return Corpus.load(self._cached) if self._cached.is_file() else None
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            print(f"The cached corpus {path} is damaged ({error}); it is built again.")
+            print(f"The cached corpus {self._cached} is damaged ({error}); it is built again.")
+            return None
+
+    def _built(self) -> Corpus:
         built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
         try:
-            built.save(path)
-            return Corpus.load(path)  # mapped, as in every later run
+            built.save(self._cached)
+            return Corpus.load(self._cached)  # mapped, as in every later run
         except OSError as error:
             print(
-                f"The corpus is not kept for the next run, because {path} cannot be written "
+                f"The corpus is not kept for the next run, because {self._cached} cannot be written "
                 f"({error.strerror or error}). Each loader worker has a copy of its own in memory."
             )
             return built
@@ -158,16 +153,20 @@ class Data:
 
     # --- what is stored with a run --------------------------------------------------------------------------------
 
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What the data is called, the same wherever it lies, and the settings that the arrays depend on."""
+        packages = ["the standard library", *sorted(trees.name_of(text) for text in self.settings.packages)]
+        names = sorted(path.resolve().name for path in self.given) or packages
+        return {"names": names, "settings": repr((self.settings.chain, self.settings.split))}
+
     @cached_property
     def stored(self) -> dict[str, Any]:
         """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
         versions = {} if self.given else {tree.name: tree.version for tree in self.sources.trees}
-        about = {"names": self._names(), "versions": versions, "content": self.content, "settings": self._made_with()}
-        files = (
-            {"corpus": self._cached, "ontology": Path(self.rules.source)}
-            if self.corpus and self._cached.is_file()
-            else {}
-        )
+        about = {**self._identity, "versions": versions, "content": self.content}
+        has_files = len(self.corpus) and self._cached.is_file()
+        files = {"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}
         return {**files, "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
@@ -177,33 +176,22 @@ class Data:
         """
         try:
             about = begun["about"]
-            names, made_with, content, versions = (about[name] for name in ("names", "settings", "content", "versions"))
-            if (names, made_with) != (self._names(), self._made_with()):
+            content, versions = about["content"], about["versions"]
+            if {name: about[name] for name in ("names", "settings")} != self._identity:
                 return ""
-            corpus, rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
+            self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             return f"The corpus in {begun['corpus']} cannot be read by this version ({error}); it is built again."
-        self.corpus, self.rules = corpus, rules
         self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
         try:
             changed = "has changed" if self.content != content else ""
         except BadInput as error:
             changed = f"cannot be read as then ({error})"
-        if not changed:
-            return ""
         then = ", ".join(f"{name} {version}" for name, version in versions.items()) or ", ".join(map(str, self.given))
-        return (
+        return changed and (
             f"The data of this run, {then}, {changed} since the run began. Resuming with the original corpus, "
             f"{begun['corpus']}; to use the new data, choose another run.name."
         )
-
-    def _names(self) -> list[str]:
-        """Returns what the data is called: the same in another session where it lies or is mounted elsewhere."""
-        packages = [trees.name_of(text) for text in self.settings.packages]
-        return sorted(path.resolve().name for path in self.given) or ["the standard library", *sorted(packages)]
-
-    def _made_with(self) -> str:
-        return repr((self.settings.chain, self.settings.split))
 
     # --- what is read of it ---------------------------------------------------------------------------------------
 
@@ -214,11 +202,10 @@ class Data:
 
     def describe(self) -> str:
         """Returns where the data comes from and how much of it there is."""
-        where = f"Data: {', '.join(map(str, self.given))}"
-        packages = self.settings.packages
+        where, packages = f"Data: {', '.join(map(str, self.given))}", self.settings.packages
         if not self.given:
-            why = "No data was given or found mounted"
-            where = f"{why}. The embedded default is used: the standard library, {trees.STANDARD_LIBRARY}"
+            where = "No data was given or found mounted. The embedded default is used: the standard library, "
+            where += f"{trees.STANDARD_LIBRARY}"
             where += f", and {len(packages)} packages ({', '.join(packages)})" if packages else ""
         elif packages:
             where += ". workload.packages is left out: it stands beside the standard library, where no data is given"

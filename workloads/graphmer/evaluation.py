@@ -11,21 +11,93 @@ from torch import nn
 
 from lib.task import Batch
 from lib.training.order import mix, permutation
-from workloads.graphmer import ranking, tables
+from workloads.graphmer import ranking
 from workloads.graphmer.answering import Answering, Scores, read
-from workloads.graphmer.baselines import Baselines
 from workloads.graphmer.chains import Queries
-from workloads.graphmer.counts import Questions
+from workloads.graphmer.counts import FULL_TEXT, MASKED, CandidateSet, Counts, Questions
 from workloads.graphmer.data import Data
-from workloads.graphmer.ranking import Answers, Candidates
+from workloads.graphmer.ragged import expand
+from workloads.graphmer.ranking import COMBINED, CUE, ENCODER, FREQUENCY, RULE, Answers, Candidates
 from workloads.graphmer.settings import CONDITIONS
-from workloads.graphmer.tables import COMBINED, CUE, ENCODER, FREQUENCY, RULE
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of trust and of likeness, which was learned on top of all of trust
 GATES = tuple((trust, likeness) for trust, likeness in itertools.product(OPEN, OPEN) if likeness <= trust)
 _AT_ONCE = 64  # questions that are scored together
 _EXAMPLES, _GUESSES = 10, 3
+_SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
+
+
+class Baselines:
+    """Scores candidates (Q, C) by single counts over the training triples; all questions are of one kind."""
+
+    def __init__(self, counts: Counts):
+        self.corpus, self.counts = counts.corpus, counts
+
+    def frequency(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        return self.counts.count(asked, among, leave_out=False).astype(float)
+
+    def cue(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Text match with the full text, naive Bayes over context words where names are hidden, else head names."""
+        condition = int(asked.condition[0])
+        if condition == FULL_TEXT:
+            return self.frequency(asked, among) + 1e9 * self._in_text(asked, among, self.corpus.name[among.entities])
+        return self._contexts(asked, among) if condition == MASKED else self._head_name(asked, among)
+
+    def rule(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Prefers the head's class, its file, and owners that stand in the text, then frequent tails."""
+        corpus, head = self.corpus, self.corpus.head[asked.window]
+        near = (corpus.parent[among.entities][None] == corpus.parent[head][:, None]).astype(float)
+        near += corpus.entity_file[among.entities][None] == corpus.window_file[asked.window][:, None]
+        near += self._in_text(asked, among, corpus.owner[among.entities])
+        return self.frequency(asked, among) + 1e4 * near
+
+    def _in_text(self, asked: Questions, among: CandidateSet, words: np.ndarray) -> np.ndarray:
+        """(C) a word of each candidate -> (Q, C) whether it stands in the question's text."""
+        corpus = self.corpus
+        first, last = corpus.window_start[asked.window], corpus.window_stop[asked.window]
+        row, at = expand(first, last - first)
+        stands = np.zeros((len(asked), len(corpus.word_list) + 1), bool)  # the last column is for no word, -1
+        stands[row, corpus.text[at]] = True
+        stands[:, -1] = False
+        return stands[:, words]
+
+    def _head_name(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Prefers tails that heads of the same name have, then the frequent ones."""
+        question, key, _ = self.counts.keys("head's name", asked)
+        pair, tail, number = self.counts.tables["head's name"].get(key)
+        return self.frequency(asked, among) + 1e6 * _summed(question[pair], tail, number, asked, among)
+
+    def _contexts(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Naive Bayes over the words around a hidden name: log P(t) + sum of log P(word | t), up to a constant."""
+        question, key, _ = self.counts.keys("context", asked)
+        pair, tail, number = self.counts.tables["context"].get(key)
+        total = self._contexts_of_tail[asked.relation[0]]  # (E)
+        share = np.bincount(pair, number, len(key)) / max(1, total.sum())
+        unseen = _SMOOTHING * (share + 1e-6)
+        scores = np.log(self.frequency(asked, among) + 1e-3)
+        words = np.bincount(question, minlength=len(asked))[:, None]
+        scores -= words * np.log(total[among.entities] + _SMOOTHING)[None]
+        return scores + _summed(question[pair], tail, np.log1p(number / unseen[pair]), asked, among)
+
+    @cached_property
+    def _contexts_of_tail(self) -> np.ndarray:
+        """(relations, entities) the number of context words of each tail in training."""
+        table, total = self.counts.tables["context"], np.zeros_like(self.counts.of_tail)
+        row, at = expand(table.begin[:-1], np.diff(table.begin))
+        relation = table.keys[row] // self.counts.contexts_a_relation
+        np.add.at(total, (relation, table.tail[at]), table.count[at])
+        return total
+
+
+def _summed(
+    question: np.ndarray, tail: np.ndarray, value: np.ndarray, asked: Questions, among: CandidateSet
+) -> np.ndarray:
+    """(N) questions, tails and values -> (Q, C) their sums."""
+    column = among.place[tail]
+    inside = column >= 0
+    code = question[inside] * len(among) + column[inside]
+    return np.bincount(code, value[inside], len(asked) * len(among)).reshape(len(asked), len(among))
 
 
 class Evaluator:
@@ -104,11 +176,11 @@ class Evaluator:
 
     def report(self, methods: Mapping[str, Answers], folder: Path) -> str:
         """Writes evaluation.csv with every table of the protocol, and examples.csv; returns the headline as text."""
-        rows = tables.rows(methods, self.corpus, self.structural)
-        tables.write(folder / "evaluation.csv", rows)
-        text = tables.headline_text(rows)
+        rows = ranking.rows(methods, self.corpus, self.structural)
+        ranking.write(folder / "evaluation.csv", rows)
+        text = ranking.headline_text(rows)
         if self.examples:
-            tables.write(folder / "examples.csv", self.examples)
+            ranking.write(folder / "examples.csv", self.examples)
             shown = ({**row, "right": "yes" if row["right"] else "no"} for row in self.examples)
             blocks = ("\n".join(f"  {name}: {value}" for name, value in row.items()) for row in shown)
             text += "\nExamples, right ones and wrong ones:\n" + "\n\n".join(blocks)

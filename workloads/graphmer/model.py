@@ -57,9 +57,9 @@ class HGat(nn.Module):
         """leaves (B, G, d), relation (B, G), roots (B, L, d), span (B, G, L) bool -> (B, G, d)."""
         # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
         # F.embedding and not [relation]: its backward pass is deterministic, on a GPU too
-        up, down = self.up.view(self.relations, self.rank, -1), self.down.view(-1, self.relations, self.rank)
 
         def transposed(vectors: Tensor) -> Tensor:  # W_r^T a_r of each relation, (relations, d)
+            up, down = self.up.view(self.relations, self.rank, -1), self.down.view(-1, self.relations, self.rank)
             return vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
 
         to_leaf = F.embedding(relation, transposed(self.attend_leaf))  # (B, G, d)

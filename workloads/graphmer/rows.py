@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from workloads.graphmer import tokens
-from workloads.graphmer.corpus import Corpus, header_pieces
+from workloads.graphmer.corpus import Corpus, header_room
 from workloads.graphmer.ragged import expand, find
 
 PREVIOUS = 16  # kinds of words before a name that a place tells apart; 0 is any other
@@ -74,13 +74,9 @@ class Layout:
         return kind
 
     def rows(
-        self,
-        window: np.ndarray,
-        with_text: np.ndarray,
-        hidden_row: np.ndarray,
-        hidden_word: np.ndarray,
+        self, window: np.ndarray, with_text: np.ndarray, hidden_row: np.ndarray, hidden_word: np.ndarray,
         drop: np.ndarray | None = None,
-    ) -> Rows:
+    ) -> Rows:  # fmt: skip
         """Lays out B windows, with or without their text. (H) rows and words say what is hidden in which.
 
         `drop` (B) is the number of parts that are left out of the end of the head's name.
@@ -123,10 +119,8 @@ class Layout:
         parts = np.diff(corpus.part_offsets)[head]
         kept = parts if drop is None else np.maximum(1, parts - drop)
         head_row, head_at = expand(corpus.part_offsets[head], kept)
-        text_row, text_at = expand(
-            corpus.window_start[window],
-            np.where(with_text, corpus.window_stop[window] - corpus.window_start[window], 0),
-        )
+        length = np.where(with_text, corpus.window_stop[window] - corpus.window_start[window], 0)
+        text_row, text_at = expand(corpus.window_start[window], length)
         separators = np.arange(len(window))
         row = np.concatenate([head_row, separators, text_row])
         word = np.concatenate([corpus.parts[head_at], np.full(len(window), -1), corpus.text[text_at]])
@@ -138,7 +132,7 @@ class Layout:
     def _places(self, row: np.ndarray, zone: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """(M) rows and zones of pieces -> (M) the place of each in its row, and whether it has one."""
         of_head = np.bincount(row[zone == _HEAD], minlength=rows)
-        most = header_pieces([10**6], self.roots) - 1
+        most = header_room(self.roots)
         begin = np.searchsorted(row, np.arange(rows))
         place = np.arange(len(row)) - begin[row]
         keep = (zone != _HEAD) | (place < most)

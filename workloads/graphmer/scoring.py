@@ -1,11 +1,16 @@
 """Counts combined: a log-linear score of questions and candidates, whose weights are fitted on training files."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from lib.training.order import mix, permutation
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Found, Questions
 from workloads.graphmer.model import IMPOSSIBLE, room
@@ -15,6 +20,16 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
+_SAMPLES = 48  # of a step
+_RATE = 0.05
+_SHOWN = 10  # first and last steps, of which the mean loss is printed
+_SHRINKAGE = 1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
+# Where the weights start; others at 0.3
+_START = {
+    "frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0, "same package": 0.0,
+    "same folder": 0.0, "words shared with the head's name": 1.0, "owner before": 1.0, "self before": 1.0,
+}  # fmt: skip
+_START_PLACE, _START_BRACKET, _START_BOOST = 4.0, 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +49,11 @@ class Weights:
 
     @staticmethod
     def shapes(relations: int, types: int) -> dict[str, tuple[int, ...]]:
-        conditions = len(CONDITIONS)
-        return {
-            "features": (conditions, relations, len(FEATURES)),
-            "types": (conditions, relations, types),
-            "place": (relations, 2 + PREVIOUS),
-            "boost": (relations, 2),
+        features = {
+            "features": (len(CONDITIONS), relations, len(FEATURES)),
+            "types": (len(CONDITIONS), relations, types),
         }
+        return {**features, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
 
     def as_json(self, corpus: Corpus) -> dict[str, Any]:
         """Returns the weights as lists, with the names of what their rows stand for."""
@@ -60,7 +73,6 @@ class Weights:
 
 
 def _names(corpus: Corpus) -> dict[str, list[str]]:
-    """Returns what the rows of the weights stand for."""
     return {"relations": corpus.relations, "types": corpus.types, "features": list(FEATURES)}
 
 
@@ -94,21 +106,18 @@ class Scorer:
 
     # --- scores -------------------------------------------------------------------------------------------------------
 
-    def prior(self, asked: Questions, among: CandidateSet, leave_out: bool, found: Found | None = None) -> np.ndarray:
-        """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be.
-
-        `found` are the features, where they are known.
-        """
+    def prior(self, asked: Questions, among: CandidateSet, features: Found) -> np.ndarray:
+        """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
         assert self.weights
-        at, found = (asked.condition, asked.relation), found or self.counts.found(asked, among, leave_out)
-        score = self.weighted(found, among, self.weights.features[at], self.weights.types[at])
+        at = asked.condition, asked.relation
+        score = self.weighted(features, among, self.weights.features[at], self.weights.types[at])
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
         return score
 
     def near(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """(Q, C, NEAR + 1) what each candidate is to the head, and whether (other) files of training have it."""
         shown = Questions(asked.window, asked.relation, asked.condition, np.full(len(asked), -1))
-        near = dict(self.counts.near(shown, among))
+        near = self.counts.near(shown, among)
         return np.stack([*(near[name] for name in NEAR), self.counts.elsewhere(asked, among)], 2).astype(np.float32)
 
     def weighted(self, found: Found, among: CandidateSet, features: np.ndarray, types: np.ndarray) -> np.ndarray:
@@ -217,8 +226,15 @@ class Sampler:
         if not len(wanted):
             return np.zeros(len(self.entities))
         group, place = groups.places(wanted)
-        each = _chances_of_groups(groups.sizes(wanted).astype(float), float(most))
-        without = np.log1p(-np.minimum(each[group], 1 - 1e-12))
+        size = groups.sizes(wanted).astype(float)
+        each, total = float(most) / len(size), min(float(most), size.sum())
+        for _ in range(3):
+            taken = np.minimum(size, each).sum()
+            if taken >= total - 1e-6:
+                break
+            each *= total / taken
+        chance = np.minimum(1.0, each / size)
+        without = np.log1p(-np.minimum(chance[group], 1 - 1e-12))
         return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
 
 
@@ -230,12 +246,90 @@ def _chances(share: np.ndarray, number: float) -> np.ndarray:
     return chance
 
 
-def _chances_of_groups(size: np.ndarray, number: float) -> np.ndarray:
-    """(G) sizes of groups -> (G) the chance of each member, so that groups give the same number, `number` together."""
-    each = number / len(size)
-    for _ in range(3):
-        given = np.minimum(size, each)
-        if given.sum() >= min(number, size.sum()) - 1e-6:
-            break
-        each *= min(number, size.sum()) / given.sum()
-    return np.minimum(1.0, each / size)
+class _Combination(nn.Module):
+    """Weights that all relations share, and what each relation's differ from them."""
+
+    def __init__(self, relations: int, types: int):
+        super().__init__()
+        shapes = Weights.shapes(relations, types)
+        start = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        start["features"] += torch.tensor([_START.get(name, 0.3) for name in FEATURES])
+        start["place"] += torch.tensor([_START_PLACE, _START_BRACKET, *([0.0] * PREVIOUS)])
+        start["boost"] += _START_BOOST
+        at = {name: 1 if len(shape) == 3 else 0 for name, shape in shapes.items()}  # the dimension of relations
+        self.shared = nn.ParameterDict({n: nn.Parameter(v.mean(at[n], keepdim=True)) for n, v in start.items()})
+        self.apart = nn.ParameterDict({n: nn.Parameter(torch.zeros_like(v)) for n, v in start.items()})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.shared[name] + self.apart[name]
+
+    def shrinkage(self) -> Tensor:
+        return _SHRINKAGE * torch.stack([value.square().sum() for value in self.apart.values()]).sum()
+
+    def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Returns (Q, C)."""
+        relation, condition = torch.from_numpy(drawn.asked.relation), torch.from_numpy(drawn.asked.condition)
+        additive = (inputs["features"] @ self["features"][condition, relation][..., None]).squeeze(-1)
+        additive = additive + self["types"][condition, relation][:, inputs["kind"]]
+        question, place, boost = inputs["question"], self["place"][relation], self["boost"][relation].expm1()
+        score = place[question, 0] + place[question, 1] * inputs["is_call"]
+        score = score + place[question, 2 + inputs["previous"]]
+        factor = 1 + boost[question, 0] * inputs["owner"] + boost[question, 1] * inputs["sibling"]
+        total = torch.zeros(additive.numel()).index_add(
+            0, question * additive.shape[1] + inputs["column"], score.clamp(max=15).exp() * factor
+        )
+        return additive + torch.log1p(total.clamp(min=0)).view_as(additive)
+
+
+@torch.inference_mode(False)  # which an evaluation has switched on
+@torch.enable_grad()
+def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
+    """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run.
+
+    Prints what that does to the loss.
+    """
+    corpus = collator.corpus
+    model = _Combination(len(corpus.relations), len(corpus.types))
+    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+    order = permutation(mix(seed), 0, len(collator.samples))
+    losses = []
+    for step in range(steps):
+        items = order[np.arange(step * _SAMPLES, (step + 1) * _SAMPLES) % len(order)]
+        drawn = collator.draw(items.tolist(), torch.Generator().manual_seed(mix(seed, step)))
+        scores = model.scores(drawn, _inputs(collator, drawn))
+        gold = torch.from_numpy(drawn.gold.astype(np.int64))
+        is_gold = F.one_hot(gold, scores.shape[1]).bool()
+        excluded = torch.zeros_like(is_gold)
+        excluded[drawn.excluded] = True
+        correction = torch.from_numpy(drawn.chance.astype(np.float32)).masked_fill(is_gold, 0)
+        loss = F.cross_entropy((scores - correction).masked_fill(excluded, IMPOSSIBLE), gold)
+        for group in optimizer.param_groups:
+            group["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        (loss + model.shrinkage()).backward()
+        optimizer.step()
+    first, last = (sum(part) / len(part) for part in (losses[:_SHOWN], losses[-_SHOWN:]))
+    print(f"The weights of the counts are fitted on training files: loss {first:.3f} at first, {last:.3f} at last.")
+    return Weights(**{name: model[name].detach().numpy() for name in model.shared})
+
+
+def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
+    """Returns the features of all questions and candidates, and the places of names one by one."""
+    corpus, asked, among = collator.corpus, drawn.asked, drawn.among
+    question, root = np.nonzero((drawn.rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None])
+    pair, column = among.by_name.places(drawn.rows.word[drawn.row[question], root])
+    question, root = question[pair], root[pair]
+    at, entity = (drawn.row[question], root), among.entities[column]
+    sibling = corpus.parent[entity] == corpus.parent[corpus.head[asked.window[question]]]
+    arrays = {
+        "features": collator.scorer.counts.found(asked, among, leave_out=True).stacked(),
+        "kind": corpus.entity_type[among.entities].astype(np.int64),
+        "question": question,
+        "column": column,
+        "is_call": (drawn.rows.is_call[at] == 1).astype(np.float32),
+        "previous": np.maximum(drawn.rows.previous[at], 0),
+        "owner": (drawn.rows.owner[at] == corpus.owner[entity]).astype(np.float32),
+        "sibling": (sibling & (drawn.rows.is_self[at] == 1)).astype(np.float32),
+    }
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}

@@ -28,10 +28,6 @@ class Chain:
     facts: int = option(4, "Facts of a sample that are asked for at once, drawn afresh where it has more.", minimum=1)
     vocabulary: int = option(8192, "Byte-pair pieces at most.", minimum=300)
 
-    @property
-    def positions(self) -> int:
-        return self.roots + self.facts
-
 
 @dataclass(frozen=True)
 class Model:

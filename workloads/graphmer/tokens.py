@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -35,25 +34,18 @@ class Pieces:
         """(N) indices of words -> (N) numbers of their pieces."""
         return self.offsets[word_ids + 1] - self.offsets[word_ids]
 
-    def expand(self, word_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(N) indices of words -> (M) their pieces, the index of each piece's word among the N, its place in it."""
-        lengths = self.lengths(word_ids)
-        owner = np.repeat(np.arange(len(word_ids)), lengths)
-        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return self.flat[self.offsets[word_ids][owner] + within], owner, within
-
 
 def learn(counts: Mapping[str, int], vocabulary: int) -> str:
     """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
 
     Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
     """
-    from tokenizers import models, trainers
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-    tokenizer = _tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=SPECIALS, limit_alphabet=200, show_progress=False
-    )
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
+    options = {"special_tokens": SPECIALS, "limit_alphabet": 200, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, **options)
     # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
     repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
     tokenizer.train_from_iterator(repeated, trainer)
@@ -63,25 +55,18 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
     return json.dumps({"vocabulary": model["vocab"], "merges": merges}, ensure_ascii=False)
 
 
-def _tokenizer(model: Any) -> Any:
-    from tokenizers import Regex, Tokenizer, pre_tokenizers
-
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
-    return tokenizer
-
-
-def cut(tokenizer: str, words: Sequence[str]) -> Pieces:
+def cut(text: str, words: Sequence[str]) -> Pieces:
     """Cuts words into the pieces that `learn` has learned. Raises ValueError where the text is none of its."""
-    from tokenizers import models
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     try:
-        learned = json.loads(tokenizer)
+        learned = json.loads(text)
         merges = [(first, second) for first, second in learned["merges"]]
-        taken = _tokenizer(models.BPE(learned["vocabulary"], merges, unk_token=SPECIALS[UNKNOWN]))
+        tokenizer = Tokenizer(models.BPE(learned["vocabulary"], merges, unk_token=SPECIALS[UNKNOWN]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
     except Exception as error:  # the library raises no narrower class
         raise ValueError(f"the pieces of words cannot be read ({error})") from None
-    encoded = [e.ids for e in taken.encode_batch(list(words), add_special_tokens=False)]
+    encoded = [e.ids for e in tokenizer.encode_batch(list(words), add_special_tokens=False)]
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype(np.int64)
     flat = np.fromiter((i for ids in encoded for i in ids), dtype=np.int32, count=int(offsets[-1]))
     return Pieces(flat, offsets)

@@ -10,7 +10,7 @@ from torch import nn
 
 from lib.errors import BadInput
 from lib.planner import predict
-from trainbook.fits.sizes import largest
+from trainbook.fits.language import largest
 
 
 @settings(derandomize=True, max_examples=50, deadline=None)

@@ -129,5 +129,5 @@ def test_a_notebook_whose_configuration_names_a_file_here_does_not_run_it(config
     from trainbook.notebooks import carrier
 
     carried.tagged(notebook, "carrier")[0]["source"] = carrier.code("my", files)
-    with pytest.raises(BadInput, match="it may be anybody's"):
+    with pytest.raises(BadInput, match="an untrusted configuration cannot run"):
         carried.training(notebook, {}, True)

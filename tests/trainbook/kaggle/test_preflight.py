@@ -295,7 +295,7 @@ def test_what_a_session_downloads_is_asked_for_its_size_and_not_downloaded(addre
     found = {finding.name: finding for finding in findings}
     assert found["download"].value == f"{address}/there answers, 1,234 bytes" and found["internet"].verdict == "bad"
     assert "the session downloads it from 1 address" in found["data"].value
-    assert Files.asked == [("HEAD", "/there")]
+    assert Files.asked == [("GET", "/there")]
 
 
 def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited):

@@ -92,10 +92,3 @@ def test_any_text_survives_packing() -> None:
     assert set(block) <= set(base64._b85alphabet.decode()) | {"\n"} and not set(block) & set("\"'\\")
     assert max(map(len, block.split("\n"))) <= carrier.PACKED_COLUMNS
     assert carrier.unpack(carrier.code("01_demo", files)) == files
-
-
-def test_an_untouched_cell_has_no_edits_though_the_checkout_went_on(root: Path) -> None:
-    cell = carrier.code("01_demo", {"lib/hello.py": "x = 1\n"})
-    assert carrier.edits("01_demo", cell, root) == []
-    (message,) = carrier.edits("01_demo", cell.replace("    use(home)\n", ""), root)[:1]
-    assert "make the edit in trainbook/notebooks/carrier.py.in itself" in message and "-    use(home)" in message

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +62,18 @@ def built(tmp_path_factory):
     return home / "cache"
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory, built):
+    """The task on the small tree with its data and fitted counts, which tests only read."""
+    home = tmp_path_factory.mktemp("shared")
+    write_tree(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINBOOK_CACHE", str(built))
+        task = load(home)
+        task.data.use(task.learned()["counts"])
+    return task
+
+
 @pytest.fixture
 def graphmer(tmp_path, built):
     """graphmer(**overrides) -> the task on a small tree of sources."""
@@ -83,3 +96,18 @@ def moved(task, seed=0):
     torch.nn.init.normal_(model.trust.weight, std=0.2)
     torch.nn.init.normal_(model.meant.weight, std=0.2)
     return model
+
+
+def words_of(corpus, window):
+    """The words of a window's text."""
+    return [corpus.word_list[word] for word in corpus.text[corpus.window_start[window] : corpus.window_stop[window]]]
+
+
+def pieces_of(pieces, words):
+    """The pieces of words, by their numbers."""
+    parts = [pieces.flat[pieces.offsets[word] : pieces.offsets[word + 1]].tolist() for word in words]
+    return [piece for part in parts for piece in part]
+
+
+def everything(corpus):
+    return np.arange(len(corpus.entities))

@@ -1,53 +1,103 @@
-"""Samples as tensors: what is hidden, who competes, and what must never be shown."""
+"""Samples as tensors: how text is laid out, what is hidden, who competes, and what must never be shown."""
+
+from collections import Counter
 
 import numpy as np
+import pytest
 import torch
 
-from tests.workloads.graphmer.conftest import generator
+from tests.workloads.graphmer.conftest import generator, pieces_of
+from workloads.codegraph import text
 from workloads.graphmer import tokens
-from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY
+from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, Questions
 from workloads.graphmer.model import IMPOSSIBLE
+from workloads.graphmer.rows import Layout
 from workloads.graphmer.tokens import IGNORE
 
+NOTHING = np.zeros(0, int)
+WORDS = ["open_door", "close_door", "door", "JSONDecoder", "decoder"]
 
-def queries(task, condition):
-    return [q for q in task.datasets()["test"].queries if q.condition == condition]
+
+def test_words_are_cut_at_the_seams_of_names_alike_in_every_corpus():
+    assert text.words("x = obj.call(1, 'a')[0]  # note") == ["x", "=", "obj", ".", "call", "(", "a", "note"]
+    assert tokens.name_parts("json.decoder.JSONDecoder") == ["JSONDecoder", "decoder", "json"]
+    learned = tokens.learn(Counter(WORDS * 20), 300)
+    more, alone = tokens.cut(learned, [*WORDS, "doors", "open"]), tokens.cut(learned, WORDS)
+    assert np.array_equal(more.flat[: len(alone.flat)], alone.flat) and more.lengths(np.array([2, 0])).tolist() == [
+        1,
+        2,
+    ]
+    assert pieces_of(more, [0])[-1] != pieces_of(more, [2])[0], "_door is a piece of its own"
+    assert max(more.flat) < 300 and tokens.UNKNOWN not in pieces_of(more, [5])
+    with pytest.raises(ValueError, match="pieces of words cannot be read"):
+        tokens.cut("{}", WORDS)
 
 
-def names_in(task, roots):
+def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
+    corpus = shared.data.corpus
+    windows = corpus.windows_of("train")
+    with_text = np.arange(len(windows)) % 3 > 0
+    rows, checked = Layout(corpus, 24).rows(windows, with_text, NOTHING, NOTHING), 0
+    for row, window in enumerate(windows):
+        head = corpus.parts[corpus.part_offsets[corpus.head[window]] : corpus.part_offsets[corpus.head[window] + 1]]
+        own = corpus.text[corpus.window_start[window] : corpus.window_stop[window]] if with_text[row] else NOTHING
+        want = [*pieces_of(corpus.pieces, head)[:3], tokens.SEP, *pieces_of(corpus.pieces, own)]
+        assert rows.ids[row].tolist() == (want + [tokens.PAD] * (rows.ids.shape[1] - len(want)))[:24]
+        words = [corpus.word_list[w] for w in own]
+        places = np.flatnonzero(rows.word[row] >= 0)
+        assert [corpus.word_list[w] for w in rows.word[row, places]] == words
+        for number, place in enumerate(places):
+            dotted, owner = number > 1 and words[number - 1] == ".", rows.owner[row, place]
+            assert (corpus.word_list[owner] if owner >= 0 else None) == (words[number - 2] if dotted else None)
+            assert rows.is_self[row, place] == (dotted and words[number - 2] == "self")
+            assert rows.is_call[row, place] == (words[number + 1 : number + 2] == ["("])
+            checked += dotted
+    assert checked > 5
+
+
+def test_a_leaf_hangs_on_the_places_of_its_hidden_name_and_else_on_the_heads(shared):
+    corpus = shared.data.corpus
+    triple = next(t for t in corpus.triples_of("train") if corpus.relations[corpus.relation[t]] == "calls")
+    asked = Questions.of_facts(corpus, np.array([triple, triple]), np.array([MASKED, 0]))
+    rows = Layout(corpus, 24).rows(asked.window, np.ones(2, bool), np.array([0]), asked.hidden[:1])
+    distance = rows.distance(np.arange(2), asked.hidden)
+    on = np.flatnonzero(rows.ids[0] == tokens.NAME)
+    assert len(on) and np.flatnonzero(distance[0] == 1).tolist() == on.tolist()
+    assert np.flatnonzero(distance[1] == 1).tolist() == list(range(rows.name_length[1]))
+    want = [[1 + min(abs(j - a) for a in np.flatnonzero(d == 1)) for j in range(len(d))] for d in distance]
+    assert distance.tolist() == want
+
+
+def test_a_shortened_path_keeps_the_last_name(shared):
+    corpus = shared.data.corpus
+    window = next(w for w in corpus.windows_of("train") if np.diff(corpus.part_offsets)[corpus.head[w]] == 3)
+    parts = corpus.parts[corpus.part_offsets[corpus.head[window]] :][:3]
+    for dropped, left in ((0, 3), (1, 2), (9, 1)):
+        laid = Layout(corpus, 64).rows(np.array([window]), np.array([False]), NOTHING, NOTHING, np.array([dropped]))
+        assert int((laid.ids != tokens.PAD).sum()) == corpus.pieces.lengths(parts[:left]).sum() + 1
+
+
+def names_in(corpus, roots):
     """The words whose whole sequence of pieces stands in the roots of a sample."""
-    corpus = task.data.corpus
-    visible, found = roots.tolist(), set()
-    for word in range(len(corpus.word_list)):
-        pieces = corpus.pieces.expand(np.array([word]))[0].tolist()
+    visible, names = roots.tolist(), set()
+    for word, name in enumerate(corpus.word_list):
+        pieces = pieces_of(corpus.pieces, [word])
         if any(visible[i : i + len(pieces)] == pieces for i in range(len(visible))):
-            found.add(corpus.word_list[word])
-    return found
+            names.add(name)
+    return names
 
 
-def test_masked_queries_show_the_tail_nowhere(graphmer):
-    task = graphmer()
-    for query in queries(task, "masked")[::6]:
-        batch = task.collate([query], generator())
-        name = task.data.corpus.word_list[task.data.corpus.name[task.data.corpus.tail[query.triple]]]
-        assert name not in names_in(task, batch["roots"][0])
-
-
-def test_name_only_queries_have_no_text(graphmer):
-    task = graphmer()
-    for query in queries(task, "name_only")[::3]:
-        roots = task.collate([query], generator())["roots"][0].tolist()
+def test_questions_show_a_hidden_tail_nowhere_and_no_text_without_one(shared):
+    corpus, queries = shared.data.corpus, shared.datasets()["test"].queries
+    for query in [q for q in queries if q.condition == "masked"][::6]:
+        roots = shared.collate([query], generator())["roots"][0]
+        assert corpus.word_list[corpus.name[corpus.tail[query.triple]]] not in names_in(corpus, roots)
+    for query in [q for q in queries if q.condition == "name_only"][::3]:
+        roots = shared.collate([query], generator())["roots"][0].tolist()
         assert roots.index(tokens.SEP) == sum(r != tokens.PAD for r in roots) - 1
 
 
-def test_training_draws_are_afresh_and_repeat_with_the_generator(graphmer):
-    task = graphmer()
-    first, same, other = (task.collate(list(range(6)), generator(seed)) for seed in (1, 1, 2))
-    assert all(torch.equal(first[k], same[k]) for k in first)
-    assert first["chance"].shape != other["chance"].shape or not torch.equal(first["chance"], other["chance"])
-
-
-def test_training_never_shows_a_name_that_it_hides(graphmer):
+def test_training_never_shows_a_name_that_it_hides_and_repeats_with_the_generator(graphmer):
     task = graphmer({"workload.objective.masked_ratio": 1.0})
     corpus, checked = task.data.corpus, 0
     for index in range(0, len(task.data.samples.windows), 3):
@@ -55,24 +105,24 @@ def test_training_never_shows_a_name_that_it_hides(graphmer):
         for group in range(batch["relation"].shape[1]):
             if batch["condition"][0, group] == MASKED and batch["gold"][0, group] != IGNORE:
                 name = corpus.word_list[batch["name"][0, batch["gold"][0, group]]]
-                assert name not in names_in(task, batch["roots"][0])
+                assert name not in names_in(corpus, batch["roots"][0])
                 checked += 1
     assert checked > 5
+    first, same, other = (task.collate(list(range(6)), generator(seed)) for seed in (1, 1, 2))
+    assert all(torch.equal(first[k], same[k]) for k in first)
+    assert first["chance"].shape != other["chance"].shape or not torch.equal(first["chance"], other["chance"])
 
 
-def test_all_facts_of_a_sample_are_asked_in_time_and_a_few_at_once(graphmer):
-    task = graphmer({"workload.objective.masked_ratio": 0.5})
-    samples, corpus = task.data.samples, task.data.corpus
-    sizes = np.diff(samples.begin)
-    index = int(sizes.argmax())
+def test_all_facts_of_a_sample_are_asked_in_time_and_a_few_at_once(shared):
+    samples, corpus = shared.data.samples, shared.data.corpus
+    index = int(np.diff(samples.begin).argmax())
     facts = samples.facts[samples.begin[index] : samples.begin[index + 1]]
     wanted = set(zip(corpus.relation[facts].tolist(), corpus.tail[facts].tolist(), strict=True))
-    assert len(wanted) > 3
     asked, conditions = set(), set()
     for seed in range(30):
-        drawn = task.data.collator.draw([index], generator(seed))
+        drawn = shared.data.collator.draw([index], generator(seed))
         now = set(zip(drawn.asked.relation.tolist(), drawn.tail.tolist(), strict=True))
-        assert len(drawn.tail) == len(now) == 3
+        assert len(drawn.tail) == len(now) == 3 < len(wanted)
         asked |= now
         conditions |= set(drawn.asked.condition.tolist())
     assert asked == wanted and (conditions in ({FULL_TEXT, MASKED}, {NAME_ONLY}))
@@ -85,51 +135,37 @@ def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_he
         triples = corpus.triples_of("train")
         triples = triples[~structural[corpus.relation[triples]]]
         assert sorted(samples.facts.tolist()) == triples.tolist()
-        heads = np.unique(corpus.head[corpus.window_of[triples]])
-        without = [
-            samples.facts[samples.begin[i] : samples.begin[i + 1]] for i in range(len(samples.windows), len(samples))
-        ]
-        found = [np.unique(corpus.head[corpus.window_of[facts]]) for facts in without]
-        assert all(len(head) == 1 for head in found) and len(found) == round(ratio * len(heads))
-        assert not np.isin(corpus.head[samples.windows], np.concatenate([*found, [-1]])).any()
+        heads, first = np.unique(corpus.head[corpus.window_of[triples]]), len(samples.windows)
+        without = [samples.facts[samples.begin[i] : samples.begin[i + 1]] for i in range(first, len(samples))]
+        of_samples = [np.unique(corpus.head[corpus.window_of[facts]]) for facts in without]
+        assert all(len(head) == 1 for head in of_samples) and len(of_samples) == round(ratio * len(heads))
+        assert not np.isin(corpus.head[samples.windows], np.concatenate([*of_samples, [-1]])).any()
 
 
-def test_the_right_tails_compete_and_other_true_ones_do_not(graphmer):
-    task = graphmer()
-    corpus = task.data.corpus
-    drawn = task.data.collator.draw(list(range(20)), generator())
-    batch = task.collate(list(range(20)), generator())
-    assert len(drawn.among) <= 60
-    assert drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
+def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told_unless_it_may_not(graphmer):
+    task, items = graphmer(), list(range(20))
+    corpus, drawn, batch = (
+        task.data.corpus,
+        task.data.collator.draw(items, generator()),
+        task.collate(items, generator()),
+    )
+    assert len(drawn.among) <= 60 and drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
     true = {}
     for triple, window in enumerate(corpus.window_of):
         true.setdefault((corpus.head[window], corpus.relation[triple]), set()).add(int(corpus.tail[triple]))
-    checked = 0
-    for question in range(len(drawn.tail)):
+    train, checked = corpus.triples_of("train"), 0
+    files = corpus.window_file[corpus.window_of[train]]
+    for question, tail in enumerate(drawn.tail):
         place = drawn.row[question], drawn.slot[question]
-        key = corpus.head[drawn.asked.window[question]], drawn.asked.relation[question]
-        for other in true[key] - {int(drawn.tail[question])}:
-            if (column := drawn.among.place[other]) >= 0:
-                assert batch["prior"][*place, column] == IMPOSSIBLE
-                checked += 1
+        window, relation = drawn.asked.window[question], drawn.asked.relation[question]
+        columns = [drawn.among.place[other] for other in true[corpus.head[window], relation] - {int(tail)}]
+        assert all(batch["prior"][*place, column] == IMPOSSIBLE for column in columns if column >= 0)
+        checked += sum(column >= 0 for column in columns)
         assert batch["prior"][*place, drawn.gold[question]] > IMPOSSIBLE / 2
-    assert checked > 3
-
-
-def test_the_own_file_says_which_tails_it_has_unless_it_may_not(graphmer):
-    task = graphmer()
-    corpus, items = task.data.corpus, list(range(20))
-    drawn, batch = task.data.collator.draw(items, generator()), task.collate(items, generator())
-    train = corpus.triples_of("train")
-    for question in range(0, len(drawn.tail), 5):
-        file = corpus.window_file[drawn.asked.window[question]]
-        same = train[
-            (corpus.window_file[corpus.window_of[train]] == file)
-            & (corpus.relation[train] == drawn.asked.relation[question])
-        ]
+        same = train[(files == corpus.window_file[window]) & (corpus.relation[train] == relation)]
         want = np.bincount(corpus.tail[same], minlength=len(corpus.entities))[drawn.among.entities]
-        assert batch["own"][drawn.row[question], drawn.slot[question]].tolist() == want.tolist()
-    assert batch["own"].max() > 0
+        assert batch["own"][place].tolist() == want.tolist()
+    assert checked > 3 and batch["own"].max() > 0
     assert graphmer({"workload.objective.own_file": False}).collate(items, generator())["own"].max() == 0
 
 

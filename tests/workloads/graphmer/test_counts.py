@@ -1,100 +1,229 @@
-"""What is counted, and that a training fact is asked as if its own file were not there."""
+"""What is counted, that a training fact is asked as if its own file were not there, and how counts are combined."""
+
+import json
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
-from workloads.graphmer import counts as counting
-from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Counts, Questions
+from tests.workloads.graphmer.conftest import everything, generator, words_of
+from workloads.graphmer.counts import FEATURES, FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Counts, Questions
+from workloads.graphmer.evaluation import Baselines
+from workloads.graphmer.model import IMPOSSIBLE
+from workloads.graphmer.ragged import Groups, Postings, expand, find
+from workloads.graphmer.scoring import Sampler, Scorer, Weights, fit
 
 
-def features(task, counts, triples, condition, leave_out):
+def asked_in(corpus, condition, relation="calls", split="test"):
+    """The first triple of a relation, its question, and all entities as candidates."""
+    number = corpus.relations.index(relation)
+    triple = next(int(t) for t in corpus.triples_of(split) if corpus.relation[t] == number)
+    asked = Questions.of_facts(corpus, np.array([triple]), np.array([condition]))
+    return triple, asked, CandidateSet(corpus, everything(corpus))
+
+
+def entering(corpus):
+    """A call of the own class's `enter_house`."""
+    return next(
+        t for t in range(len(corpus.tail))
+        if corpus.entities[corpus.tail[t]].endswith("enter_house") and corpus.relations[corpus.relation[t]] == "calls"
+    )  # fmt: skip
+
+
+def features(corpus, counts, triples, condition, leave_out):
     """The features (Q, C) of all entities by name."""
-    corpus = task.data.corpus
     asked = Questions.of_facts(corpus, triples, np.full(len(triples), condition))
-    among = CandidateSet(corpus, np.arange(len(corpus.entities)))
-    found = {name: np.asarray(value, float) for name, value in counts.dense(asked, among, leave_out)}
-    for name, (row, column, value) in counts.sparse(asked, among, leave_out):
-        array = np.zeros((len(asked), len(among)))
-        np.add.at(array, (row, column), value)
-        found[name] = array
-    assert found.keys() == set(counting.FEATURES)
-    return found
+    stacked = counts.found(asked, CandidateSet(corpus, everything(corpus)), leave_out).stacked()
+    return {name: stacked[:, :, number] for number, name in enumerate(FEATURES)}
+
+
+def test_ragged_rows_groups_and_postings_are_what_loops_give():
+    row, at = expand(np.array([5, 0, 9]), np.array([2, 0, 3]))
+    assert row.tolist() == [0, 0, 2, 2, 2] and at.tolist() == [5, 6, 9, 10, 11]
+    assert find(np.array([2, 4, 9]), np.array([4, 5, 10, 2])).tolist() == [1, -1, -1, 0]
+    assert find(np.array([], int), np.array([4])).tolist() == [-1]
+    groups = Groups(np.array([3, 1, 3, 7]))
+    row, place = groups.places(np.array([7, 5, 3]))
+    assert list(zip(row, place, strict=True)) == [(0, 3), (2, 0), (2, 2)]
+    assert groups.sizes(np.array([3, 5])).tolist() == [2, 0]
+    draw = np.random.default_rng(0)
+    key, tail, file = (draw.integers(0, most, 300) for most in (5, 7, 4))
+    postings = Postings(key, tail, file, 7, 4)
+    asked, of_file = np.array([3, 9, 0]), np.array([2, 2, 1])
+    alone = [(key == k) & (file == f) for k, f in zip(asked, of_file, strict=True)]
+    for got, masks in ((postings.get(asked), [key == k for k in asked]), (postings.own(asked, of_file), alone)):
+        row, tails, number = got
+        want = [Counter(tail[mask].tolist()) for mask in masks]
+        assert [dict(zip(tails[row == i].tolist(), number[row == i].tolist(), strict=True)) for i in range(3)] == want
+    assert len(postings.get(asked, longest=6)[0]) < len(postings.get(asked)[0])
 
 
 @pytest.mark.parametrize("condition", [FULL_TEXT, MASKED, NAME_ONLY])
 def test_leaving_a_file_out_is_counting_without_it(graphmer, condition):
     """The features of a training file's facts are those that they have where the file is held out."""
-    task = graphmer()
-    corpus = task.data.corpus
+    corpus = graphmer().data.corpus
     train = corpus.triples_of("train")
     file = corpus.window_file[corpus.window_of[train[0]]]
     of_file = train[corpus.window_file[corpus.window_of[train]] == file]
-    left_out = features(task, Counts(corpus), of_file, condition, leave_out=True)
-    kept = features(task, Counts(corpus), of_file, condition, leave_out=False)
+    left_out = features(corpus, Counts(corpus), of_file, condition, leave_out=True)
+    whole = features(corpus, Counts(corpus), of_file, condition, leave_out=False)
     corpus.split = np.where(corpus.window_file == file, 2, corpus.split)
-    held_out = features(task, Counts(corpus), of_file, condition, leave_out=False)
+    held_out = features(corpus, Counts(corpus), of_file, condition, leave_out=False)
     for name, want in held_out.items():
         assert np.allclose(left_out[name], want, atol=1e-5), name
-    assert not np.allclose(kept["frequency"], held_out["frequency"])
+    assert not np.allclose(whole["frequency"], held_out["frequency"])
 
 
-def test_an_entity_is_elsewhere_where_training_has_it_as_a_tail_in_another_file(graphmer):
-    corpus = graphmer().data.corpus
-    counts, among = Counts(corpus), CandidateSet(corpus, np.arange(len(corpus.entities)))
+def test_an_entity_is_elsewhere_where_training_has_it_as_a_tail_in_another_file(shared):
+    corpus, counts = shared.data.corpus, shared.data.scorer.counts
+    among, file = CandidateSet(corpus, everything(corpus)), corpus.window_file[corpus.window_of]
     train, test = corpus.triples_of("train"), corpus.triples_of("test")
     asked = np.concatenate([train[::40], test[::40]])
     got = counts.elsewhere(Questions.of_facts(corpus, asked, np.zeros(len(asked), int)), among)
-    file = corpus.window_file[corpus.window_of]
     for row, triple in enumerate(asked):
-        others = corpus.tail[train[file[train] != file[triple]]]
-        assert np.array_equal(got[row], np.isin(among.entities, others))
+        assert np.array_equal(got[row], np.isin(among.entities, corpus.tail[train[file[train] != file[triple]]]))
     assert not got.all(0)[corpus.tail[train]].all()  # some tails are of one file alone
 
 
-def test_a_hidden_name_says_nothing_where_it_is_the_heads_too(graphmer):
-    task = graphmer()
-    corpus = task.data.corpus
-    triple = corpus.triples_of("test")[0]
-    counts = Counts(corpus)
+def test_a_hidden_name_says_nothing_where_it_is_the_heads_too(shared):
+    corpus, counts = shared.data.corpus, shared.data.scorer.counts
+    triple, _, among = asked_in(corpus, MASKED)
     window, relation = corpus.window_of[[triple]], corpus.relation[[triple]]
-    name = corpus.name[corpus.head[window]]
-    among = CandidateSet(corpus, np.arange(len(corpus.entities)))
-    shown, hidden = (Questions(window, relation, np.array([MASKED]), word) for word in (np.array([-1]), name))
+    words = np.array([-1]), corpus.name[corpus.head[window]]
+    shown, hidden = (Questions(window, relation, np.array([MASKED]), word) for word in words)
     for lift in ("head's name", "words of the head's name"):
         assert len(counts.keys(lift, shown)[0]) and not len(counts.keys(lift, hidden)[0])
-    assert not dict(counts.dense(hidden, among, False))["same name"].any()
-    assert len(dict(counts.sparse(hidden, among, False))["words shared with the head's name"][0]) == 0
+    found = counts.found(hidden, among, False)
+    assert not found.dense["same name"].any() and not len(found.sparse["words shared with the head's name"][0])
 
 
-def test_context_words_are_those_around_a_hidden_name_and_never_the_name(graphmer):
-    task = graphmer()
-    corpus, counts = task.data.corpus, Counts(task.data.corpus)
-    calls = corpus.relations.index("calls")
-    triple = next(t for t in corpus.triples_of("train") if corpus.relation[t] == calls)
-    asked = Questions.of_facts(corpus, np.array([triple]), np.array([MASKED]))
-    text, name = corpus.window_text(corpus.window_of[triple]).tolist(), corpus.name[corpus.tail[triple]]
+def test_context_words_are_those_around_a_hidden_name_and_self_points_at_the_heads_class(shared):
+    corpus, counts = shared.data.corpus, shared.data.scorer.counts
+    triple, asked, _ = asked_in(corpus, MASKED, split="train")
+    text, name = words_of(corpus, corpus.window_of[triple]), corpus.word_list[corpus.name[corpus.tail[triple]]]
     want = {
         (offset, text[place + offset])
         for place, word in enumerate(text) if word == name
         for offset in range(-3, 4) if 0 <= place + offset < len(text) and text[place + offset] != name
     }  # fmt: skip
-    _, key, _ = counts.keys("context", asked)
-    inner = key - calls * counts.contexts_a_relation
+    inner = counts.keys("context", asked)[1] - asked.relation[0] * counts.contexts_a_relation
     words = len(corpus.word_list)
-    assert {(int(k) // words - 3, int(k) % words) for k in inner} == want and len(want) == len(key)
-    full_text = Questions.of_facts(corpus, np.array([triple]), np.array([FULL_TEXT]))
-    assert not len(counts.keys("context", full_text)[0])
+    assert {(int(k) // words - 3, corpus.word_list[int(k) % words]) for k in inner} == want and len(want) == len(inner)
+    assert not len(counts.keys("context", asked_in(corpus, FULL_TEXT)[1])[0])
+    call = entering(corpus)
+    siblings = np.flatnonzero(features(corpus, counts, np.array([call]), MASKED, False)["self before"][0])
+    parent = corpus.entities[corpus.head[corpus.window_of[call]]].rpartition(".")[0]
+    assert {corpus.entities[c] for c in siblings} == {f"{parent}.enter_house", f"{parent}.leave_house"}
 
 
-def test_self_before_a_hidden_name_points_at_the_heads_class(graphmer):
-    task = graphmer()
-    corpus, counts = task.data.corpus, Counts(task.data.corpus)
-    triple = next(
-        t for t in range(len(corpus.tail))
-        if corpus.entities[corpus.tail[t]].endswith("enter_house") and corpus.relations[corpus.relation[t]] == "calls"
-    )  # fmt: skip
-    head = corpus.head[corpus.window_of[triple]]
-    found = features(task, counts, np.array([triple]), MASKED, leave_out=False)["self before"][0]
-    siblings = {corpus.entities[c] for c in np.flatnonzero(found)}
-    parent = corpus.entities[head].rpartition(".")[0]
-    assert siblings == {f"{parent}.enter_house", f"{parent}.leave_house"}
+# --- methods without a model ------------------------------------------------------------------------------------------
+
+
+def test_the_simple_methods_use_training_files_text_and_names(shared):
+    corpus, counts = shared.data.corpus, shared.data.scorer.counts
+    baselines, train = Baselines(counts), corpus.triples_of("train")
+    triple, asked, among = asked_in(corpus, NAME_ONLY)
+    of_relation = train[corpus.relation[train] == asked.relation[0]]
+    frequency = baselines.frequency(asked, among)[0]
+    want = Counter(corpus.tail[of_relation].tolist())
+    assert {int(e): int(frequency[e]) for e in np.flatnonzero(frequency)} == want
+    names = corpus.name[corpus.head[corpus.window_of[of_relation]]]
+    same = of_relation[names == corpus.name[corpus.head[corpus.window_of[triple]]]]
+    by_name = np.flatnonzero(baselines.cue(asked, among)[0] >= 1e6)
+    assert set(by_name.tolist()) == set(corpus.tail[same].tolist()) != set()
+    triple, asked, among = asked_in(corpus, FULL_TEXT)
+    stands = np.isin([corpus.word_list[n] for n in corpus.name], words_of(corpus, corpus.window_of[triple]))
+    assert (stands == (baselines.cue(asked, among)[0] >= 1e9)).all()
+    call = entering(corpus)
+    rule = baselines.rule(Questions.of_facts(corpus, np.array([call]), np.array([FULL_TEXT])), among)[0]
+    namesakes = np.flatnonzero(corpus.name == corpus.name[corpus.tail[call]])
+    assert len(namesakes) > 1 and namesakes[rule[namesakes].argmax()] == corpus.tail[call]
+
+
+def test_context_words_are_a_naive_bayes_over_training_facts(shared):
+    corpus, counts = shared.data.corpus, shared.data.scorer.counts
+    _, asked, among = asked_in(corpus, MASKED)
+    train = corpus.triples_of("train")
+    train = train[corpus.relation[train] == asked.relation[0]]
+    row, key, _ = counts.keys("context", Questions.of_facts(corpus, train, np.full(len(train), MASKED)))
+    tails, wanted = corpus.tail[train][row], counts.keys("context", asked)[1]
+    total = np.bincount(tails, minlength=len(among))
+    want = np.log(np.bincount(corpus.tail[train], minlength=len(among)) + 1e-3)
+    for one in wanted:
+        number = np.bincount(tails[key == one], minlength=len(among))
+        share = number.sum() / total.sum()
+        want = want + np.log((number + 0.3 * (share + 1e-6)) / (total + 0.3))
+    got = Baselines(counts).cue(asked, among)[0]
+    assert len(wanted) > 2 and np.allclose(got - got[0], want - want[0], atol=1e-4) and np.ptp(got) > 1
+
+
+# --- counts combined --------------------------------------------------------------------------------------------------
+
+
+def weighted(task, seed=0):
+    """A scorer with weights at random, in place of fitted ones."""
+    corpus, draw = task.data.corpus, np.random.default_rng(seed)
+    shapes = Weights.shapes(len(corpus.relations), len(corpus.types))
+    weights = Weights(**{name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()})
+    return Scorer(corpus, task.data.scorer.counts, task.data.allowed, weights)
+
+
+def test_weights_survive_json_and_are_refused_for_other_data(shared):
+    corpus, weights = shared.data.corpus, weighted(shared).weights
+    values = json.loads(json.dumps(weights.as_json(corpus)))
+    again = Weights.from_json(values, corpus)
+    assert all(np.allclose(getattr(again, n), v, atol=1e-4) for n, v in vars(weights).items())
+    for damaged in ({}, {**values, "types": [1.0]}, {**values, "names": {**values["names"], "relations": ["calls"]}}):
+        with pytest.raises((ValueError, KeyError)):
+            Weights.from_json(damaged, corpus)
+
+
+def test_fitting_gives_the_same_weights_again_and_lowers_the_loss_of_other_facts(graphmer):
+    collator = graphmer().data.collator
+    first, again, none = (fit(collator, steps) for steps in (15, 15, 1))
+    assert all(np.array_equal(value, getattr(again, name)) for name, value in vars(first).items())
+    losses = []
+    for weights in (first, none):
+        collator.scorer.weights = weights
+        drawn = collator.draw(list(range(0, len(collator.samples), 3)), generator(99))
+        found = collator.scorer.counts.found(drawn.asked, drawn.among, leave_out=True)
+        scores = torch.from_numpy(collator.scorer.prior(drawn.asked, drawn.among, found))
+        losses.append(float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(drawn.gold))))
+    assert losses[0] < 0.95 * losses[1]
+
+
+@pytest.mark.parametrize("leave_out", [True, False])
+def test_the_score_is_the_weighted_sum_of_the_features(shared, leave_out):
+    corpus, scorer = shared.data.corpus, weighted(shared)
+    triples = corpus.triples_of("train")[::4]
+    condition = np.arange(len(triples)) % 3
+    asked, among = Questions.of_facts(corpus, triples, condition), CandidateSet(corpus, everything(corpus))
+    weights = scorer.weights.features[condition, asked.relation].astype(float)
+    want = scorer.weights.types[condition, asked.relation][:, corpus.entity_type].astype(float)
+    found = scorer.counts.found(asked, among, leave_out)
+    want += np.einsum("qcf,qf->qc", found.stacked().astype(float), weights)
+    got, allowed = scorer.prior(asked, among, found), scorer.is_allowed(asked.relation, among.entities)
+    assert np.allclose(got[allowed], want[allowed], atol=1e-3) and (got[~allowed] == IMPOSSIBLE).all()
+    assert allowed.any() and not allowed.all()
+
+
+def test_a_candidate_is_there_as_often_as_its_chance_says(shared):
+    corpus, scorer = shared.data.corpus, shared.data.scorer
+    sampler = Sampler(scorer, np.arange(len(corpus.relations)), 60)
+    gold, words, files = corpus.tail[corpus.triples_of("train")[:3]], corpus.name[:40], np.array([0, 1])
+    times, chances = np.zeros(len(corpus.entities)), np.zeros(len(corpus.entities))
+    for seed in range(250):
+        draws = torch.rand(len(corpus.entities), generator=generator(seed)).numpy()
+        among, chance = sampler.draw(gold, words, files, draws)
+        assert len(among) <= 60 and set(gold.tolist()) <= set(among.entities.tolist())
+        times[among.entities] += 1
+        chances[among.entities] = np.exp(chance)
+    others = np.setdiff1d(np.flatnonzero(times), gold)
+    golds = sampler.chance_of_gold[np.searchsorted(sampler.entities, others)] * 3
+    assert np.abs(times[others] / 250 - chances[others]).max() < 0.15 + golds.max() and (chances[others] < 0.9).any()
+    whole = Sampler(scorer, np.arange(len(corpus.relations)), 10 * len(corpus.entities))
+    among, chance = whole.draw(gold, words, files, np.full(len(corpus.entities), 0.999))
+    assert np.array_equal(among.entities, whole.entities) and np.allclose(chance, 0), "with room for all"
+    possible = scorer.is_allowed(np.flatnonzero(~shared.data.structural), everything(corpus)).any(0)
+    assert np.array_equal(shared.data.collator.sampler.entities, np.flatnonzero(possible)) and not possible.all()

@@ -1,34 +1,55 @@
-"""Where the data comes from, what is cached of it, and what is refused."""
+"""The data of a run: windows and splits, what is cached and resumed on, and what is refused."""
 
-import json
+import dataclasses
+import itertools
 import pickle
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
 import torch
 
+from lib import launch
 from lib.errors import BadInput
 from lib.training import workers
 from tests.conftest import SAMPLES
-from tests.workloads.graphmer.conftest import generator
+from tests.workloads.graphmer.conftest import generator, words_of
+from workloads.codegraph import records, trees
+from workloads.graphmer.corpus import split_files
 
 
-def test_two_builds_give_the_same_corpus_and_the_cache_is_the_same(graphmer, tmp_path):
-    first = graphmer().data.corpus
-    again = graphmer().data.corpus  # out of the cache
-    for path in (tmp_path / "cache").rglob("*.npz"):
-        path.unlink()
-    fresh = graphmer().data.corpus
-    for name in first.__dataclass_fields__:
-        for other in (again, fresh):
-            assert np.array_equal(getattr(first, name), getattr(other, name)), name
-    assert first.fingerprint() == fresh.fingerprint()
+def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_splits(shared):
+    corpus, graph = shared.data.corpus, shared.data.graph
+    files, seen, of_split = {triple.key: triple.file for triple in graph.triples}, set(), [set(), set(), set()]
+    for triple, window in enumerate(corpus.window_of):
+        head, relation = corpus.entities[corpus.head[window]], corpus.relations[corpus.relation[triple]]
+        key = (head, relation, corpus.entities[corpus.tail[triple]])
+        seen.add(key)
+        of_split[corpus.split[window]].add(files[key])
+        assert corpus.files[corpus.window_file[window]] == files[key]
+        if relation == "calls":
+            assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(corpus, window)
+    assert seen == files.keys() and len(seen) == len(corpus.relation)
+    assert all(of_split) and not any(a & b for a, b in itertools.combinations(of_split, 2))
+    lengths = np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))])
+    assert (lengths[corpus.window_stop] - lengths[corpus.window_start]).max() < 24
+    for index, name in enumerate(corpus.entities):
+        file = corpus.entity_file[index]
+        own = corpus.types[corpus.entity_type[index]], corpus.files[file] if file >= 0 else ""
+        assert own == (graph.entities[name].type, graph.entities[name].file)
+
+
+def test_a_file_stays_in_its_split_when_others_come():
+    files = [f"{n}.py" for n in range(1000)]
+    splits = split_files(files, 0.1, 0.2)
+    assert split_files(files[::7], 0.1, 0.2) == {file: splits[file] for file in files[::7]}
+    assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx([700, 100, 200], abs=40)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a bit in the data", "a bit in the last array", "empty"])
-def test_a_damaged_cache_is_built_again(graphmer, tmp_path, capsys, damage):
-    want = graphmer().data.corpus.fingerprint()
+def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_path, capsys, damage):
+    want = graphmer().data.corpus
     (path,) = (tmp_path / "cache").rglob("*.npz")
     whole = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
@@ -37,42 +58,32 @@ def test_a_damaged_cache_is_built_again(graphmer, tmp_path, capsys, damage):
         whole[member.header_offset + 300] ^= 8
     path.unlink()  # what is mapped from it stays as it was
     path.write_bytes(bytes(whole[: {"cut off": 1000, "empty": 0}.get(damage)]))
-    assert graphmer().data.corpus.fingerprint() == want
-    assert "is damaged" in capsys.readouterr().out
+    corpus = graphmer().data.corpus
+    assert "is damaged" in capsys.readouterr().out and corpus.fingerprint() == want.fingerprint()
+    for name in want.__dataclass_fields__:
+        assert np.array_equal(getattr(want, name), getattr(corpus, name)), name
 
 
-def test_the_corpus_is_mapped_and_workers_get_its_place_alone(graphmer):
-    task = graphmer()
-    train = task.datasets()["train"]
-    task.evaluator.baselines  # noqa: B018  what has been computed for the evaluation is not sent
-    task.take_learned(task.learned())
-    arrays = {name: value for name, value in vars(task.data.corpus).items() if isinstance(value, np.ndarray)}
+def test_the_corpus_is_mapped_and_workers_get_its_place_alone(shared):
+    train = shared.datasets()["train"]
+    shared.evaluator.counted  # noqa: B018  what has been computed for the evaluation is not sent
     for name in ("text", "parts", "relation", "words"):
-        assert workers._place_of(arrays[name]), name
-        assert arrays[name].flags.aligned
-    large = []
-    sent = workers._pickled((task, train), large)
+        array = getattr(shared.data.corpus, name)
+        assert workers._place_of(array) and array.flags.aligned, name
+    sent = workers._pickled((shared, train), [])
     assert b"graph.Graph" not in sent and b"Evaluator" not in sent
     again, their_train = pickle.loads(sent)
-    ours = task.collate([train[0]], generator())
-    theirs = again.collate([their_train[0]], generator())
+    ours, theirs = shared.collate([train[0]], generator()), again.collate([their_train[0]], generator())
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 @pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
 def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
-    task = graphmer(
-        {
-            "data.dir": str(SAMPLES / "graphmer_kg"),
-            "workload.chain.vocabulary": 2000,
-            "workload.split.validation": 0.05,
-            "workload.split.test": 0.1,
-        }
-    )
+    sizes = {"workload.chain.vocabulary": 2000, "workload.split.validation": 0.05, "workload.split.test": 0.1}
+    task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), **sizes})
     assert len(task.data.corpus.relation) == 24_559
     batch = task.collate([task.datasets()["train"][i] for i in range(4)], generator())
-    sums, _ = task.loss(task.model(), batch)
-    assert all(torch.isfinite(v) for v in sums.values())
+    assert all(torch.isfinite(value) for value in task.loss(task.model(), batch)[0].values())
 
 
 def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(graphmer, tmp_path, capsys):
@@ -84,49 +95,125 @@ def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(g
     assert "Left out latin.py" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("what", ["relations", "types"])
-def test_too_many_relations_or_types_for_the_model_are_said_before_training(graphmer, tmp_path, what):
-    for cache in (tmp_path / "cache", tmp_path / "empty"):  # built before, and not
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(BadInput, match=rf"workload.model.{what} is 2"):
-            patch.setenv("TRAINBOOK_CACHE", str(cache))
+def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
+    for what in ("relations", "types"):
+        with pytest.raises(BadInput, match=rf"workload.model.{what} is 2"):
             graphmer({f"workload.model.{what}": 2}).data.corpus  # noqa: B018
-
-
-def test_a_malformed_line_of_given_triples_is_named(graphmer, tmp_path):
-    folder = tmp_path / "given"
-    folder.mkdir()
-    (folder / "entities.jsonl").write_text(json.dumps({"id": "a", "type": "Module"}) + "\n")
-    (folder / "triples.jsonl").write_text('{"head": "a",\n')
-    with pytest.raises(BadInput, match=r"triples\.jsonl:1"):
-        graphmer({"data.dir": str(folder)}).data.graph  # noqa: B018
-
-
-def test_the_description_names_the_source_and_the_splits(graphmer, tmp_path):
-    text = graphmer().describe_data()
-    assert text.startswith(f"Data: {tmp_path / 'tree'}.") and " train, " in text and text.endswith(" test).")
-
-
-@pytest.mark.parametrize("how", ["read-only system", "a file in its place", "a full disk"])
-def test_a_cache_that_cannot_be_written_is_said_and_ends_nothing(graphmer, tmp_path, monkeypatch, capsys, how):
-    want = graphmer().data.corpus.fingerprint()
-    cache = tmp_path / "elsewhere"
-    if how == "a full disk":
-
-        def full(*_, **__):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("lib.machine.disk.whole", full)
-    elif how == "a file in its place":
-        cache.write_text("")
-    monkeypatch.setenv("TRAINBOOK_CACHE", "/proc/nowhere" if how == "read-only system" else str(cache))
-    capsys.readouterr()
-    assert graphmer().data.corpus.fingerprint() == want
-    out = capsys.readouterr().out
-    assert "The graph is not kept for the next run" in out and "The corpus is not kept for the next run" in out
-
-
-def test_a_single_python_file_is_no_graph_and_the_advice_is_its_folder(graphmer, tmp_path):
+    (tmp_path / "lone").mkdir()
+    (tmp_path / "lone" / "one.py").write_text("def f():\n    g()\n")
+    with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
+        graphmer({"data.dir": str(tmp_path / "lone")}).data.corpus  # noqa: B018
     file = tmp_path / "tree" / "house0.py"
     for given in (str(file), [str(tmp_path / "tree"), str(file)]):
         with pytest.raises(BadInput, match=rf"one Python file.*data.dir={tmp_path / 'tree'}\."):
             graphmer({"data.dir": given}).data  # noqa: B018
+
+
+@pytest.mark.parametrize("how", ["read-only system", "a file in its place"])
+def test_a_cache_that_cannot_be_written_is_said_and_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys, how):
+    (tmp_path / "elsewhere").write_text("")
+    place = "/proc/nowhere" if how == "read-only system" else str(tmp_path / "elsewhere")
+    monkeypatch.setenv("TRAINBOOK_CACHE", place)
+    assert graphmer().fingerprint() == shared.fingerprint()
+    assert "The corpus is not kept for the next run" in capsys.readouterr().out
+
+
+def test_a_graph_and_a_tree_are_not_mixed_and_several_of_a_kind_are_one(graphmer, shared, tmp_path):
+    graphmer()
+    records.write(shared.data.graph, tmp_path / "given")
+    with pytest.raises(BadInput, match=r"graphs in JSON lines \(.*given\) beside trees of Python files \(.*tree\)"):
+        graphmer({"data.dir": [str(tmp_path / "given"), str(tmp_path / "tree")]}).describe_data()
+    shutil.copytree(tmp_path / "given", tmp_path / "given2")
+    two = graphmer({"data.dir": [str(tmp_path / "given"), str(tmp_path / "given2")]})
+    assert len(two.data.graph.triples) == len(shared.data.graph.triples)
+    (tmp_path / "given2" / "own.yaml").write_text("entities: {A: {}}\nrelations: {}\n")
+    with pytest.raises(BadInput, match="have different ontologies"):
+        graphmer({"data.dir": [str(tmp_path / "given"), str(tmp_path / "given2")]}).data.rules  # noqa: B018
+
+
+def test_two_trees_train_together_in_any_order(graphmer, shared, tmp_path):
+    text = graphmer({"workload.packages": ["numpy"]}).describe_data()
+    assert text.startswith(f"Data: {tmp_path / 'tree'}. workload.packages is left out") and text.endswith(" test).")
+    shutil.copytree(tmp_path / "tree", tmp_path / "other")
+    (tmp_path / "other" / "house1.py").write_text("import helper2\ndef lone(): helper2.open_door(1)\n")
+    both = [str(tmp_path / "tree"), str(tmp_path / "other")]
+    task, turned = graphmer({"data.dir": both}), graphmer({"data.dir": both[::-1]})
+    assert task.fingerprint() == turned.fingerprint() != shared.fingerprint()
+    corpus = task.data.corpus
+    assert {"house1", "tree.house1", "tree.helper2.open_door"} <= set(corpus.entities)
+    assert any("lone" in words_of(corpus, window) for window in range(len(corpus)))
+
+
+@pytest.fixture
+def embedded(graphmer, tmp_path, monkeypatch):
+    """embedded(**overrides) -> the task on embedded data, which is a small tree with the version 3.11.1 of Python."""
+    graphmer()
+    monkeypatch.setattr(trees, "STANDARD_LIBRARY", tmp_path / "tree")
+    monkeypatch.setattr(trees.platform, "python_version", lambda: "3.11.1")
+    return lambda overrides=None: graphmer({"data.dir": "", **(overrides or {})})
+
+
+def resumed(task, values):
+    task.take_learned(values)
+    return task
+
+
+def another_python(tmp_path, monkeypatch):
+    (tmp_path / "tree" / "house1.py").write_text("def f(): return g()\n")
+    monkeypatch.setattr(trees.platform, "python_version", lambda: "3.11.2")
+
+
+def test_a_run_resumes_on_its_corpus_where_library_and_packages_are_others(embedded, tmp_path, monkeypatch):
+    package = dataclasses.replace(trees.folder(tmp_path / "tree"), name="some", version="1.0", is_own=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(trees, "installed", lambda texts: [package] if texts else [])
+        began = embedded({"workload.packages": ["some==1.0"]})
+        assert "and 1 packages (some==1.0)" in began.describe_data()
+        with_package = began.learned()
+    task = resumed(embedded({"workload.packages": ["some==1.0"]}), with_package)
+    text = task.describe_data()
+    assert "some 1.0" in text and "cannot be read as then" in text and "some is not installed" in text
+    assert task.fingerprint() == began.fingerprint() and task.datasets()["train"]
+    values, before = embedded().learned(), embedded().fingerprint()
+    assert values["about"]["names"] == ["the standard library"] and str(tmp_path) not in str(values["about"])
+    assert not resumed(embedded({"workload.bad_input_limit": 9}), values).data.changed
+    shutil.copytree(tmp_path / "tree", tmp_path / "tree2")
+    for change in ({"workload.chain.roots": 32}, {"workload.split.test": 0.4}, {"data.dir": "tree2"}):
+        assert resumed(embedded(change), values).data.stored["about"] != values["about"]
+    another_python(tmp_path, monkeypatch)
+    assert embedded().fingerprint() != before
+    task = resumed(embedded(), values)
+    text = task.describe_data()
+    assert "the standard library 3.11.1, has changed since the run began" in text and "another run.name" in text
+    assert task.fingerprint() == before and task.learned() == values
+
+
+def test_what_this_version_cannot_read_is_built_again_and_that_is_said(embedded, tmp_path):
+    values, before = embedded().learned(), embedded().fingerprint()
+    with np.load(values["corpus"]) as arrays:
+        fewer = {name: arrays[name] for name in arrays.files if name != "head"}
+    np.savez(tmp_path / "fewer.npz", **fewer)
+    (tmp_path / "damaged.npz").write_bytes(b"{}")
+    for changes in ({"corpus": tmp_path / "damaged.npz"}, {"corpus": tmp_path / "fewer.npz"}, {"about": {}}):
+        task = resumed(embedded(), {**values, **changes})
+        assert "cannot be read by this version" in task.describe_data() and task.fingerprint() == before
+        assert task.learned() == values
+
+
+def test_a_run_trains_on_after_a_new_image_as_if_there_had_been_none(embedded, tmp_path, monkeypatch, cut, capsys):
+    monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
+
+    def config(name):
+        return embedded({"output_dir": str(tmp_path / name), "training.max_steps": 4, "data.num_workers": 0}).config
+
+    def weights(name):
+        return (tmp_path / name / "graphmer" / "checkpoints" / "step-00000004" / "model.safetensors").read_bytes()
+
+    launch.train(config("whole"))
+    cut(2)
+    assert launch.train(config("runs")).step == 2
+    assert "The data of the run is kept in" in capsys.readouterr().out
+    another_python(tmp_path, monkeypatch)
+    cut(None)
+    assert launch.train(config("runs")).reason == "completed"
+    assert weights("runs") == weights("whole")

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workloads.graphmer.conftest import generator
+from tests.workloads.graphmer.conftest import generator, pieces_of
 from workloads.graphmer.model import HGat, pointed
 
 
@@ -39,9 +39,8 @@ def some_batch(task, items=12):
     return task.collate(list(range(items)), generator())
 
 
-def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidence(graphmer):
-    task = graphmer()
-    model, batch = task.model(), some_batch(task)
+def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidence(shared):
+    model, batch = shared.model(), some_batch(shared)
     bias = model._bias(batch["roots"], batch["distance"])
     L, G = batch["roots"].shape[1], batch["distance"].shape[1]
     for head, p in enumerate(model.reach.tolist()):
@@ -56,10 +55,10 @@ def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidenc
     assert torch.equal(of_leaves == 0, torch.eye(G, dtype=torch.bool).expand_as(of_leaves))
 
 
-def test_an_answer_does_not_depend_on_what_else_is_asked_nor_on_padding(graphmer):
-    task = graphmer()
-    texts = len(task.data.samples.windows)
-    model, batch = task.model().eval(), task.collate(list(range(texts, texts + 9)), generator())  # short: no text
+def test_an_answer_does_not_depend_on_what_else_is_asked_nor_on_padding(shared):
+    texts = len(shared.data.samples.windows)
+    model = shared.model().eval()
+    batch = shared.collate(list(range(texts, texts + 9)), generator())  # short: no text
     roots, leaves = model.read(batch)
     assert batch["relation"].shape[1] > 1
     alone = {
@@ -91,9 +90,8 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
         assert got[b, g, c].item() == pytest.approx(math.log1p(total), abs=1e-4)
 
 
-def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(graphmer):
-    task = graphmer()
-    model, table, corpus = task.model(), task.data.table, task.data.corpus
+def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(shared):
+    model, table, corpus = shared.model(), shared.data.table, shared.data.corpus
     assert 0 < table.vector.max() <= 16
     files = {}
     for triple in corpus.triples_of("train"):
@@ -107,25 +105,15 @@ def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(graphmer):
         words, name = (corpus.name[entity], corpus.owner[entity], corpus.package[entity]), 0
         for (part, most), word in zip((("name", 6), ("owner", 4), ("package", 3)), words, strict=True):
             if word >= 0:
-                ids = torch.from_numpy(corpus.pieces.expand(torch.tensor([word]).numpy())[0][:most].astype("int64"))
+                ids = torch.tensor(pieces_of(corpus.pieces, [word])[:most])
                 composed = model.compose[part](model.token(ids).sum(0) / len(ids) ** 0.5)
                 want, name = want + composed, composed if part == "name" else name
         assert torch.allclose(vectors[entity], want, atol=1e-5)
         assert torch.allclose(origins[entity], want - name, atol=1e-5)
 
 
-def test_pieces_are_masked_in_training_alone(graphmer):
-    model = graphmer({"workload.model.token_dropout": 0.5}).model()
-    roots = torch.randint(0, 400, (30, 24))
-    assert torch.equal(model.eval()._thinned(roots), roots)
-    thinned = model.train()._thinned(roots)
-    changed = thinned != roots
-    assert 0.35 < changed.float().mean() < 0.6 and (thinned[changed] == 1).all() and (roots[changed] > 4).all()
-
-
-def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(graphmer):
-    task = graphmer()
-    model, batch = task.model().eval(), some_batch(task)
+def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(shared):
+    model, batch = shared.model().eval(), some_batch(shared)
     torch.nn.init.normal_(model.trust.weight, std=0.1)
     torch.nn.init.constant_(model.strength, 1.0)
     torch.nn.init.constant_(model.strength_of_meaning, 1.0)
@@ -138,10 +126,9 @@ def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of
     assert model.own_file.grad.abs().max() > 0
 
 
-def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(graphmer):
+def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     """Training would learn by heart where it stands, and asking for another file's would find no such thing."""
-    task = graphmer()
-    model, batch = task.model().eval(), some_batch(task)
+    model, batch = shared.model().eval(), some_batch(shared)
     torch.nn.init.constant_(model.strength_of_meaning, 5.0)
     torch.nn.init.normal_(model.vector.weight)
     nowhere = {**batch, "near": batch["near"].index_fill(2, torch.tensor([batch["near"].shape[2] - 1]), 0.0)}

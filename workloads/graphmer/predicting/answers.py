@@ -83,12 +83,30 @@ def _trained(task: Any) -> tuple[Corpus, Ontology]:
     else:
         with _reading_kept():
             corpus, rules = Corpus.load(task.learned()["corpus"]), ontology.load(task.learned()["ontology"])
+            _check(corpus)
     if not len(corpus.text):
         raise BadInput(
             "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
             "about Python files. Train on a tree of them: data.dir."
         )
     return corpus, rules
+
+
+def _check(corpus: Corpus) -> None:
+    """Raises ValueError if an index leads out of the corpus: that of a stranger could ask for any amount of memory."""
+    words, entities, files = len(corpus.word_list), len(corpus.entities), len(corpus.files)
+    text, facts, pieces = len(corpus.text) + 1, len(corpus.tail) + 1, len(corpus.piece_flat) + 1
+    below = {
+        "text": words, "parts": words, "window_start": text, "window_stop": text, "first_triple": facts,
+        "head": entities, "tail": entities, "relation": len(corpus.relations), "window_file": files, "split": 3,
+        "entity_type": len(corpus.types), "entity_file": files, "part_offsets": len(corpus.parts) + 1,
+        "piece_offsets": pieces,
+    }  # fmt: skip
+    for name, most in below.items():
+        array = getattr(corpus, name)
+        is_flat = array.ndim == 1 and array.dtype.kind in "iu"
+        if not is_flat or (len(array) and (array.min() < -1 or array.max() >= most)):
+            raise ValueError(f"{name} leads out of the corpus")
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from lib.text import aligned
 from lib.training.order import mix, permutation
 from workloads.graphmer.answering import Answering
 from workloads.graphmer.data import Data
-from workloads.graphmer.predicting.choices import Choices, calibration_error, fit
-from workloads.graphmer.predicting.references import Asking
+from workloads.graphmer.predicting.references import Asking, Choices, calibration_error, fit
+from workloads.graphmer.ranking import COMBINED, ENCODER
 from workloads.graphmer.settings import OF_REFERENCES
-from workloads.graphmer.tables import COMBINED, ENCODER
 
 SURE = 0.9
 _MOST = 4000  # questions: as many as say something, and no more time

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from workloads.codegraph.ontology import Ontology
+from workloads.graphmer.chains import EntityTable
 from workloads.graphmer.corpus import SPLITS, Corpus, joined_texts
 from workloads.graphmer.data import Data
-from workloads.graphmer.entities import EntityTable
 from workloads.graphmer.ragged import expand
 from workloads.graphmer.rows import Layout
 from workloads.graphmer.settings import Settings
@@ -62,30 +62,25 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
 
 
 def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
-    """Puts the arrays together, and says (E) which entities the tree defines.
-
-    An entity or word of the tree that training has too gets its number.
-    """
+    """Joins the arrays, where both share entities and words; returns (E) which entities the tree defines."""
     words, word = _merged(trained.word_list, tree.word_list)
-    kind = _numbers(trained.types, tree.types)[tree.entity_type]
-    relation = _numbers(trained.relations, tree.relations)
+    kind, relation = _numbers(trained.types, tree.types)[tree.entity_type], _numbers(trained.relations, tree.relations)
     is_known = kind >= 0
     entity = np.full(len(is_known), -1)
-    names = [name for name, known in zip(tree.entities, is_known.tolist(), strict=True) if known]
-    entities, entity[is_known] = _merged(trained.entities, names)
+    entities, entity[is_known] = _merged(trained.entities, [tree.entities[i] for i in np.flatnonzero(is_known)])
     triple = is_known[tree.head][tree.window_of] & is_known[tree.tail] & (relation[tree.relation] >= 0)
     number = np.bincount(tree.window_of[triple], minlength=len(tree))  # of triples in a window
-    window = number > 0
-    more, files = len(trained.entity_type), len(trained.files)
+    window, files = number > 0, len(trained.files)
     entity_type, entity_file, is_replaced, in_tree = _of_entities(trained, tree, entity, kind)
-    parts, part_offsets = _rows(trained.part_offsets, tree.part_offsets, np.flatnonzero(entity >= more))
-    new_words = np.flatnonzero(word >= len(trained.word_list))
-    pieces, piece_offsets = _rows(trained.piece_offsets, tree.piece_offsets, new_words)
+    parts, part_offsets = _rows(
+        trained.part_offsets, tree.part_offsets, np.flatnonzero(entity >= len(trained.entities))
+    )
+    new = np.flatnonzero(word >= len(trained.word_list))
+    pieces, piece_offsets = _rows(trained.piece_offsets, tree.piece_offsets, new)
     split = np.where(is_replaced[trained.window_file], _REPLACED, trained.split)
     added: dict[str, np.ndarray] = {
         "text": word[tree.text],
-        "window_start": tree.window_start[window] + len(trained.text),
-        "window_stop": tree.window_stop[window] + len(trained.text),
+        **{name: getattr(tree, name)[window] + len(trained.text) for name in ("window_start", "window_stop")},
         "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
         "head": entity[tree.head[window]],
         "window_file": tree.window_file[window] + files,

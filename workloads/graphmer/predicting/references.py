@@ -1,22 +1,108 @@
 """Which entity of a name a reference means: questions, the answers that compete, and the features of both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workloads.graphmer.answering import Answering
+from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
 from workloads.graphmer.data import Data
-from workloads.graphmer.predicting.choices import Choices
-from workloads.graphmer.predicting.standing import Standing
-from workloads.graphmer.ragged import Groups
+from workloads.graphmer.ragged import Groups, find, offsets
+from workloads.graphmer.rows import Rows
 from workloads.graphmer.settings import OF_REFERENCES
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
 _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
 _AT_ONCE = 128  # questions that are read together
 _MOST_SCORES = 2**20  # of questions and candidates at once: thousands are called `__init__`
+_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
+_STEPS = 60  # of Newton's method at most
+BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+_FAR = 6  # levels of what stands in what that are looked through
+
+
+@dataclass(frozen=True)
+class Stands:
+    """Features of (N) answers and of none (Q), and (Q) which references are of an object that no answer belongs to.
+
+    The features are those of settings.OF_REFERENCES from "dotted function" on. `visible` (N) is False where a bare name
+    cannot mean an answer (a method, or what another function defines within itself), and after `super().` one of the
+    own class.
+    """
+
+    answer: np.ndarray
+    none: np.ndarray
+    of_object: np.ndarray
+    visible: np.ndarray
+
+
+class Standing:
+    """Describes references by their text: bare, after `self.`, after the name of an owner, or after an object's."""
+
+    def __init__(self, corpus: Corpus):
+        self.corpus = corpus
+        kinds = {name: number for number, name in enumerate(corpus.types)}
+
+        def is_kind(*names: str) -> np.ndarray:
+            return np.isin(corpus.entity_type, [kinds[name] for name in names if name in kinds])
+
+        self.is_method = is_kind("Method")
+        self.is_local = (corpus.parent >= 0) & is_kind("Function", "Method")[np.maximum(corpus.parent, 0)]
+        self.is_builtin = corpus.owner == corpus.word_index("builtins")
+        # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append; a class as its case tells
+        is_class = np.array([word[:1].isupper() for word in corpus.word_list])
+        of_class = (corpus.package == corpus.word_index("builtins")) & (np.diff(corpus.part_offsets) > 2)
+        of_class |= (corpus.owner >= 0) & is_class[corpus.owner]
+        self.in_module = is_kind("Function", "Class") | (is_kind("API") & ~(self.is_builtin | of_class))
+        # A number for each word, the same for words that differ in case and underscores alone
+        plain: dict[str, int] = {}
+        self.plain = np.array([plain.setdefault(w.replace("_", "").lower() or w, len(plain)) for w in corpus.word_list])
+        # The pairs of a file and an entity that it imports, ascending, as numbers
+        number = corpus.relations.index("imports") if "imports" in corpus.relations else -1
+        triples = np.flatnonzero(corpus.relation == number)
+        file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
+        self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
+
+    def of(self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows) -> Stands:
+        """(Q) windows and names, (N) the question and entity of each answer, rows of the texts -> their features."""
+        corpus = self.corpus
+        is_place = rows.word == name[:, None]
+        dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
+        is_dotted, is_bare = dotted.any(1), is_place.any(1) & ~dotted.any(1)
+        owner, parent, is_method = corpus.owner[entity], corpus.parent[entity], self.is_method[entity]
+        owner_before = (dotted[question] & (rows.owner[question] == owner[:, None])).any(1)
+        head, file = corpus.head[window], corpus.window_file[window][question]
+        of_object = is_dotted & ~after_self & ~(np.bincount(question, owner_before, len(window)) > 0)
+        in_file = corpus.entity_file[entity] == file
+        is_inner, imported = np.zeros(len(entity), bool), np.zeros(len(entity), bool)
+        outer, at, code = head[question], entity, file.astype(np.int64) * len(corpus.entity_type)
+        for _ in range(_FAR):
+            is_inner |= (outer == parent) & (parent >= 0)  # the head is what the entity stands in, or is within it
+            imported |= (at >= 0) & (find(self.imports, code + at) >= 0)  # the entity, or what it stands in
+            outer, at = (np.where(e >= 0, corpus.parent[np.maximum(e, 0)], -1) for e in (outer, at))
+        # The owner's name in another spelling before the name
+        row, place = np.nonzero(dotted)
+        words = len(corpus.word_list)
+        spelled = np.unique(row * words + self.plain[rows.owner[row, place]])
+        answer = [
+            is_dotted[question] & self.in_module[entity] & ~owner_before,
+            owner_before,
+            (find(spelled, question * words + self.plain[owner]) >= 0) & (owner >= 0),
+            after_self[question] & (parent == corpus.parent[head][question]),
+            imported,
+            in_file,
+            corpus.entity_file[entity] >= 0,
+            is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
+        ]
+        many = np.log1p(np.bincount(question, minlength=len(window)))
+        none = [np.ones(len(window)), of_object, after_self, is_bare, many]
+        is_local = self.is_local[entity] & ~is_inner
+        hidden = is_bare[question] & ((is_method & (parent != head[question])) | is_local)
+        of_super = is_dotted & (~dotted | (rows.is_super == 1)).all(1)
+        hidden |= of_super[question] & is_method & (parent == corpus.parent[head][question])
+        return Stands(np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden)
 
 
 @dataclass(frozen=True)
@@ -33,6 +119,78 @@ class References:
 
     def __getitem__(self, chosen: np.ndarray) -> "References":
         return References(*(value[chosen] for value in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Q questions with N answers in all, and beside them the answer that none of these is right.
+
+    `question` (N) is ascending, `features` (N, F) are those of answers and `of_none` (Q, F) those of none. `gold` (Q)
+    is the place of the right answer among the N, -1 where none is right.
+    """
+
+    question: np.ndarray
+    features: np.ndarray
+    of_none: np.ndarray
+    gold: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+    @property
+    def begin(self) -> np.ndarray:
+        """(Q + 1) where the answers of each question begin."""
+        return offsets(self.question, len(self))
+
+    def __getitem__(self, chosen: np.ndarray) -> "Choices":
+        """Returns the questions for which `chosen` (Q) is True."""
+        kept = chosen[self.question]
+        number, place = np.cumsum(chosen) - 1, np.cumsum(kept) - 1
+        gold = np.where(self.gold >= 0, place[self.gold], -1)[chosen]
+        return Choices(number[self.question[kept]], self.features[kept], self.of_none[chosen], gold)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Choices"]) -> "Choices":
+        answers = np.cumsum([0, *(len(part.question) for part in parts)])
+        questions = np.cumsum([0, *(len(part) for part in parts)])
+        return cls(
+            np.concatenate([part.question + q for part, q in zip(parts, questions, strict=False)]),
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.of_none for part in parts]),
+            np.concatenate([np.where(p.gold >= 0, p.gold + a, -1) for p, a in zip(parts, answers, strict=False)]),
+        )
+
+    def probabilities(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(F) weights -> (N) the probability of each answer, (Q) that none is right."""
+        scores, none = self.features @ weights, self.of_none @ weights
+        most = none.copy()
+        np.maximum.at(most, self.question, scores)
+        part, rest = np.exp(scores - most[self.question]), np.exp(none - most)
+        total = rest + np.bincount(self.question, part, len(self))
+        return part / total[self.question], rest / total
+
+    def loss(self, weights: np.ndarray) -> float:
+        """Returns the mean of minus log of the probability of what is right."""
+        of_answer, of_none = self.probabilities(weights)
+        right = np.where(self.gold >= 0, of_answer[self.gold], of_none)
+        return float(-np.log(np.maximum(right, 1e-12)).mean()) if len(self) else 0.0
+
+    def first(self, weights: np.ndarray) -> np.ndarray:
+        """Returns (Q) the place of the most probable answer of each question, -1 where it has none."""
+        order = np.lexsort((-(self.features @ weights), self.question))
+        begin = self.begin
+        found = np.full(len(self), -1)
+        has = np.diff(begin) > 0
+        found[has] = order[begin[:-1][has]]
+        return found
+
+    def best(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (Q) the most probable answer of each question, -1: that none is right, and its probability."""
+        of_answer, of_none = self.probabilities(weights)
+        first = self.first(weights)
+        most = np.full(len(self), -1.0)
+        most[first >= 0] = of_answer[first[first >= 0]]
+        return np.where(most > of_none, first, -1), np.maximum(most, of_none)
 
 
 @dataclass(frozen=True)
@@ -147,3 +305,39 @@ class Asking:
             for name, scores in values.items():
                 features[:, OF_REFERENCES.index(name)] = scores[at]
         return question, entity, np.full(len(entity), relation), features
+
+
+def fit(choices: Choices, start: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Returns the (F) weights with which the right answers are likeliest, near `start`; those not `free` stay there.
+
+    The loss is convex, so Newton's method finds the one minimum: the same in every run.
+    """
+    weights = start.astype(float)
+    if not len(choices) or not free.any():
+        return weights
+    answers, none = choices.features[:, free].astype(float), choices.of_none[:, free].astype(float)
+    right = np.where((choices.gold >= 0)[:, None], answers[np.maximum(choices.gold, 0)] if len(answers) else 0.0, none)
+    prior = _SHRINKAGE * np.eye(int(free.sum()))
+    for _ in range(_STEPS):
+        of_answer, of_none = choices.probabilities(weights)
+        mean = of_none[:, None] * none
+        np.add.at(mean, choices.question, of_answer[:, None] * answers)
+        gradient = (mean - right).sum(0) + prior @ (weights - start)[free]
+        spread = answers - mean[choices.question], none - mean
+        hessian = prior + (spread[0] * of_answer[:, None]).T @ spread[0] + (spread[1] * of_none[:, None]).T @ spread[1]
+        step = np.linalg.solve(hessian, gradient)
+        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
+        weights[free] -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
+
+
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
+
+    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
+    """
+    place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
+    gaps = np.bincount(place, probability) - np.bincount(place, right)
+    return float(np.abs(gaps).sum() / max(1, len(right)))

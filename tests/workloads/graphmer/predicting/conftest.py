@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.workloads.graphmer.conftest import load, moved, write_tree
+from tests.workloads.graphmer.conftest import moved
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.graphmer.corpus import build
@@ -79,18 +79,13 @@ def new_tree(tmp_path):
     return write_new(tmp_path / "new")
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory, built):
-    """A task with its data and a model whose probabilities are fitted; tests change neither."""
-    home = tmp_path_factory.mktemp("fitted")
-    write_tree(home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINBOOK_CACHE", str(built))
-        task = load(home)
-        model = moved(task).eval()
-        with torch.inference_mode():
-            task.calibration.fit(model)
-    return task, model
+@pytest.fixture(scope="session")
+def fitted(shared):
+    """The task with its data and a model whose probabilities are fitted; tests change neither."""
+    model = moved(shared).eval()
+    with torch.inference_mode():
+        shared.calibration.fit(model)
+    return shared, model
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Probabilities that are fitted on validation and measured on the test."""
+"""Probabilities of a few answers and of none: their fit on validation, and how they are measured."""
 
 import numpy as np
 import pytest
@@ -9,47 +9,110 @@ from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.graphmer.answering import Answering
 from workloads.graphmer.predicting import calibration
 from workloads.graphmer.predicting.calibration import judged, weights_of
-from workloads.graphmer.predicting.choices import Choices
+from workloads.graphmer.predicting.references import Choices, calibration_error, fit
+from workloads.graphmer.ranking import COMBINED, ENCODER
 from workloads.graphmer.settings import OF_REFERENCES
-from workloads.graphmer.tables import COMBINED, ENCODER
+
+TRUE = np.array([1.5, -1.0, 0.7])
 
 
-def test_a_validation_fits_probabilities_that_are_kept_with_the_weights(graphmer):
-    task = graphmer()
-    model = moved(task)
+def drawn(number, seed=0):
+    """Questions whose right answers are drawn by TRUE; the last feature is that of none."""
+    random = np.random.default_rng(seed)
+    question = np.repeat(np.arange(number), random.integers(0, 5, number))
+    features = np.concatenate([random.normal(size=(len(question), 2)), np.zeros((len(question), 1))], 1)
+    none = np.tile([0.0, 0.0, 1.0], (number, 1))
+    of_answer, of_none = Choices(question, features, none, np.full(number, -1)).probabilities(TRUE)
+    gold = np.full(number, -1)
+    for one in range(number):
+        own = np.flatnonzero(question == one)
+        place = random.choice(len(own) + 1, p=np.append(of_answer[own], of_none[one]))
+        gold[one] = own[place] if place < len(own) else -1
+    return Choices(question, features, none, gold)
+
+
+def test_probabilities_of_answers_and_of_none_add_up_to_one():
+    choices = drawn(50)
+    of_answer, of_none = choices.probabilities(100 * TRUE)
+    assert np.isfinite(of_answer).all() and (np.diff(choices.begin) == 0).any()
+    assert np.allclose(np.bincount(choices.question, of_answer, 50) + of_none, 1)
+    assert np.allclose(of_none[np.diff(choices.begin) == 0], 1)
+
+
+def test_the_fit_finds_the_weights_that_answers_were_drawn_by_and_is_calibrated():
+    weights = fit(drawn(4000), np.zeros(3), np.ones(3, bool))
+    assert np.allclose(weights, TRUE, atol=0.15)
+    others = drawn(4000, seed=1)
+    place, probability = others.best(weights)
+    right = np.where(others.gold >= 0, place == others.gold, place < 0)
+    assert calibration_error(probability, right) < 0.03
+    assert calibration_error(others.best(5 * TRUE)[1], right) > 0.1
+    error = calibration_error(np.array([0.2, 0.25, 0.92, 0.94, 1.0]), np.array([0, 1, 1, 1, 1]))
+    assert error == pytest.approx((2 * 0.275 + 2 * 0.07) / 5)
+
+
+def test_the_fit_is_at_the_minimum_and_moves_free_weights_alone():
+    choices, start = drawn(300), np.zeros(3)
+    weights = fit(choices, start, np.ones(3, bool))
+
+    def loss(of):
+        return choices.loss(of) * len(choices) + 0.15 * (of**2).sum()
+
+    for step in np.eye(3):
+        assert loss(weights) <= min(loss(weights + 0.01 * step), loss(weights - 0.01 * step))
+    start, free = np.array([0.5, 0.0, 0.0]), np.array([False, True, True])
+    few, many = (fit(drawn(number), start, free) for number in (3, 500))
+    assert few[0] == many[0] == 0.5 and np.abs(few - start).max() < np.abs(many - start).max()
+    assert np.array_equal(fit(drawn(0), start, free), start)
+
+
+def test_parts_of_questions_and_joined_ones_are_the_same_questions():
+    choices = drawn(40)
+    half = np.arange(40) % 3 == 0
+    again = Choices.joined([choices[half], choices[~half]])
+    for number, was in enumerate(np.concatenate([np.flatnonzero(half), np.flatnonzero(~half)])):
+        own, before = np.flatnonzero(again.question == number), np.flatnonzero(choices.question == was)
+        assert np.array_equal(again.features[own], choices.features[before])
+        gold, gold_before = again.gold[number], choices.gold[was]
+        assert (gold < 0) == (gold_before < 0)
+        assert gold < 0 or np.array_equal(again.features[gold], choices.features[gold_before])
+
+
+def test_the_best_answer_is_none_if_that_is_the_most_probable_and_figures_are_shares_of_right_answers():
+    choices = Choices(np.array([0, 0, 2]), np.array([[1.0], [2.0], [-1.0]]), np.zeros((3, 1)), np.full(3, -1))
+    place, probability = choices.best(np.ones(1))
+    assert place.tolist() == [1, -1, -1] and choices.first(np.ones(1)).tolist() == [1, -1, 2]
+    assert probability[1] == 1.0 and probability[2] == pytest.approx(1 / (1 + np.exp(-1)))
+    features = np.array([[9.0], [0.0], [0.1], [0.0]])
+    figures = judged(Choices(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3])), np.ones(1))
+    assert figures["right"] == figures["resolved"] == figures["sure"] == 0.5 and figures["right of the sure"] == 1.0
+
+
+def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_nothing(shared):
+    model, still = moved(shared), shared.model()
     assert not weights_of(model).any()
-    evaluated(task, model, "validation")
-    assert weights_of(model).any(1).all()
-    again = moved(task, seed=1)
-    again.load_state_dict(model.state_dict())
-    assert np.array_equal(weights_of(again), weights_of(model))
-    hidden = task.calibration.hidden(task.data.corpus.windows_of("validation"), Answering(task.data, model))
+    for one in (model, still):
+        evaluated(shared, one, "validation")
+        assert weights_of(one).any(1).all()
+    hidden = shared.calibration.hidden(shared.data.corpus.windows_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert hidden.choices.loss(weights_of(model)[1]) < hidden.choices.loss(start)
-
-
-def test_an_encoder_that_adds_nothing_is_shut_out(graphmer):
-    task = graphmer()
-    model = task.model()
-    evaluated(task, model, "validation")
-    alone, chosen = weights_of(model)
+    alone, chosen = weights_of(still)
     encoder = [OF_REFERENCES.index(name) for name in ("trust", "likeness")]
     assert np.array_equal(alone, chosen) and not chosen[encoder].any()
 
 
-def test_an_encoder_that_knows_the_answers_takes_part(graphmer, monkeypatch):
-    task = graphmer()
-    model = moved(task)
-    made = task.calibration.hidden
+def test_an_encoder_that_knows_the_answers_takes_part(shared, monkeypatch):
+    model, hidden = moved(shared), shared.calibration.hidden
 
     def told(windows, answering):
-        found = made(windows, answering)
-        choices = found.choices
+        references = hidden(windows, answering)
+        choices = references.choices
         choices.features[:, OF_REFERENCES.index("likeness")] = np.isin(np.arange(len(choices.question)), choices.gold)
-        return found
+        return references
 
-    monkeypatch.setattr(task.calibration, "hidden", told)
-    task.calibration.fit(model)
+    monkeypatch.setattr(shared.calibration, "hidden", told)
+    shared.calibration.fit(model)
     alone, chosen = weights_of(model)
     assert chosen[OF_REFERENCES.index("likeness")] > 1 and alone[OF_REFERENCES.index("likeness")] == 0
 
@@ -59,24 +122,11 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     with torch.inference_mode():
         measured = task.calibration.measured(model)
         hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
+        train = task.data.corpus.windows_of("train")
+        first, again = (task.calibration.hidden(train, Answering(task.data, model), 7) for _ in range(2))
     rows = {(row["references"], row["method"]): row for row in measured}
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
         for name, value in judged(hidden.choices, weights).items():
             assert rows["all", method][name] == pytest.approx(value, nan_ok=True)
     assert "calibration error" in calibration.as_text(measured)
-
-
-def test_figures_are_shares_of_right_answers():
-    features = np.array([[9.0], [0.0], [0.1], [0.0]])
-    one = Choices(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3]))
-    found = judged(one, np.ones(1))
-    assert found["right"] == found["resolved"] == 0.5 and found["sure"] == 0.5 and found["right of the sure"] == 1.0
-
-
-def test_no_more_questions_are_asked_than_wanted_and_the_same_ones(fitted):
-    task, model = fitted
-    windows = task.data.corpus.windows_of("train")
-    with torch.inference_mode():
-        first, again = (task.calibration.hidden(windows, Answering(task.data, model), 7) for _ in range(2))
-    assert len(first.file) == 7
-    assert np.array_equal(first.choices.features, again.choices.features)
+    assert len(first.file) == 7 and np.array_equal(first.choices.features, again.choices.features)

@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.workloads.graphmer.conftest import pieces_of, words_of
 from tests.workloads.graphmer.predicting.conftest import joined_with, tree_of
 
 
 def facts(corpus, triples):
-    words = corpus.word_list
     return {
         (
             corpus.entities[corpus.head[window]],
             corpus.relations[corpus.relation[triple]],
             corpus.entities[corpus.tail[triple]],
             corpus.types[corpus.entity_type[corpus.tail[triple]]],
-            " ".join(words[word] for word in corpus.window_text(window)),
+            " ".join(words_of(corpus, window)),
         )
         for triple, window in zip(triples, corpus.window_of[triples], strict=True)
     }
@@ -37,38 +37,28 @@ def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
     assert corpus.files[corpus.window_file[joined.windows[0]]].startswith("tree/")
 
 
-def test_words_are_cut_as_in_training_and_have_its_pieces(fitted, new_tree):
-    task, trained = fitted[0], fitted[0].data.corpus
-    corpus = joined_with(task, tree_of(task, new_tree)).data.corpus
-    tree = tree_of(task, new_tree)
-    for word in ("open_slowly", "nowhere_at_all", "return", "door"):
-        here = corpus.pieces.expand(np.array([corpus.word_index(word)]))[0].tolist()
-        for other in (trained, tree):
-            if other.word_index(word) >= 0:
-                assert other.pieces.expand(np.array([other.word_index(word)]))[0].tolist() == here
-        assert len(here) and max(here) < task.settings.chain.vocabulary
-
-
 def test_tables_of_training_stay_and_what_is_new_has_no_vector_of_its_own(fitted, new_tree):
     task = fitted[0]
-    data = joined_with(task, tree_of(task, new_tree)).data
+    tree = tree_of(task, new_tree)
+    data = joined_with(task, tree).data
     number = len(task.data.corpus.entities)
     assert np.array_equal(data.table.vector[:number], task.data.table.vector) and not data.table.vector[number:].any()
     kinds = task.data.collator.layout.kind_before
     assert np.array_equal(data.collator.layout.kind_before[: len(kinds)], kinds)
     old, new = (d.table.of(np.arange(number))["pieces"] for d in (task.data, data))
     assert np.array_equal(old, new)
+    for word in ("open_slowly", "return", "door"):
+        corpora = [c for c in (data.corpus, task.data.corpus, tree) if c.word_index(word) >= 0]
+        pieces = [pieces_of(corpus.pieces, [corpus.word_index(word)]) for corpus in corpora]
+        assert len(pieces) > 1 and all(part == pieces[0] for part in pieces) and max(pieces[0]) < 400
 
 
-def test_facts_of_the_tree_count_beside_those_of_training(fitted, new_tree):
-    task, trained = fitted[0], fitted[0].data.corpus
-    corpus = joined_with(task, tree_of(task, new_tree)).data
-    calls, door = corpus.corpus.relations.index("instantiates"), corpus.corpus.entities.index("shop.doors.Door")
-    assert corpus.scorer.counts.of_tail[calls, door] == 1
-    error = trained.entities.index("builtins.ValueError")
-    raises = trained.relations.index("raises")
-    before = task.data.scorer.counts.of_tail[raises, error]
-    assert corpus.scorer.counts.of_tail[raises, error] == before + 1
+def test_facts_of_the_tree_count_beside_those_of_training(fitted, joined):
+    trained, data = fitted[0].data, joined.data
+    relation, door = data.corpus.relations.index("instantiates"), data.corpus.entities.index("shop.doors.Door")
+    assert data.scorer.counts.of_tail[relation, door] == 1
+    raised = trained.corpus.relations.index("raises"), trained.corpus.entities.index("builtins.ValueError")
+    assert data.scorer.counts.of_tail[raised] == trained.scorer.counts.of_tail[raised] + 1
 
 
 def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
