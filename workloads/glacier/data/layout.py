@@ -72,10 +72,8 @@ def look(root: Path, source: Source, labelled: bool = True) -> Match:
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
     rows = [(source.images, source.masks, "")] if source.images else []
     if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
-        rows += [
-            (above + images, above + masks, group) for above in ("", "{part}/") for images, masks, group in _LAYOUTS
-        ]
-    rows += [(up + images, up + masks, group) for up in ("", "{part}/") for images, masks, group in _LAYOUTS]
+        rows += [(up + images, up + masks, group) for up in ("", "{part}/") for images, masks, group in _LAYOUTS]
+    rows += [] if labelled else [("{scene}.*", "", "")]
     folder: Path | None = root
     while folder:  # archives often hold a single folder, one in another
         if match := next(filter(None, (_match(folder, *row, source, labelled) for row in rows)), None):
