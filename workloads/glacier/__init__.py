@@ -180,9 +180,8 @@ class Glacier(Task):
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
             wanted += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
         advice = (
-            "What helps, in the order of cost: more epochs, more weight on the class in "
-            "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
-            "resumes from this one."
+            "What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more or "
+            "cleaner data, a wider model. A run with more epochs resumes from this one."
         )
         return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
 

@@ -64,8 +64,9 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
     if labels.min() == labels.max():
         return lambda values: np.full(len(values), labels[0], np.uint8)
     # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
+    weight = "balanced" if balanced else None
     model = HistGradientBoostingClassifier(
-        max_iter=rounds, early_stopping=False, random_state=seed % 2**32, class_weight="balanced" if balanced else None
+        max_iter=rounds, early_stopping=False, random_state=seed % 2**32, class_weight=weight
     ).fit(values, labels)
     return lambda values: model.predict(values).astype(np.uint8)
 

@@ -130,9 +130,7 @@ class Judged:
         best, many = strongest(self.baselines), len(set(units))
         some = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test"
         where = some if len(self.numbers) < len(self.counts) else "The test"
-        gained = [
-            [f"{self.name} less {name}", *(one.signed for one in gain.values())] for name, gain in by_name.items()
-        ]
+        gained = [[f"{self.name} less {n}", *(one.signed for one in gain.values())] for n, gain in by_name.items()]
         return (
             f"{where}, {many:,} scenes or squares that the split keeps together:\n"
             f"{aligned(self._methods(digits=4), left=[0])}\n\n{aligned([['gain', *MEASURES], *gained], left=[0])}\n"

@@ -30,13 +30,10 @@ class UNet(nn.Module):
         first = nn.Conv2d(bands, widths[0], 7, stride=2, padding=3, bias=False)
         stem = nn.Sequential(first, nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True))
         # The first stage follows a pooling that halves already
-        encoder = [
-            nn.Sequential(
-                Residual(widths[i], widths[i + 1], stride=1 if i == 0 else 2),
-                *(Residual(widths[i + 1], widths[i + 1], stride=1) for _ in range(depths[i] - 1)),
-            )
-            for i in range(4)
-        ]
+        encoder = [nn.Sequential(
+            Residual(widths[i], widths[i + 1], stride=1 if i == 0 else 2),
+            *(Residual(widths[i + 1], widths[i + 1], stride=1) for _ in range(depths[i] - 1)),
+        ) for i in range(4)]  # fmt: skip
         skips = [*reversed(widths[:4]), 0]  # the finest decoder stage has no encoder stage of its size
         inputs = [widths[4], *decoder[:4]]
         up = [Up(inputs[i], skips[i], decoder[i]) for i in range(5)]

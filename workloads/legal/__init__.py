@@ -19,7 +19,7 @@ from lib.task import Batch, Task
 from workloads.legal import encoders, samples
 from workloads.legal.model import Network
 from workloads.legal.sentences import final_marks
-from workloads.legal.settings import POSITIONS, Settings
+from workloads.legal.settings import CATEGORIES, POSITIONS, Settings
 
 # Whatever reads, counts, evaluates or predicts is imported where it is used: a plan needs none of it.
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Legal(Task):
 
     def datasets(self) -> dict[str, Any]:
         self.learned()
-        return self.data.datasets()
+        return {name: self.data.part(name) for name in self.data.parts}
 
     def collate(self, samples_: list[Any], generator: torch.Generator) -> Batch:
         return samples.collated(samples_, self.learned()["tokenizer"]["pad"])
@@ -97,14 +97,11 @@ class Legal(Task):
             data, chosen = self.data, encoders.choose(self.settings.encoder)
             sentences = [sentence for document in data.parts["train"] for sentence in document.sentences]
             self._learned = data.learned = {
-                "classes": data.found_classes,
-                "categories": data.found_categories,
-                "class_weights": data.class_weights.tolist(),
-                "encoder": chosen,
+                "classes": data.found_classes, "class_weights": data.class_weights.tolist(), "encoder": chosen,
+                "categories": sorted({d.category for d in data.parts["train"] if d.category})[:CATEGORIES],
                 "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, sentences),
-                "final_marks": final_marks(sentences),
-                "counts": dict(data.counts),
-            }
+                "final_marks": final_marks(sentences), "counts": dict(data.counts),
+            }  # fmt: skip
         return self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:

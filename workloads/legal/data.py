@@ -18,7 +18,7 @@ from workloads.legal.counting.features import position_features
 from workloads.legal.counting.stack import Stack, packed, unpacked
 from workloads.legal.documents import Document
 from workloads.legal.samples import Sentences, input_of
-from workloads.legal.settings import CATEGORIES, Settings
+from workloads.legal.settings import Settings
 from workloads.legal.tokens import Tokens
 
 # The code that makes the cached counts
@@ -82,10 +82,6 @@ class Data:
         return names
 
     @property
-    def found_categories(self) -> list[str]:
-        return sorted({one.category for one in self.parts["train"] if one.category})[:CATEGORIES]
-
-    @property
     def classes(self) -> list[str]:
         return list(self.learned.get("classes") or self.found_classes)
 
@@ -127,9 +123,6 @@ class Data:
     def tokens(self) -> Tokens:
         return Tokens(self.learned["tokenizer"])
 
-    def datasets(self) -> dict[str, Sentences]:
-        return {name: self.part(name) for name in self.parts}
-
     def part(self, name: str) -> Sentences:
         """Returns the samples of a part, whose sentences are cut into tokens once."""
         if name not in self._samples:
@@ -142,14 +135,10 @@ class Data:
         cut = [numbers for document in chosen for numbers in tokens.numbers(document.sentences)]
         labels = self.labels(chosen)
         categories = {name: number for number, name in enumerate(self.learned["categories"], 1)}
-        return Sentences(
-            part,
-            [input_of(numbers, length, tokens.cls, tokens.sep) for numbers in cut],
-            np.concatenate([position_features(document) for document in chosen]),
-            np.repeat([categories.get(one.category, 0) for one in chosen], [*map(len, chosen)]),
-            labels,
-            self.class_weights[labels],
-        )
+        inputs = [input_of(numbers, length, tokens.cls, tokens.sep) for numbers in cut]
+        positions = np.concatenate([position_features(document) for document in chosen])
+        kinds = np.repeat([categories.get(one.category, 0) for one in chosen], [*map(len, chosen)])
+        return Sentences(part, inputs, positions, kinds, labels, self.class_weights[labels])
 
     def labels(self, chosen: Sequence[Document]) -> np.ndarray:
         """(sentences) the number of each role; 0 where a document has none."""
@@ -176,10 +165,8 @@ class Data:
             "No data was given or found mounted. The embedded default is used: "
             f"{len(self.documents)} generated judgments"
         )  # fmt: skip
-        sizes = ", ".join(
-            f"{sum(map(len, chosen)):,} sentences of {len(chosen):,} documents in {part}"
-            for part, chosen in self.parts.items()
-        )
+        counts = {part: (sum(map(len, own)), len(own)) for part, own in self.parts.items()}
+        sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         names = ", ".join(printable(name, most=40) for name in self.classes)
         notes = "".join(f"\n{note}" for note in self.dealt.notes)
         are_numbers = all(map(str.isdecimal, self.classes))

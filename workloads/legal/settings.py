@@ -39,9 +39,7 @@ class Context:
 class Encoder:
     """The encoder: a published one, or one of these sizes from scratch."""
 
-    weights: str = option(
-        "", "Published: a folder, a mounted input or a name on the hub; empty: from scratch.", path=True
-    )
+    weights: str = option("", "Published: a folder, a mounted input or a name on the hub; empty: none.", path=True)
     layers: int = option(2, "Transformer layers of an encoder from scratch.", minimum=1)
     hidden: int = option(128, "Its width, a multiple of its heads.", minimum=1)
     heads: int = option(4, "Its attention heads.", minimum=1)
@@ -78,9 +76,7 @@ class Rates:
 class Loss:
     """How much each sentence counts in training."""
 
-    class_weights: float = option(
-        0.5, "Power of a role's rarity: 0 weighs sentences alike, 1 roles.", minimum=0, maximum=1
-    )
+    class_weights: float = option(0.5, "Power of a role's rarity: 0 weighs sentences alike.", minimum=0, maximum=1)
     focal: float = option(0.0, "Exponent of the focal loss; 0: cross-entropy.", minimum=0)
 
 

@@ -73,10 +73,8 @@ class Data:
         where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
         if self.source:
             where = f"Data: {printable(self.source)}"
-        sizes = ", ".join(
-            f"{len(own):,} questions about {len({one.picture for one in own}):,} pictures in {name}"
-            for name, own in self.parts.items()
-        )
+        counts = {name: (len(own), len({one.picture for one in own})) for name, own in self.parts.items()}
+        sizes = ", ".join(f"{n:,} questions about {many:,} pictures in {name}" for name, (n, many) in counts.items())
         kinds = Counter(one.kind or "without a type" for one in self.parts["train"]).most_common(12)
         types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
         notes = "".join(f"\n{note}" for note in self.collection.notes)

@@ -39,9 +39,8 @@ def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | No
         batch, by_model = task.collate(chosen, torch.Generator()), []
         for model in models:
             there = to_device(batch, next(model.parameters()).device)
-            by_model.append(
-                candidates(model, there, settings.writing.beams, settings.decoder.length, task.writer)  # type: ignore
-            )
+            written = candidates(model, there, settings.writing.beams, settings.decoder.length, task.writer)  # type: ignore
+            by_model.append(written)
         return {one.record: row(one.record, several) for one, *several in zip(chosen, *by_model, strict=True)}
 
     at_once = task.config.data.evaluation_batch or task.config.training.micro_batch or _AT_ONCE
@@ -67,15 +66,11 @@ def row(record: Record, found: Sequence[Mapping[Answer, float]]) -> dict[str, An
     text = max(shares, key=lambda name: shares[name])
     best = first[normal(text)]
     return {
-        "img_id": Path(record.image).stem,
-        "image_path": record.image,
-        "question": record.question,
-        "reasoning_type": best.kind,
-        "teacher_answer": text,
-        "teacher_reasoning": best.reasoning,
+        "img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
+        "reasoning_type": best.kind, "teacher_answer": text, "teacher_reasoning": best.reasoning,
         "teacher_answers": {name: round(share, 6) for name, share in shares.items() if name},
         "is_valid": best.is_valid,
-    }
+    }  # fmt: skip
 
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

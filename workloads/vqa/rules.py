@@ -49,12 +49,9 @@ class Rules:
         if len({answer for _, answer, _ in self._pairs}) > 1:
             vectors, model = self._words
             by_words = list(map(str, model.predict(vectors.transform(questions))))
-        return {
-            MAJORITY: [self._majority] * len(records),
-            BY_TYPE: of_type,
-            BY_QUESTION: [self._by_question.get(text, other) for text, other in zip(questions, of_type, strict=True)],
-            BY_WORDS: list(map(self._spelled, by_words)),
-        }
+        by_question = [self._by_question.get(text, other) for text, other in zip(questions, of_type, strict=True)]
+        spelled, majority = list(map(self._spelled, by_words)), [self._majority] * len(records)
+        return {MAJORITY: majority, BY_TYPE: of_type, BY_QUESTION: by_question, BY_WORDS: spelled}
 
     @cached_property
     def _words(self) -> tuple[Any, Any]:

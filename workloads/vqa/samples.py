@@ -93,15 +93,13 @@ def collated(samples: Sequence[Sample], album: Album, pads: tuple[int, int], gen
     """Returns the tensors of a batch, as long as its longest question and answer; `pads` are their padding."""
     pixels, picture = album.of(samples, generator)
     question = padded([one.question for one in samples], pads[0], sys.maxsize)
+    counts = torch.tensor([[len(one.question)] for one in samples])
     return {
-        "picture": torch.from_numpy(picture),
-        "pixels": torch.from_numpy(pixels),
-        "question": question,
-        "words": torch.arange(question.shape[1]) < torch.tensor([[len(one.question)] for one in samples]),
+        "picture": torch.from_numpy(picture), "pixels": torch.from_numpy(pixels), "question": question,
+        "words": torch.arange(question.shape[1]) < counts, "number": torch.tensor([one.number for one in samples]),
         "target": padded([one.target.tokens for one in samples], pads[1], sys.maxsize),
         "part": padded([one.target.parts for one in samples], 0, sys.maxsize),
-        "number": torch.tensor([one.number for one in samples]),
-    }
+    }  # fmt: skip
 
 
 def example(size: int, settings: Settings, device: torch.device) -> Batch:

@@ -17,9 +17,7 @@ class Source:
 
     files: str = option("**/*.jsonl", "Pattern of the tables below data.dir: .jsonl, .json, .csv, .tsv or .parquet.")
     images: str = option("", "Folder of the pictures, or a mounted input; empty: data.dir.", path=True)
-    picture: str = option(
-        "{image}", "Path of a row's picture there, with {image}, {name}, {stem}, {split} or {folder}."
-    )
+    picture: str = option("{image}", "A row's picture there, with {image}, {name}, {stem}, {split} or {folder}.")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Inputs of the encoder, the padding of their batches, and the judgments that are made up."""
+"""Tokens and inputs of the encoder, the padding of their batches, and the judgments that are made up."""
 
 from itertools import pairwise
 
@@ -7,12 +7,14 @@ import pytest
 
 from lib.errors import BadInput
 from lib.training.order import buckets
-from tests.workloads.legal.conftest import load
+from tests.workloads.legal.conftest import load, write_encoder
+from workloads.legal import tokens
 from workloads.legal.counting.features import POSITIONS
 from workloads.legal.generated import ROLES, judgments
 from workloads.legal.samples import input_of, padding
 from workloads.legal.settings import POSITIONS as PLANNED
 from workloads.legal.settings import Generator
+from workloads.legal.tokens import Tokens
 
 CLS, SEP = 1, 2
 
@@ -53,3 +55,28 @@ def test_roles_are_named_or_bounded_and_contradictions_are_refused(tmp_path):
         load(tmp_path, {"workload.classes": "[a, b, a]"})
     with pytest.raises(BadInput, match="the 3 folds are numbered 0 to 2"):
         load(tmp_path, {"workload.split.fold": "3"})
+
+
+TEXTS = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
+
+
+def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
+    texts = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
+    made = Tokens(tokens.trained([*texts, *TEXTS], 200))
+    assert len(made.numbers(["appeal"])[0]) < 6
+    values = tokens.trained(TEXTS, 120)
+    assert [len(own) for own in Tokens(values).numbers(["The appeal", "dismissed"])] == [2, 1]
+    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(values).numbers(["[SEP] [CLS] [PAD]"])[0]}
+
+
+def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits(tmp_path):
+    values = tokens.published(write_encoder(tmp_path))
+    long = Tokens(values).numbers(["the appeal " * 1000])[0]
+    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="kept with the weights cannot be read"):
+        Tokens({"text": "{}", "cls": 1, "sep": 2, "pad": 0})
+    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
+        tokens.published(tmp_path)

@@ -215,13 +215,10 @@ def tile_facts(image: np.ndarray, target: np.ndarray, classes: int) -> dict[str,
     """
     valid = image[:, ~np.isnan(image[0])].astype(np.float64)
     mean = valid.mean(1) if valid.size else np.zeros(len(image))
-    return {
-        "counts": np.bincount(target[target != IGNORE], minlength=classes).tolist(),
-        "valid": valid.shape[1],
-        "mean": mean.tolist(),
-        "squares": ((valid - mean[:, None]) ** 2).sum(1).tolist(),
-        "digest": hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).hexdigest(),
-    }
+    digest = hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).hexdigest()
+    counts, squares = np.bincount(target[target != IGNORE], minlength=classes), ((valid - mean[:, None]) ** 2).sum(1)
+    return {"counts": counts.tolist(), "valid": valid.shape[1], "mean": mean.tolist(), "squares": squares.tolist(),
+            "digest": digest}  # fmt: skip
 
 
 def _file_name(scene: Scene) -> str:

@@ -196,10 +196,8 @@ def overlapping(table: Table, first: np.ndarray, others: np.ndarray) -> np.ndarr
         x, y, right, top = table.bounds[index]
         lefts, bottoms, rights, tops = boxes[table.space[index]]
         slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
-        shared = (np.minimum(right, rights) - np.maximum(x, lefts) > slack) & (
-            np.minimum(top, tops) - np.maximum(y, bottoms) > slack
-        )
-        return bool(shared.any())
+        wide, high = np.minimum(right, rights) - np.maximum(x, lefts), np.minimum(top, tops) - np.maximum(y, bottoms)
+        return bool(((wide > slack) & (high > slack)).any())
 
     return first[np.array([is_touched(index) for index in first], bool)]
 

@@ -72,9 +72,7 @@ def look(root: Path, source: Source, labelled: bool = True) -> Match:
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
     rows = [(source.images, source.masks, "")] if source.images else []
     if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
-        rows += [
-            (above + images, above + masks, group) for above in ("", "{part}/") for images, masks, group in _LAYOUTS
-        ]
+        rows += [(up + images, up + masks, group) for up in ("", "{part}/") for images, masks, group in _LAYOUTS]
     rows += [] if labelled else [("{scene}.*", "", "")]
     folder: Path | None = root
     while folder:  # archives often hold a single folder, one in another
@@ -110,10 +108,9 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         other = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels)
         text += [f"{number:,} images in {folder} have no masks and are left out" for folder, number in other.items()]
+        bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
         problems += [
-            f"{scene.images[0]} has no mask: {masks} of {scene.name} is not there. Add it, or remove the image."
-            for scene in scenes
-            if not scene.mask and scene.images[0].parent in labels
+            f"{s.images[0]} has no mask: {masks} of {s.name} is not there. Add it, or remove it." for s in bare
         ]
         text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(masked)) else []
         scenes = [scene for scene in scenes if scene.mask]

@@ -182,10 +182,8 @@ class Stack:
             for name, width in (("sentence", len(terms)), ("context", vocabulary.width)):
                 weights = unpacked(values[name]["weights"], "<f2", [width, count]).astype(np.float32)
                 linear.append(Linear(weights, _numbers(values[name]["bias"], (count,)).astype(np.float32)))
-            chain = Chain(
-                _numbers(values["scale"], (count + 1, count)), _numbers(values["transition"], (count, count))
-            )  # fmt: skip
-            return cls(classes, vocabulary, *linear, chain, _numbers(values["offsets"], (count,)))
+            matrices = (_numbers(values[n], (count + k, count)) for n, k in (("scale", 1), ("transition", 0)))
+            return cls(classes, vocabulary, *linear, Chain(*matrices), _numbers(values["offsets"], (count,)))
         except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
             raise BadInput(
                 f"The counts of this checkpoint cannot be read ({error}). Start the run under another run.name, or "

@@ -1,4 +1,4 @@
-"""Tiles are cut once, counted, filtered and mapped; an interrupted cut goes on; memory does not grow with the data."""
+"""Tiles are cut once, counted, filtered and mapped, each pixel once; memory does not grow with the data."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from lib.errors import BadInput
 from lib.scores import IGNORE
 from tests.conftest import ROOT
 from tests.workloads.glacier.files import scene, write_bands, write_scenes, write_tiff
-from workloads.glacier.data import cutter, layout
+from workloads.glacier.data import cutter, layout, tiles
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.settings import Cut, Source
 
@@ -142,3 +142,26 @@ def test_memory_stays_while_ten_times_the_data_is_cut(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     first, second, last = (int(line) for line in done.stdout.splitlines() if line.isdecimal())  # KiB
     assert last - second < second - first + 2 * 1024
+
+
+def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
+    write_scenes(tmp_path / "data", 3)
+    image, classes = scene(9)
+    image[:, 10:20, 5:9] = np.nan
+    write_bands(tmp_path / "data", "img900", image + 50, classes, origin=(0, 900_000))
+    store = cut(tmp_path / "data", tmp_path / "store")
+    chosen = np.array([0, 3, 5, 12, 13])
+    pixels = np.concatenate([store.read(i)[0].reshape(2, -1) for i in chosen], 1).astype(np.float64)
+    found = tiles.tile_statistics(store.table, chosen)
+    assert np.allclose(found.mean, np.nanmean(pixels, 1), rtol=1e-12)
+    assert np.allclose(found.deviation, np.nanstd(pixels, 1), rtol=1e-12)
+
+
+def test_tiles_at_the_edge_count_only_what_is_new(tmp_path):
+    write_scenes(tmp_path / "odd", 6, size=(70, 90))
+    store = cut(tmp_path / "odd", tmp_path / "store")
+    chosen, new_in = tiles.once(store.table, np.arange(len(store)), 32)
+    counted = sum(
+        int(np.unpackbits(new_in[i], count=32 * 32).sum()) if i in new_in else 32 * 32 for i in chosen.tolist()
+    )
+    assert counted == 6 * 70 * 90
