@@ -82,7 +82,7 @@ def workload() -> Workload:
     config = load_config(DOCS.parent / "configs" / "graphmer.yaml")
     chain, model = config.workload.chain, config.workload.model
     count = sum(p.numel() for p in find_task(config.task)(config).model().parameters())
-    positions = chain.positions
+    positions = chain.roots + chain.facts
     return Workload(count, model.feed_forward, config.training.effective_batch, positions, model.layers, model.hidden)
 
 

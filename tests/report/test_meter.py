@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def saved(meter):
     """What a checkpoint keeps of a meter, through JSON, whose keys are sorted."""
     pending = json.loads(json.dumps(meter.pending(), sort_keys=True, allow_nan=False))
-    assert all(contents._is_sum(name, value) for name, value in pending.items())
+    assert all(contents._is_pending(name, value) for name, value in pending.items())
     return pending
 
 
@@ -133,5 +133,5 @@ def test_a_figure_that_is_not_finite_stays_what_it_is(value):
     "wrong", [[1.0, 2], [[1.0], None, 0], [["a"], None, 1], ["all", None, 1], [[], [], 1], [[1e999], None, 1], 1]
 )
 def test_figures_that_no_checkpoint_has_are_damage(wrong):
-    assert contents._is_sum("figures", [{"f": [[1.0], None, 1]}])
-    assert not contents._is_sum("figures", [{"f": wrong}]) and not contents._is_sum("figures", wrong)
+    assert contents._is_pending("figures", [{"f": [[1.0], None, 1]}])
+    assert not contents._is_pending("figures", [{"f": wrong}]) and not contents._is_pending("figures", wrong)
