@@ -53,6 +53,7 @@ class State:
     stopping: Stopping | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
+    unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
@@ -111,11 +112,27 @@ def first_state(
         if config.run.initial_weights:
             note(start_from(state, task, config))
         _seal_frozen(state, task, config)
+    _compare_unsaved(state, saved, note)
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
     return state
+
+
+def _compare_unsaved(state: State, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> None:
+    """Hashes the buffers that no checkpoint has, and notes where `saved` names another hash.
+
+    Nothing is refused: what is computed may differ in the last digit on another machine.
+    """
+    in_checkpoints = state.model.state_dict().keys()
+    buffers = {weights.plain(name): b for name, b in state.model.named_buffers() if name not in in_checkpoints}
+    state.unsaved = frozen.seal_of_all(buffers) if buffers else ""
+    if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
+        note(
+            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(buffers)}) are not "
+            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
+        )
 
 
 def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Checkpoint | None:
@@ -254,6 +271,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     _keep_frozen(state, saver)
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
+        **({"unsaved": state.unsaved} if state.unsaved else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
