@@ -34,6 +34,10 @@ class BadInput(PrintableError, ValueError):
     """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
 
 
+class NotTraceable(BadInput):
+    """A step that cannot be traced: what happens in it depends on values, or on more than one card."""
+
+
 def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
     """Raises BadInput where there are more bad inputs than `workload.bad_input_limit` allows.
 

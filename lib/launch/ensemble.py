@@ -18,10 +18,9 @@ from lib.errors import BadInput, printable
 from lib.launch import code
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
-from lib.planner.limits import model_on_meta
 from lib.report.progress import working
 from lib.report.summary import Summary, with_all
-from lib.task import Task, find_task, load_config, load_task
+from lib.task import Task, find_task, load_config, load_task, model_on_meta
 from lib.task.files import label
 from lib.text import aligned
 from lib.training.learned import restored

@@ -4,7 +4,7 @@ import contextlib
 import glob
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,15 +12,10 @@ from lib import checkpoint, ranks, untrusted
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch import torchrun
 from lib.machine import inputs, memory, platform
 from lib.machine.memory import GIB
-from lib.planner import Plan, process
-from lib.planner.card import card_of_gpu
-from lib.planner.limits import NotTraceable
-from lib.planner.search import Option
-from lib.planner.table import of_evaluation
 from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, working
@@ -31,6 +26,9 @@ from lib.training import data, learned
 from lib.training.evaluation import known_baseline
 from lib.training.order import Order
 from lib.training.precision import about_precision, choose_precision
+
+if TYPE_CHECKING:
+    from lib.planner.search import Option, Plan
 
 _STATE_BYTES = 2**24  # of a state.json
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
@@ -44,14 +42,14 @@ class Run:
     task: Task
     folder: Path
     lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
-    plan: Plan | None = None  # for this machine's GPU, if there is one
+    plan: "Plan | None" = None  # for this machine's GPU, if there is one
 
     @property
     def output_dir(self) -> Path:
         return self.folder.parent
 
     @property
-    def predicted(self) -> Option | None:
+    def predicted(self) -> "Option | None":
         """The prediction for the run as it is configured, where there is a plan."""
         asked = self.config.training.gradient_checkpointing
         if not self.plan:
@@ -143,7 +141,7 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
     return task, config, lengths
 
 
-def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
+def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
     """Plans for this machine's GPU; returns the configuration with the planned micro-batch, the plan, lines to print.
 
     `count` GPUs share the work. Without a GPU there is no plan, and a slot is one micro-batch. A rank follows the plan
@@ -152,6 +150,9 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
     """
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
+    from lib.planner import process, table  # 2,900 lines that a run without a GPU does without
+    from lib.planner.card import card_of_gpu
+
     try:
         card = card_of_gpu(ranks.cards(config.device)[0])
         plan = process.plan(config, card, count)
@@ -162,7 +163,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
             raise
         return config, None, [f"Warning: {str(error).splitlines()[-1]} {_UNPLANNED}"]
     too_large = plan.evaluation and plan.evaluation.fitting < plan.evaluation.samples
-    said = [of_evaluation(plan)] if too_large else []
+    said = [table.of_evaluation(plan)] if too_large else []
     if config.training.micro_batch:
         return config, plan, said
     changed = with_changes(config, plan.overrides)

@@ -24,9 +24,8 @@ from lib.notebook import widgets
 from lib.planner import Plan, file
 from lib.planner.card import card_of_gpu, find_card
 from lib.planner.html import computing, framed, gauge, of_plan, refusal
-from lib.planner.limits import model_on_meta
 from lib.planner.process import Cancelled
-from lib.task import find_task, load_config
+from lib.task import find_task, load_config, model_on_meta
 
 HERE = "this machine's GPU"  # as a card
 _OWN = "own"

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.planner.limits import NotTraceable, users_line
+from lib.errors import NotTraceable
+from lib.planner.limits import users_line
 
 HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # torch.nn.attention.SDPBackend

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from lib.errors import NotTraceable
 from lib.planner import recurrent
 from lib.planner.allocator import Allocator
 from lib.planner.attention import HALF, attend, attention_kernel
 from lib.planner.card import Target
-from lib.planner.limits import NotTraceable, users_line
+from lib.planner.limits import users_line
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 _TO_HALF = frozenset(

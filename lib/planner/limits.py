@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from lib.errors import BadInput
-from lib.task import Task
-from lib.task.place import place_of
+from lib.errors import NotTraceable
 
 # Of a forward pass, a backward pass, or the optimizer: half a minute. XLNet runs some thousand operators.
 MOST_OPERATORS = 500_000
@@ -20,24 +17,6 @@ _SHOWN = 5  # lines
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _HELPERS = ("contextlib.py", "functools.py", "_ops.py")
-
-
-class NotTraceable(BadInput):
-    """A step that cannot be traced: what happens in it depends on values, or on more than one card."""
-
-
-def model_on_meta(task: Task) -> nn.Module:
-    """Builds a task's model without memory. Raises NotTraceable where it loads published weights by itself."""
-    try:
-        with torch.device("meta"):
-            return task.model()
-    except RuntimeError as error:
-        if "`from_pretrained` with a meta device" not in str(error):
-            raise
-        raise NotTraceable(
-            f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}), which loads weights where "
-            "shapes alone are needed. Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with your own class."
-        ) from None
 
 
 def users_frame() -> tuple[str, int] | None:

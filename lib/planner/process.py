@@ -11,9 +11,8 @@ from pathlib import Path
 
 import lib
 from lib.config import Config, profiles, to_yaml
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.planner.card import Target, find_card
-from lib.planner.limits import NotTraceable
 from lib.planner.search import Plan, make
 from lib.task import load_config
 from lib.task.place import explained, place_of

@@ -12,14 +12,13 @@ import torch
 from lib.config import Config, profiles, with_changes
 from lib.config.batches import micro_batch_of, slot_of
 from lib.config.lengths import resolve_lengths
-from lib.errors import BadInput
+from lib.errors import BadInput, NotTraceable
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
-from lib.planner.limits import NotTraceable, model_on_meta
 from lib.planner.log import Prediction
 from lib.planner.trace import predict_evaluation, predict_task, seeded
-from lib.task import Task, checked_blocks, find_task, with_slots
+from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
 from lib.text import amount
 from lib.training import data, optimization
 from lib.training.draws import put_back

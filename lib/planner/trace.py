@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from lib.config import Config
-from lib.errors import BadInput
+from lib.errors import BadInput, NotTraceable
 from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, check_model, simulated_cuda
-from lib.planner.limits import NotTraceable, is_users
+from lib.planner.limits import is_users
 from lib.planner.log import Prediction
 from lib.planner.plain import META, PASSES
 from lib.planner.quantised import Quantised, replaced

@@ -10,10 +10,10 @@ from lib.task.checks import (
     checked_scores,
 )
 from lib.task.contract import Batch, Task
-from lib.task.loading import find_task, load_config, load_task, locate_data, with_slots
+from lib.task.loading import find_task, load_config, load_task, locate_data, model_on_meta, with_slots
 
 __all__ = [
     "SPLITS", "Batch", "Task", "check_loss_terms", "check_terms", "checked_blocks",
     "checked_datasets", "checked_numbers", "checked_scores", "find_task", "load_config", "load_task", "locate_data",
-    "with_slots",
+    "model_on_meta", "with_slots",
 ]  # fmt: skip

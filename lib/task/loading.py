@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
+import torch
+from torch import nn
+
 from lib.config import Config, read_config, with_changes
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, NotTraceable, printable
 from lib.machine import inputs, platform
 from lib.task.contract import Task
-from lib.task.place import explained
+from lib.task.place import explained, place_of
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 _folders: dict[str, bool] = {}  # of task files that were loaded: whether each was put into sys.path for it
@@ -162,3 +165,17 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
         return matches[0] if matches else None
     names = {path.name for path in folder.iterdir()} - {"README.md"} if places else set()
     return folder / "data" if names == {"data"} and (folder / "data").is_dir() else folder
+
+
+def model_on_meta(task: Task) -> nn.Module:
+    """Builds a task's model without memory. Raises NotTraceable where it loads published weights by itself."""
+    try:
+        with torch.device("meta"):
+            return task.model()
+    except RuntimeError as error:
+        if "`from_pretrained` with a meta device" not in str(error):
+            raise
+        raise NotTraceable(
+            f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}), which loads weights where "
+            "shapes alone are needed. Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with your own class."
+        ) from None

@@ -9,9 +9,8 @@ import torch
 
 from lib import doctor
 from lib.doctor import machine, rehearsal
-from lib.errors import BadInput
+from lib.errors import BadInput, NotTraceable
 from lib.planner import process
-from lib.planner.trace import NotTraceable
 from lib.report import findings
 from lib.report.findings import Finding
 from tests.conftest import ROOT

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lib.errors import NotTraceable
 from lib.planner import predict
 from lib.planner.allocator import MIB
 from lib.planner.card import find_card
 from lib.planner.cuda import attention_kernel, simulated_cuda
-from lib.planner.limits import NotTraceable
 
 
 def linear():

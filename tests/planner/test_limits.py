@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from lib.errors import NotTraceable
 from lib.planner import limits, predict
-from lib.planner.limits import NotTraceable
 
 
 def linear():

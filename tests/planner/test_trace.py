@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from lib.errors import BadInput
+from lib.errors import BadInput, NotTraceable
 from lib.planner import of_layers, predict, predict_inference, shapes
 from lib.planner.card import find_card
 from lib.planner.log import OUTSIDE, Layer, folded
-from lib.planner.trace import NotTraceable, predict_task
+from lib.planner.trace import predict_task
 from lib.planner.tracker import Tracker
 from lib.training.recomputation import recompute
 from tests.planner import models

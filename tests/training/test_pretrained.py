@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from lib import checkpoint, launch
-from lib.errors import BadInput
+from lib.errors import BadInput, NotTraceable
 from lib.launch import ensemble
 from lib.machine import published
 from lib.planner import make
 from lib.planner.card import find_card
-from lib.planner.limits import NotTraceable
 from tests.conftest import ROOT
 
 transformers = pytest.importorskip("transformers")
