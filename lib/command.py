@@ -86,7 +86,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def train(options: argparse.Namespace) -> int:
     """Trains a configuration, or the runs of its queue."""
-    from lib import launch
+    from lib import launch, ranks
     from lib.launch import queue, torchrun
     from lib.task import load_config
 
@@ -103,14 +103,18 @@ def train(options: argparse.Namespace) -> int:
         where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
         print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
-    return torchrun.end_rank(launch.EXIT_CODES[summary.reason])
+    ranks.end()
+    # below torchrun any other code would be a failure
+    return 0 if ranks.under_torchrun() else launch.EXIT_CODES[summary.reason]
 
 
 def train_queue(options: argparse.Namespace) -> int:
     """Trains all runs of a configuration's queue. Raises BadInput where torchrun has started this process."""
+    from lib import ranks
     from lib.launch import queue
 
-    queue.refuse_ranks(options.config)
+    if ranks.under_torchrun():
+        raise BadInput(f"{options.config} has a queue of runs. Start it without torchrun: each run takes all GPUs.")
     runs = queue.entries(Path(options.config), split_overrides(options.set))
     print("The queue:", ", ".join(entry.name for entry in runs))
     print(queue.table(runs, queue.measure(runs)), flush=True)

@@ -23,8 +23,7 @@ _CHUNK = 2**20
 def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
     """Writes configurations, summaries, weights and stored data of an archive's runs into a folder, and no more.
 
-    `with_code` also takes the files of tasks, of a trusted archive. Links, devices and other names stay packed. Raises
-    BadInput.
+    Links, devices and other names stay packed; `with_code` takes a trusted archive's tasks too. Raises BadInput.
     """
     with outputs.opened(archive, ratio=_MOST_RATIO) as packed:
         for number, member in enumerate(packed, 1):

@@ -32,10 +32,7 @@ _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied we
 
 
 def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
-    """Predicts all of `source` with the models of an archive together, into `out`; returns what to print.
-
-    The options are those of `load_members`. Raises BadInput.
-    """
+    """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`."""
     with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
@@ -54,9 +51,9 @@ def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[
 
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
-    """Lets several completed runs vote on the test set of the first; writes a summary into `folder`.
+    """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
 
-    Returns the summary and what to print: the vote, and each member alone. Raises BadInput if they do not fit together.
+    Raises BadInput if they do not fit together.
     """
     if not runs:
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
@@ -106,12 +103,16 @@ def load_members(
 ) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
-    Runs are untrusted: no Python file that their configuration names is run. `own_task` gives one, file.py:Class;
-    `trusted` runs the files in the runs' folders. `changes` override dotted keys of the configurations. A run from
-    whose weights others started (`queue.before`) is left out. `name` takes one run or the folds and seeds of one
-    queue, "" all that belong together. Raises BadInput if runs do not belong together, or differ in inputs or answers.
+    No Python file that a run's configuration names is run: `own_task` gives one, file.py:Class; `trusted` runs those in
+    the runs' folders. `changes` override dotted keys. Runs of `queue.before` are left out. `name` takes one run or the
+    folds and seeds of one queue, "" all. Raises BadInput for runs that differ in inputs or answers.
     """
-    runs = _named(runs, name) if name else runs
+    if name:
+        named = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+        if not named:
+            names = ", ".join(run.name for run in runs)
+            raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
+        runs = named
     tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
     loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
     earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
@@ -139,9 +140,9 @@ def load_members(
 
 
 def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
-    """Returns the model with a run's weights, on the device; raises BadInput for a far larger one than its weights are.
+    """Returns the model with a run's weights, on the device.
 
-    That is seen before it takes memory. Frozen weights that were left out count as saved if the model has them frozen.
+    Raises BadInput, before it takes memory, if it is far larger than its weights and those frozen in model and run.
     """
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
@@ -165,15 +166,6 @@ def _form(task: Task) -> tuple[Any, ...]:
     batch = task.example_batch(1, torch.device("cpu"))
     forms = {name: (value.dtype, value.shape) for name, value in batch.items()}
     return label(task.config.task), getattr(task.config.workload, "source", None), forms
-
-
-def _named(runs: Sequence[Path], name: str) -> list[Path]:
-    """Returns the run of a name, or the folds and seeds of the queue of that name. Raises BadInput."""
-    named = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
-    if not named:
-        names = ", ".join(run.name for run in runs)
-        raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
-    return named
 
 
 def _queue_of(run: Path) -> str:

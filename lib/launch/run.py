@@ -53,19 +53,16 @@ class Run:
     @property
     def predicted(self) -> Option | None:
         """The prediction for the run as it is configured, where there is a plan."""
-        asked = self.config.training.gradient_checkpointing
         if not self.plan:
             return None
-        layers = self.plan.layers if asked == "all" else min(asked, self.plan.layers)
+        layers = self.config.training.gradient_checkpointing
+        layers = self.plan.layers if layers == "all" else min(layers, self.plan.layers)
         return self.plan.option_of(self.config.training.micro_batch, layers)
 
 
 @ranks.together()
 def prepare(config: Config) -> Run:
-    """Applies memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
-
-    Raises BadInput.
-    """
+    """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput."""
     ranks.start(config.device)
     config, changes = as_run(config)
     count = torchrun.processes(config)  # what cannot be dealt is refused here
@@ -99,11 +96,9 @@ def run_folders(config: Config) -> list[Path]:
 def saved_facts(run: Path, key: str) -> dict[str, Any]:
     """Returns what the newest readable checkpoint of a run, else its best weights, has of a key; empty without one."""
     for folder in (run / "checkpoints", run / "best"):
-        for step in reversed(checkpoint.steps(folder)):
+        for path in (checkpoint.path_of(folder, step) / "state.json" for step in reversed(checkpoint.steps(folder))):
             with contextlib.suppress(OSError, BadInput):
-                path = checkpoint.path_of(folder, step) / "state.json"
-                facts = untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key)
-                if isinstance(facts, dict):
+                if isinstance(facts := untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key), dict):
                     return facts
     return {}
 
@@ -123,32 +118,26 @@ def as_run(config: Config) -> tuple[Config, list[str]]:
             slots = facts.get("training.micro_batch_slots", 0)
         is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
-        config = with_slots(
-            with_changes(config, ranks.from_first(changed)), ranks.world() if ranks.world() > 1 else cards
-        )
+        config = with_changes(config, ranks.from_first(changed))
+        config = with_slots(config, ranks.world() if ranks.world() > 1 else cards)
     return config, changes
 
 
 def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:
-    """Locates and validates the data; returns the task, the configuration in steps, and a line for each length.
-
-    A `task` that is given knows its data already. Raises BadInput.
-    """
+    """Checks the data; returns the task, the configuration in steps, a line for each length. Raises BadInput."""
     task = task or load_task(config)
     with working("Reading the data"):
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
-    order = Order.of(train_set, config)
-    config, lengths = resolve_lengths(config, order.samples)
+    config, lengths = resolve_lengths(config, Order.of(train_set, config).samples)
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
-    """Plans for this machine's GPU; returns the configuration with the planned micro-batch, the plan, lines to print.
+    """Plans for `count` of this machine's GPUs; returns the configuration with the plan's values, the plan, lines.
 
-    `count` GPUs share the work. Without a GPU there is no plan, and a slot is one micro-batch. A rank follows the plan
-    of the process that launched it. Raises BadInput where the card cannot hold even one sample; outside of a notebook,
-    TrainingFailed where the task's own code fails.
+    There is no plan without a GPU, nor in a rank: its launcher planned. Raises BadInput where the card cannot hold one
+    sample; outside of a notebook, TrainingFailed where the task's own code fails.
     """
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
@@ -162,16 +151,12 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
             raise
         return config, None, [f"Warning: {str(error).splitlines()[-1]} {_UNPLANNED}"]
     too_large = plan.evaluation and plan.evaluation.fitting < plan.evaluation.samples
-    said = [of_evaluation(plan)] if too_large else []
+    lines = [of_evaluation(plan)] if too_large else []
     if config.training.micro_batch:
-        return config, plan, said
-    changed = with_changes(config, plan.overrides)
+        return config, plan, lines
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
-    return (
-        changed,
-        plan,
-        [*(f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()), *said],
-    )
+    planned = [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()]
+    return with_changes(config, plan.overrides), plan, [*planned, *lines]
 
 
 def watched(run: Run) -> Watched:
