@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,8 +40,13 @@ def exit_code(run: Callable[[], int]) -> int:
 
     Under torchrun a rank returns 0 after every clean stop.
     """
+    is_rank = bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
     try:
-        with _as_rank():
+        with contextlib.ExitStack() as stack:
+            if is_rank:
+                from lib.launch import torchrun
+
+                stack.enter_context(torchrun.as_rank())
             return run()
     except (BadInput, TrainingFailed) as error:
         print(error, file=sys.stderr)
@@ -51,7 +55,7 @@ def exit_code(run: Callable[[], int]) -> int:
         print(dependencies.how_to_get(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        if not _is_rank():
+        if not is_rank:
             print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)
         return 130
     except OSError as error:
@@ -61,19 +65,6 @@ def exit_code(run: Callable[[], int]) -> int:
         advice = "Free some space on it, or repair it, and run again."
         print(f"The disk refused{where}: {error.strerror}. {advice}", file=sys.stderr)
         return 1
-
-
-def _as_rank() -> AbstractContextManager[None]:
-    """Wraps a command of a rank; any other runs as it is."""
-    if not _is_rank():
-        return contextlib.nullcontext()
-    from lib.launch import torchrun
-
-    return torchrun.as_rank()
-
-
-def _is_rank() -> bool:
-    return bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
 
 
 def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -104,7 +95,6 @@ def train(options: argparse.Namespace) -> int:
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
         print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
     ranks.end()
-    # below torchrun any other code would be a failure
     return 0 if ranks.under_torchrun() else launch.EXIT_CODES[summary.reason]
 
 

@@ -14,10 +14,11 @@ from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
+from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, failures, resume, torchrun
+from lib.launch import failures, resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
-from lib.launch.run import Run, prepare, progress, tracker
+from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, platform
 from lib.ranks import sharding
 from lib.report import outputs
@@ -26,6 +27,7 @@ from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
+from lib.report.tracking import Tracked
 from lib.training import identity, learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import handling_signals, start_session
@@ -70,10 +72,13 @@ def _train(run: Run) -> Summary:
             if written := Summary.read(run.folder):
                 return written
             raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
-        with tracker(run, saved is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+        with contextlib.ExitStack() as stack:
+            if ranks.is_first():
+                facts = run.config.tracking, run.config.run.name, flat(run.config), saved is not None
+                tracked = stack.enter_context(Tracked(run.folder, *facts))
             outcome = resume.train(run, session, saved)
             ended = _end(run, outcome, number)
-            if tracked:
+            if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
         if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
@@ -116,7 +121,7 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     if saved:
         bring_along(run, saved)
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config))))
     return saved
 
 
@@ -172,7 +177,8 @@ def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | No
     missing: dict[str, str] = {}
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
-    report, model = "", {} if _exports(run) else None
+    report = ""
+    model: dict[str, Any] | None = {} if _exports(run) else None
     with _noting(missing, "test"):
         best = checkpoint_from_first(_best_weights(run, state) if ranks.is_first() else None)
         if best:
@@ -254,7 +260,7 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
 
 
 def _print_result(summary: Summary) -> None:
-    """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
+    # not in a notebook, where a cell shows it at every "run all"
     if not platform.in_notebook() and (text := results(summary)):
         print(text, flush=True)
 

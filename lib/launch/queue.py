@@ -200,8 +200,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
             return launch.EXIT_CODES["deadline"]
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
-            _copy_completed(entry)
-            summary = launch.train(prepare(_with_weights(entry)))
+            summary = launch.train(prepare(_brought(entry)))
         except disk.Busy:  # a second call of this queue, which would only get in the way of the first
             raise
         except (TrainingFailed, BadInput) as error:
@@ -217,20 +216,20 @@ def run_queue(runs: Sequence[Entry]) -> int:
     return launch.EXIT_CODES["failed" if failures else "completed"]
 
 
-def _copy_completed(entry: Entry) -> None:
-    """Copies a run completed in a mounted output, without checkpoints: so this output holds the whole queue."""
-    origin = find_completed(entry.name, platform.output_dir(entry.config), entry.config)
+def _brought(entry: Entry) -> Config:
+    """Copies a run completed in a mounted output, without checkpoints, so that this output holds the whole queue.
+
+    Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet.
+    """
+    output_dir = platform.output_dir(entry.config)
+    origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
         with disk.whole(entry.folder) as aside:
             shutil.copytree(origin, aside, ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"))
-
-
-def _with_weights(entry: Entry) -> Config:
-    """Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet."""
     if not entry.starts_from:
         return entry.config
     for name in (entry.starts_from, f"{entry.starts_from}-short"):
-        if folder := find_completed(name, platform.output_dir(entry.config)):
+        if folder := find_completed(name, output_dir):
             return with_changes(entry.config, {"run.initial_weights": str(folder)})
     raise BadInput(f"It starts from the weights of {entry.starts_from}, which is not completed.")
 
@@ -270,20 +269,15 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
         scores = ("" if score is None else f"{score:.4f}" for score in (progress.score, progress.test))
         step = f"{progress.step:,}/{steps:,}" if steps else f"{progress.step:,}/?"
         rows.append((entry.name, progress.state, step, *scores, "?" if left is None else duration(left)))
-    return f"{aligned(rows, left={0, 1})}\n{_projection(runs, seconds, unknown)}"
-
-
-def _projection(runs: Sequence[Entry], seconds: float, unknown: int) -> str:
-    """Returns the sentence below the table: time and sessions that are left."""
-    if not seconds:
-        later = f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
-        return later if unknown else "Nothing is left to train."
-    options = runs[0].config.session
-    sentence = f"About {duration(seconds)} of training is left"
+    options, sentence = runs[0].config.session, f"About {duration(seconds)} of training is left"
     if minutes := options.minutes or platform.detect().session_minutes:
         usable = max(1.0, 60 * minutes - options.margin_seconds)
         sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
-    return f"{sentence}{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    sentence += f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    if not seconds:
+        later = f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
+        sentence = later if unknown else "Nothing is left to train."
+    return f"{aligned(rows, left={0, 1})}\n{sentence}"
 
 
 def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:

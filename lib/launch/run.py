@@ -1,8 +1,8 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
 import contextlib
+import dataclasses
 import glob
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import torch
 from lib import checkpoint, ranks, untrusted
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
-from lib.config.reader import flat
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import torchrun
-from lib.machine import inputs, memory, platform
+from lib.machine import disk, inputs, memory, platform
 from lib.machine.memory import GIB
 from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
@@ -25,18 +24,19 @@ from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, working
 from lib.report.summary import Summary
-from lib.report.tracking import Tracked
 from lib.task import Task, checked_datasets, load_task, with_slots
+from lib.task.files import file_of, label, named_files, own_files
 from lib.training import data, learned
 from lib.training.evaluation import known_baseline
 from lib.training.order import Order
 from lib.training.precision import about_precision, choose_precision
 
+CODE = "code"  # in a run's folder: the files of a task of one's own
 _STATE_BYTES = 2**24  # of a state.json
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Run:
     """A configuration with its data: lengths in steps, and the folder that everything goes to."""
 
@@ -55,8 +55,8 @@ class Run:
         """The prediction for the run as it is configured, where there is a plan."""
         if not self.plan:
             return None
-        layers = self.config.training.gradient_checkpointing
-        layers = self.plan.layers if layers == "all" else min(layers, self.plan.layers)
+        setting = self.config.training.gradient_checkpointing
+        layers = self.plan.layers if setting == "all" else min(setting, self.plan.layers)
         return self.plan.option_of(self.config.training.micro_batch, layers)
 
 
@@ -174,6 +174,26 @@ def progress(run: Run) -> Progress:
     return progress_of(watched(run))
 
 
-def tracker(run: Run, is_resumed: bool) -> Tracked:
-    """Returns what hands a run's rows to the trackers that its configuration names."""
-    return Tracked(run.folder, run.config.tracking, run.config.run.name, flat(run.config), is_resumed)
+def keep_code(run: Path, config: Config) -> Config:
+    """Writes the files of a task, and those that its settings name, into its run's folder, and removes older ones.
+
+    Returns the configuration with these paths. For a task of lib it does nothing.
+    """
+    file = file_of(config)
+    if file is None:
+        return config
+    own, folder = own_files(file), run / CODE
+    contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
+    for old in folder.rglob("*"):
+        if old.is_file() and old not in contents:
+            old.unlink()
+    named = {key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()}
+    contents |= {place: path.read_bytes() for place, path in named.values()}
+    for path, content in contents.items():
+        if not (path.is_file() and path.read_bytes() == content):
+            disk.make_folders(path.parent)
+            with disk.whole(path) as aside:
+                aside.write_bytes(content)
+    places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
+    stored = with_changes(config, places) if places else config
+    return dataclasses.replace(stored, task=f"{CODE}/{label(config.task)}")

@@ -217,19 +217,17 @@ class _Launch:
                 line = lines.get(timeout=0.2)
                 if line is None:
                     return
-                try:
-                    if not line.startswith(MARK):
-                        raise ValueError("a note")
-                    self.progress.update(*json.loads(line.removeprefix(MARK)))
-                except ValueError:  # or two ranks wrote into one line
-                    self.progress.note(line)
+                counts = None
+                with contextlib.suppress(ValueError):  # two ranks wrote into one line
+                    counts = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
+                self.progress.update(*counts) if counts else self.progress.note(line)
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
                 if self._is_settled():
                     self._wait_for_codes(agent)
                     return
-                if hung := signs.look(self._ranks):
-                    self._hung = hung
+                self._hung = signs.look(self._ranks)
+                if self._hung:
                     return
                 if agent.poll() is not None or any(self._place.glob("failed-*.json")):
                     until = min(until, looked + GRACE_SECONDS)

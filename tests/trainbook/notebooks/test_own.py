@@ -46,7 +46,7 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     made = built(config)
     assert files_of(made) == OWN
     lib = files_of(made, "lib/")
-    assert lib >= {"lib/task/contract.py", "lib/launch/code.py", "lib/__main__.py", "lib/planner/__main__.py"}
+    assert lib >= {"lib/task/contract.py", "lib/launch/run.py", "lib/__main__.py", "lib/planner/__main__.py"}
     assert not files_of(made, "workloads/") | files_of(made, "trainbook/")
     assert carried.carried_files(made)["configs/mine.py"] == project.TASK
 
