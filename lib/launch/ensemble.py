@@ -143,16 +143,15 @@ def load_members(
 ) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
-    No Python file that a run's configuration names is run: `own_task` gives one, file.py:Class; `trusted` runs those in
-    the runs' folders. `changes` override dotted keys. Runs of `queue.before` are left out. `name` takes one run or the
-    folds and seeds of one queue, "" all. Raises BadInput for runs that differ in inputs or answers.
+    Python files that a run names are run only if `trusted`; `own_task` gives one, file.py:Class. `changes` override
+    dotted keys. Runs of `queue.before` are left out. `name` takes one run or a queue's folds and seeds, "" all. Raises
+    BadInput for runs that differ in inputs or answers.
     """
     if name:
-        named = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
-        if not named:
-            names = ", ".join(run.name for run in runs)
+        names = ", ".join(run.name for run in runs)
+        runs = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+        if not runs:
             raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
-        runs = named
     tasks = _tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
     loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
     earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
@@ -161,9 +160,7 @@ def load_members(
         _check_together(members)
     first, learned, models = None, {}, []
     for run, config in members.items():
-        task, summary, steps = find_task(config.task)(config), Summary.read(run), checkpoint.steps(run / "best")
-        best = summary.best.get("step") if summary else None
-        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        task, saved = find_task(config.task)(config), _best(run)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
         if is_alike := saved.state.get("learned", {}) == learned:
             task.take_learned(restored(learned, run))
@@ -177,6 +174,12 @@ def load_members(
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _best(run: Path) -> Checkpoint:
+    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+    best = summary.best.get("step") if summary else None
+    return frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
 
 
 def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:

@@ -67,9 +67,6 @@ def is_watched() -> bool:
     return environment.RANK_FOLDER in os.environ
 
 
-# --- in a rank --------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def as_rank() -> Iterator[None]:
     """Wraps `python -m lib` in a rank: all but the first print nothing, and an error is left for the launcher."""
@@ -109,9 +106,6 @@ class _ToLauncher:
                 os._exit(1)
 
         return call if name in ("write", "flush") else attribute
-
-
-# --- above the ranks --------------------------------------------------------------------------------------------------
 
 
 def train(

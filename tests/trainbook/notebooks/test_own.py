@@ -16,7 +16,7 @@ from trainbook.commands import main
 from trainbook.kaggle import carried
 from trainbook.notebooks import own, source
 
-LARGE = f"X = '{random.Random(0).randbytes(600_000).hex()}'"
+LARGE = f"X = '{random.Random(0).randbytes(700_000).hex()}'"
 OWN = {f"configs/{name}" for name in ("my.yaml", "mine.py", "layers.py", "waves.py", "late.py")}
 
 
