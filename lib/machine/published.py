@@ -128,8 +128,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         from transformers import AutoConfig
 
         if facts:  # the configuration that the run began with
-            values = dict(facts["config"])
-            config = AutoConfig.for_model(values.pop("model_type"), **values)
+            config = AutoConfig.for_model(**facts["config"])
             rest = {key: value for key, value in rest.items() if not hasattr(config, key)}
         else:
             config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
