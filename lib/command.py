@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,8 +40,13 @@ def exit_code(run: Callable[[], int]) -> int:
 
     Under torchrun a rank returns 0 after every clean stop.
     """
+    is_rank = bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
     try:
-        with _as_rank():
+        with contextlib.ExitStack() as stack:
+            if is_rank:
+                from lib.launch import torchrun
+
+                stack.enter_context(torchrun.as_rank())
             return run()
     except (BadInput, TrainingFailed) as error:
         print(error, file=sys.stderr)
@@ -51,7 +55,7 @@ def exit_code(run: Callable[[], int]) -> int:
         print(dependencies.how_to_get(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        if not _is_rank():
+        if not is_rank:
             print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)
         return 130
     except OSError as error:
@@ -61,19 +65,6 @@ def exit_code(run: Callable[[], int]) -> int:
         advice = "Free some space on it, or repair it, and run again."
         print(f"The disk refused{where}: {error.strerror}. {advice}", file=sys.stderr)
         return 1
-
-
-def _as_rank() -> AbstractContextManager[None]:
-    """Wraps a command of a rank; any other runs as it is."""
-    if not _is_rank():
-        return contextlib.nullcontext()
-    from lib.launch import torchrun
-
-    return torchrun.as_rank()
-
-
-def _is_rank() -> bool:
-    return bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
 
 
 def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -86,7 +77,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def train(options: argparse.Namespace) -> int:
     """Trains a configuration, or the runs of its queue."""
-    from lib import launch
+    from lib import launch, ranks
     from lib.launch import queue, torchrun
     from lib.task import load_config
 
@@ -103,14 +94,17 @@ def train(options: argparse.Namespace) -> int:
         where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
         print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
-    return torchrun.end_rank(launch.EXIT_CODES[summary.reason])
+    ranks.end()
+    return 0 if ranks.under_torchrun() else launch.EXIT_CODES[summary.reason]
 
 
 def train_queue(options: argparse.Namespace) -> int:
     """Trains all runs of a configuration's queue. Raises BadInput where torchrun has started this process."""
+    from lib import ranks
     from lib.launch import queue
 
-    queue.refuse_ranks(options.config)
+    if ranks.under_torchrun():
+        raise BadInput(f"{options.config} has a queue of runs. Start it without torchrun: each run takes all GPUs.")
     runs = queue.entries(Path(options.config), split_overrides(options.set))
     print("The queue:", ", ".join(entry.name for entry in runs))
     print(queue.table(runs, queue.measure(runs)), flush=True)

@@ -14,10 +14,11 @@ from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
+from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, failures, resume, torchrun
+from lib.launch import failures, resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
-from lib.launch.run import Run, prepare, progress, tracker
+from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, platform
 from lib.ranks import sharding
 from lib.report import outputs
@@ -26,6 +27,7 @@ from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
+from lib.report.tracking import Tracked
 from lib.training import identity, learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import handling_signals, start_session
@@ -33,15 +35,15 @@ from lib.training.state import State, checkpoint_from_first, first_state
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
+PICTURE = Path("plots") / "metrics.png"
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 
 
 def train(config: Config | Run) -> Summary:
     """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
 
-    With several GPUs the run takes place in a process for each, below this one. A completed run gets only what its
-    files lack. Raises BadInput before anything is written: for a run of another configuration, or if another process
-    trains this one.
+    Several GPUs take a process each, below this one. A completed run gets only what its files lack. Raises BadInput
+    before anything is written: for a run of another configuration, or if another process trains this one.
     """
     run = config if isinstance(config, Run) else prepare(config)
 
@@ -70,10 +72,13 @@ def _train(run: Run) -> Summary:
             if written := Summary.read(run.folder):
                 return written
             raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
-        with tracker(run, saved is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+        with contextlib.ExitStack() as stack:
+            if ranks.is_first():
+                facts = run.config.tracking, run.config.run.name, flat(run.config), saved is not None
+                tracked = stack.enter_context(Tracked(run.folder, *facts))
             outcome = resume.train(run, session, saved)
             ended = _end(run, outcome, number)
-            if tracked:
+            if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
         if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
@@ -116,7 +121,7 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     if saved:
         bring_along(run, saved)
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config))))
     return saved
 
 
@@ -136,21 +141,14 @@ def _tidy(run: Run, state: State | None = None) -> None:
     for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
     if state and run.config.checkpoint.keep_last:
-        retention = Retention(run.folder, run.config.checkpoint)
-        retention.after_checkpoint(state.step, [best["step"] for best in state.kept_best])
-
-
-# --- the end ----------------------------------------------------------------------------------------------------------
+        steps = [best["step"] for best in state.kept_best]
+        Retention(run.folder, run.config.checkpoint).after_checkpoint(state.step, steps)
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
-    """Tests a completed run, draws, and writes the summary, which also names what failed.
-
-    A kill before the summary leaves a run that resumes at its last step, and comes here again.
-    """
-    state, tested, model = outcome.state, {}, None
-    if outcome.reason == "completed":
-        tested, model = _tested(run, state), _gathered(run, state)
+    """Tests a completed run, draws, and writes the summary; after a kill before that the run resumes and comes here."""
+    state = outcome.state
+    tested, model = _tested(run, state) if outcome.reason == "completed" else ({}, None)
     if not ranks.is_first():
         return _summary(run, outcome.reason, state.step, number)
     with _noting(tested.get("missing", {}), "plot"):
@@ -171,12 +169,16 @@ def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> S
     return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
 
 
-def _tested(run: Run, state: State) -> dict[str, Any]:
-    """Tests the best weights; returns the summary's metrics, baseline and report, and what failed as `missing`."""
+def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Tests the best weights; returns the summary's metrics, baseline and report, and what failed as `missing`.
+
+    Then the weights of shards in one piece, {} without shards; None if nothing is exported. For all ranks.
+    """
     missing: dict[str, str] = {}
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     report = ""
+    model: dict[str, Any] | None = {} if _exports(run) else None
     with _noting(missing, "test"):
         best = checkpoint_from_first(_best_weights(run, state) if ranks.is_first() else None)
         if best:
@@ -195,10 +197,14 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
                 if not isinstance(report, str):
                     kind, report = type(report).__name__, ""
                     raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
-    return {
+    if _exports(run) and state.sharded:
+        with state.averaged():
+            model = sharding.on_first(weights.of(state.model))
+    tested = {
         "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
         "test_loss": scores.get("loss"), "report": report,
     }  # fmt: skip
+    return tested, model
 
 
 def _best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
@@ -214,14 +220,6 @@ def _best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
 
 def _exports(run: Run) -> bool:
     return hasattr(run.task, "export") and getattr(run.task, "exports", True)
-
-
-def _gathered(run: Run, state: State) -> dict[str, Any] | None:
-    """Returns the weights of shards in one piece, {} without shards; None if nothing is exported. For all ranks."""
-    if not _exports(run) or not state.sharded:
-        return {} if _exports(run) else None
-    with state.averaged():
-        return sharding.on_first(weights.of(state.model))
 
 
 def _report(run: Run, ended: Summary, state: State, model: dict[str, Any] | None) -> Summary:
@@ -262,13 +260,12 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
 
 
 def _print_result(summary: Summary) -> None:
-    """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
+    # not in a notebook, where a cell shows it at every "run all"
     if not platform.in_notebook() and (text := results(summary)):
         print(text, flush=True)
 
 
 def _pack(run: Run) -> None:
-    """Packs the archive of the output folder. A failure is a warning: the next call packs."""
     with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
         outputs.package(run.output_dir)
 
@@ -277,8 +274,7 @@ def _pack(run: Run) -> None:
 def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
     """Notes an error of the block in `missing` and prints it: after training no error may cost the run its end.
 
-    Errors that several ranks must answer together are raised: memory that runs out, or a rank that is gone. With
-    `alone` no other rank takes part in the block.
+    Raises what several ranks must answer together: memory that runs out, or a lost rank. `alone`: one rank's block.
     """
     try:
         yield
@@ -293,9 +289,6 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
             "on the disk, and run again: what is missing is made, and nothing is trained again.",
             flush=True,
         )
-
-
-# --- a completed run --------------------------------------------------------------------------------------------------
 
 
 def _complete(run: Run, earlier: Summary) -> Summary:
@@ -317,7 +310,7 @@ def _complete(run: Run, earlier: Summary) -> Summary:
     if not ranks.is_first():
         return earlier
     _tidy(run)
-    if "plot" in earlier.missing or not picture(run).is_file():
+    if "plot" in earlier.missing or not (run.folder / PICTURE).is_file():
         missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
         with _noting(missing, "plot"):
             plot(run, earlier.baseline)
@@ -346,7 +339,7 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
         if not ranks.from_first(ranks.is_first() and _best_weights(run, state) is not None):
             print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
             return earlier
-    tested, model = _tested(run, state), _gathered(run, state)
+    tested, model = _tested(run, state)
     if not ranks.is_first():
         return earlier
     plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
@@ -355,9 +348,4 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:
     """Draws metrics.csv into plots/metrics.png."""
-    return draw_metrics(run.folder / METRICS, picture(run), run.config.run.name, baseline, run.task.shown)
-
-
-def picture(run: Run) -> Path:
-    """Returns where the plot of a run lies."""
-    return run.folder / "plots" / "metrics.png"
+    return draw_metrics(run.folder / METRICS, run.folder / PICTURE, run.config.run.name, baseline, run.task.shown)

@@ -1,7 +1,8 @@
-"""Loads trained models of an archive or an output folder, and applies them to new data."""
+"""Loads trained models of an untrusted archive or an output folder, and applies them to new data."""
 
 import contextlib
 import re
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib import checkpoint
+from lib import checkpoint, untrusted
 from lib.checkpoint import Checkpoint, frozen
-from lib.config import Config, to_yaml
+from lib.config import Config, read_config, to_yaml
 from lib.errors import BadInput, printable
-from lib.launch import code
-from lib.launch.archive import unpack
+from lib.launch.run import CODE
 from lib.machine import disk, memory
+from lib.report import outputs
 from lib.report.progress import working
 from lib.report.summary import Summary, with_all
 from lib.task import Task, find_task, load_config, load_task, model_on_meta
@@ -28,13 +29,21 @@ from lib.training.order import INITIALISE, mix
 
 _MOST_RUNS = 1000
 _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
+# In a run's folder, at the top or one below it.
+_WANTED = re.compile(
+    r"([^/]{1,200}/)?(config\.yaml|summary\.json"
+    r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
+    r"|data/\w[\w.-]{0,100}"  # files of what a task learned
+    r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+)
+_CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
+_MOST_MEMBERS = 20_000
+_MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
+_CHUNK = 2**20
 
 
 def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
-    """Predicts all of `source` with the models of an archive together, into `out`; returns what to print.
-
-    The options are those of `load_members`. Raises BadInput.
-    """
+    """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`."""
     with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
@@ -53,9 +62,9 @@ def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[
 
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
-    """Lets several completed runs vote on the test set of the first; writes a summary into `folder`.
+    """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
 
-    Returns the summary and what to print: the vote, and each member alone. Raises BadInput if they do not fit together.
+    Raises BadInput if they do not fit together.
     """
     if not runs:
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
@@ -96,6 +105,34 @@ def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
         yield trained
 
 
+def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
+    """Writes configurations, summaries, weights and stored data of an archive's runs into a folder, and no more.
+
+    Links, devices and other names stay packed; `with_code` takes a trusted archive's tasks too. Raises BadInput.
+    """
+    with outputs.opened(archive, ratio=_MOST_RATIO) as packed:
+        for number, member in enumerate(packed, 1):
+            if number > _MOST_MEMBERS:
+                raise outputs.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
+            name = member.name.removeprefix("./")
+            is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
+            is_plain = member.isreg() and not member.issparse() and all(map(untrusted.is_name, name.split("/")))
+            if is_wanted and is_plain:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("xb") as file:
+                    shutil.copyfileobj(packed.extractfile(member), file, _CHUNK)  # type: ignore[type-var]
+
+
+def damaged(run: Path) -> str:
+    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
+    for manifest in sorted(run.glob("*/step-*/manifest.json")):
+        try:
+            checkpoint.verify(manifest.parent)
+        except checkpoint.DamagedCheckpoint as damage:
+            return f"{manifest.parent.name} is damaged: {damage}"
+    return ""
+
+
 def load_members(
     runs: Sequence[Path],
     own_task: str = "",
@@ -105,13 +142,16 @@ def load_members(
 ) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
-    Runs are untrusted: no Python file that their configuration names is run. `own_task` gives one, file.py:Class;
-    `trusted` runs the files in the runs' folders. `changes` override dotted keys of the configurations. A run from
-    whose weights others started (`queue.before`) is left out. `name` takes one run or the folds and seeds of one
-    queue, "" all that belong together. Raises BadInput if runs do not belong together, or differ in inputs or answers.
+    Python files that a run names are run only if `trusted`; `own_task` gives one, file.py:Class. `changes` override
+    dotted keys. Runs of `queue.before` are left out. `name` takes one run or a queue's folds and seeds, "" all. Raises
+    BadInput for runs that differ in inputs or answers.
     """
-    runs = _named(runs, name) if name else runs
-    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
+    if name:
+        names = ", ".join(run.name for run in runs)
+        runs = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+        if not runs:
+            raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
+    tasks = _tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
     loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
     earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
     members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
@@ -119,9 +159,7 @@ def load_members(
         _check_together(members)
     first, learned, models = None, {}, []
     for run, config in members.items():
-        task, summary, steps = find_task(config.task)(config), Summary.read(run), checkpoint.steps(run / "best")
-        best = summary.best.get("step") if summary else None
-        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        task, saved = find_task(config.task)(config), _best(run)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
         if is_alike := saved.state.get("learned", {}) == learned:
             task.take_learned(restored(learned, run))
@@ -137,10 +175,16 @@ def load_members(
     return first, models
 
 
-def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
-    """Returns the model with a run's weights, on the device; raises BadInput for a far larger one than its weights are.
+def _best(run: Path) -> Checkpoint:
+    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+    best = summary.best.get("step") if summary else None
+    return frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
 
-    That is seen before it takes memory. Frozen weights that were left out count as saved if the model has them frozen.
+
+def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
+    """Returns the model with a run's weights, on the device.
+
+    Raises BadInput, before it takes memory, if it is far larger than its weights and those frozen in model and run.
     """
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
@@ -166,15 +210,6 @@ def _form(task: Task) -> tuple[Any, ...]:
     return label(task.config.task), getattr(task.config.workload, "source", None), forms
 
 
-def _named(runs: Sequence[Path], name: str) -> list[Path]:
-    """Returns the run of a name, or the folds and seeds of the queue of that name. Raises BadInput."""
-    named = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
-    if not named:
-        names = ", ".join(run.name for run in runs)
-        raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
-    return named
-
-
 def _queue_of(run: Path) -> str:
     return re.sub(r"(-fold\d+)?(-seed\d+)?$", "", run.name)
 
@@ -197,9 +232,43 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
     try:
         return load_config(run / "config.yaml", {**changes, **({"task": task} if task else {})}, runs_files=bool(task))
     except BadInput as refusal:
-        if task or ":" not in code.named_by(run):
+        if task or ":" not in _named_by(run):
             raise
         raise BadInput(
             f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
-            f"file in its folder {code.FOLDER} is run."
+            f"file in its folder {CODE} is run."
         ) from None
+
+
+def _named_by(run: Path) -> str:
+    """Returns the task that a run's configuration names; "" for a damaged one. Nothing of it is imported."""
+    names: list[str] = []
+
+    def note(name: str) -> type:
+        names.append(name)
+        raise BadInput("The settings below workload: are not read.")
+
+    with contextlib.suppress(BadInput):
+        read_config(run / "config.yaml", workload=note)
+    return names[0] if names else ""
+
+
+def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
+    """Returns the task of each run, file.py:Class in its own folder; "" for one of lib. Raises BadInput for another.
+
+    Nothing is run. Runs with the same code share the first one's file: their tasks and settings are of one class.
+    """
+    tasks: dict[Path, str] = {}
+    first: dict[object, str] = {}
+    for run in runs:
+        task, folder = _named_by(run), (run / CODE).resolve()
+        file = Path(task.rpartition(":")[0])
+        if ":" in task and not (file.resolve().is_relative_to(folder) and file.is_file()):
+            raise BadInput(
+                f"The configuration of {printable(run.name)} names the task {printable(task, most=200)}, and no such "
+                f"file is in its folder {CODE}. Give the file here: --task file.py:Class."
+            )
+        files = sorted(folder.rglob("*.py")) if ":" in task else []
+        content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
+        tasks[run] = first.setdefault((label(task), content), task) if files else ""
+    return tasks

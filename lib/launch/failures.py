@@ -21,8 +21,8 @@ from lib.report.summary import Summary
 
 # Errors that name no cause but another rank that is gone or does not answer.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
-# Without a sign of life from a starting rank. A thread gives one every second, however long imports and data take. Only
-# loading a large library blocks that thread, and meanwhile the process uses the CPU or the disk.
+# Without a sign of life from a starting rank. A thread gives one every second; only loading a large library blocks it,
+# and meanwhile the process uses the CPU or the disk.
 SILENT_SECONDS = 60.0
 _LOOK_SECONDS = 1.0  # of silence that one look may count: a machine that was asleep gives everyone time to answer
 
@@ -33,17 +33,13 @@ class RankFailed(RuntimeError):
 
 def write_last_words(folder: Path, number: int, error: BaseException) -> None:
     """Writes a rank's error for the launcher. `lost` ones name no cause but that another rank is gone."""
-    is_sentence = isinstance(error, BadInput | TrainingFailed)
+    text, chain = str(error), "".join(traceback.format_exception(error))
+    is_lost = isinstance(error, RuntimeError) and not isinstance(error, BadInput | TrainingFailed)
     words = {
-        "rank": number,
-        "kind": type(error).__name__,
-        "text": str(error),
-        "micro_batch": getattr(error, "micro_batch", 0),
-        "before": getattr(error, "before", 0),
-        "lost": isinstance(error, RuntimeError) and not is_sentence and bool(_LOST.search(str(error))),
-        "traceback": "".join(traceback.format_exception(error)),
-        "time": time.time(),
-    }
+        "rank": number, "kind": type(error).__name__, "text": text, "traceback": chain, "time": time.time(),
+        "micro_batch": getattr(error, "micro_batch", 0), "before": getattr(error, "before", 0),
+        "lost": is_lost and bool(_LOST.search(text)),
+    }  # fmt: skip
     with whole(folder / f"failed-{number}.json", cache=True) as aside:
         aside.write_text(json.dumps(words), "utf-8")
 
@@ -55,11 +51,13 @@ def read_words(place: Path) -> list[dict[str, Any]]:
 
 def error_of(words: Mapping[str, Any]) -> Exception:
     """Returns the exception that a rank left."""
-    if words["kind"] == "OutOfMemory":
-        return OutOfMemory(words["text"], words["micro_batch"], before=words["before"])
-    kinds = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}
-    if kind := kinds.get(words["kind"]):
-        return kind(words["text"])
+    match words["kind"]:
+        case "OutOfMemory":
+            return OutOfMemory(words["text"], words["micro_batch"], before=words["before"])
+        case "BadInput":
+            return BadInput(words["text"])
+        case "TrainingFailed":
+            return TrainingFailed(words["text"])
     return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")
 
 
@@ -90,16 +88,14 @@ class Signs:
     """Signs of life of starting ranks: until its first step a rank that hangs looks like one that is slow."""
 
     def __init__(self, place: Path):
-        self.place = place
+        self.place, self._looked = place, time.monotonic()
         self._shown: dict[int, Any] = {}
         self._silent: dict[int, float] = {}
-        self._looked = time.monotonic()
 
     def look(self, processes: Mapping[int, psutil.Process]) -> str:
         """Describes a rank without a sign of life for SILENT_SECONDS; empty while there is none."""
         now = time.monotonic()
-        passed = min(now - self._looked, _LOOK_SECONDS)
-        self._looked = now
+        passed, self._looked = min(now - self._looked, _LOOK_SECONDS), now
         for number, process in processes.items():
             stage = boot.read_stage(self.place, number)
             shown: Any = now  # of a process that has just ended, which is seen elsewhere
@@ -112,20 +108,15 @@ class Signs:
             self._silent[number] = 0.0 if is_alive else self._silent.get(number, 0.0) + passed
             if self._silent[number] >= SILENT_SECONDS:
                 where = f"in the stage {stage!r}" if stage else "before its first line"
-                silence = f"it gave no sign of life for {SILENT_SECONDS:.0f} s"
-                return f"Rank {number} hung while it started, {where}: {silence}."
+                return f"Rank {number} hung while it started, {where}: no sign of life for {SILENT_SECONDS:.0f} s."
         return ""
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def limit_after(folder: Path, config: Config, error: BaseException) -> dict[str, Any]:
     """Returns the `limit` of a summary after an error: the smaller size of an OutOfMemory, or the earlier limit."""
     if size := getattr(error, "micro_batch", 0):
         return {"samples": size, **_sizes(config)}
-    earlier = Summary.read(folder)
-    return earlier.limit if earlier else {}
+    return earlier.limit if (earlier := Summary.read(folder)) else {}
 
 
 def keep_limit(folder: Path, config: Config, error: BaseException) -> None:

@@ -1,7 +1,6 @@
-"""Runs folds, seeds and grids of settings one after another, over as many sessions as it takes.
+"""Runs folds, seeds and grids of settings in turn, over as many sessions as it takes.
 
-A queue has no state: what is left follows from the summaries and checkpoints of its runs, in the output folder or in a
-mounted earlier output. So a deadline or a kill may fall anywhere.
+A queue has no state: what is left follows from the summaries and checkpoints of its runs, here or in a mounted output.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, launch, ranks
+from lib import checkpoint, launch
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
@@ -58,10 +57,10 @@ class Progress:
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
-    """Returns the runs of a configuration's `queue:` section, in the order in which they run.
+    """Returns the runs of a `queue:` section in order: those of `before`, then all of folds, seeds and grid.
 
-    Those of `queue.before` come first: one that was completed earlier, here or in a mounted output, is left out, and
-    `queue.before_overrides` shortens the others. Then come all combinations of folds, seeds and grid. Raises BadInput.
+    One of `queue.before` that was completed earlier is left out; `queue.before_overrides` shortens the others. Raises
+    BadInput.
     """
     config = load_config(path, overrides)
     queue = config.queue
@@ -90,17 +89,15 @@ def _check(config: Config) -> None:
     """Raises BadInput for keys of a queue that contradict each other, its metric, or overrides."""
     queue, (metric, better) = config.queue, find_task(config.task).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
-        raise BadInput(
-            f"queue.mean_at_least and best_at_least judge no {metric}, of which less is better: set them to 0."
-        )
+        raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
     if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
         raise BadInput(
             f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
         )
-    axes = {**dict.fromkeys(queue.grid, ("queue.grid", "{}"))}
+    axes = dict.fromkeys(queue.grid, ("queue.grid", "{}"))
     axes |= {queue.fold_key: ("queue.folds", "0")} if queue.folds else {}
     axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
-    for key in sorted(axes.keys() & config.overridden):
+    if key := min(axes.keys() & config.overridden, default=""):
         axis, none = axes[key]
         raise BadInput(
             f"{key} was given as override, but {axis} sets it in each run of the queue. For a single run with your "
@@ -112,15 +109,6 @@ def is_for(path: Path, config: Config) -> bool:
     """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
     is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
     return config.queue.has_runs and not is_of_a_run
-
-
-def refuse_ranks(config: str) -> None:
-    """Raises BadInput below torchrun: its ranks cannot share a queue of runs."""
-    if ranks.under_torchrun():
-        raise BadInput(
-            f"{config} has a queue of runs, and torchrun starts the ranks of one. Start it without torchrun: each run "
-            "of the queue takes all GPUs of this machine. Or give the config.yaml of one run."
-        )
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
@@ -147,10 +135,9 @@ def _before(path: Path, config: Config) -> list[Entry]:
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
+    """Returns the folders of the runs that vote: completed folds of `folds_of` of the same size, and this queue's runs.
 
-    The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
-    output. Returns none, with a message, while a run of this queue is not completed.
+    Returns none, with a message, while a run of this queue is not completed.
     """
     output_dir = platform.output_dir(queue[-1].config)
     runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
@@ -197,10 +184,9 @@ def progress_of(entry: Entry) -> Progress:
 
 
 def run_queue(runs: Sequence[Entry]) -> int:
-    """Trains the runs of a queue in turn until all are done or the session ends; returns the exit code of the whole.
+    """Trains the runs of a queue in turn until all are done or the session ends; returns the exit code.
 
-    Each resumes by itself. A run that fails is left for the next call, and the others run. 0: all are completed; 75:
-    the session ended; 130: interrupted; 1: at least one failed.
+    A run that fails is left for the next call. 0: all completed; 75: session ended; 130: interrupted; 1: some failed.
     """
     failures: list[str] = []
     for number, entry in enumerate(runs, 1):
@@ -214,8 +200,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
             return launch.EXIT_CODES["deadline"]
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
-            _copy_completed(entry)
-            summary = launch.train(prepare(_with_weights(entry)))
+            summary = launch.train(prepare(_brought(entry)))
         except disk.Busy:  # a second call of this queue, which would only get in the way of the first
             raise
         except (TrainingFailed, BadInput) as error:
@@ -231,28 +216,22 @@ def run_queue(runs: Sequence[Entry]) -> int:
     return launch.EXIT_CODES["failed" if failures else "completed"]
 
 
-def _copy_completed(entry: Entry) -> None:
-    """Copies a run that was completed in a mounted earlier output, without its checkpoints.
+def _brought(entry: Entry) -> Config:
+    """Copies a run completed in a mounted output, without checkpoints, so that this output holds the whole queue.
 
-    So this session's output holds the whole queue, and the next one may mount nothing else.
+    Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet.
     """
-    origin = find_completed(entry.name, platform.output_dir(entry.config), entry.config)
+    output_dir = platform.output_dir(entry.config)
+    origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
         with disk.whole(entry.folder) as aside:
             shutil.copytree(origin, aside, ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"))
-
-
-def _with_weights(entry: Entry) -> Config:
-    """Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet."""
     if not entry.starts_from:
         return entry.config
     for name in (entry.starts_from, f"{entry.starts_from}-short"):
-        if folder := find_completed(name, platform.output_dir(entry.config)):
+        if folder := find_completed(name, output_dir):
             return with_changes(entry.config, {"run.initial_weights": str(folder)})
     raise BadInput(f"It starts from the weights of {entry.starts_from}, which is not completed.")
-
-
-# --- what is printed --------------------------------------------------------------------------------------------------
 
 
 def measure(runs: Sequence[Entry]) -> dict[str, float]:
@@ -268,10 +247,9 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
 
 
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
-    """Returns a line a run: state, step, best validation and test, hours left; then the sum in hours and sessions.
+    """Returns a line a run: state, step, best validation and test, time left; then the sum in time and sessions.
 
-    Hours come from `rates` of `measure`, or from the speeds of finished runs, without evaluations. A length in epochs
-    is counted on the data.
+    Times come from `rates` of `measure` or finished runs, without evaluations. Epochs are counted on the data.
     """
     rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
     seconds, unknown = 0.0, 0
@@ -291,20 +269,15 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
         scores = ("" if score is None else f"{score:.4f}" for score in (progress.score, progress.test))
         step = f"{progress.step:,}/{steps:,}" if steps else f"{progress.step:,}/?"
         rows.append((entry.name, progress.state, step, *scores, "?" if left is None else duration(left)))
-    return f"{aligned(rows, left={0, 1})}\n{_projection(runs, seconds, unknown)}"
-
-
-def _projection(runs: Sequence[Entry], seconds: float, unknown: int) -> str:
-    """Returns the sentence below the table: time and sessions that are left."""
-    if not seconds:
-        later = f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
-        return later if unknown else "Nothing is left to train."
-    options = runs[0].config.session
-    sentence = f"About {duration(seconds)} of training is left"
+    options, sentence = runs[0].config.session, f"About {duration(seconds)} of training is left"
     if minutes := options.minutes or platform.detect().session_minutes:
         usable = max(1.0, 60 * minutes - options.margin_seconds)
         sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
-    return f"{sentence}{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    sentence += f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    if not seconds:
+        later = f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
+        sentence = later if unknown else "Nothing is left to train."
+    return f"{aligned(rows, left={0, 1})}\n{sentence}"
 
 
 def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
@@ -313,17 +286,13 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     for entry in runs:
         progress = progress_of(entry)
         if progress.state == "completed" and progress.score is not None and not entry.is_earlier:
-            reached[entry.name] = {"validation": progress.score}
-            if progress.test is not None:
-                reached[entry.name]["test"] = progress.test
+            test = {} if progress.test is None else {"test": progress.test}
+            reached[entry.name] = {"validation": progress.score, **test}
     return reached
 
 
 def verdict(runs: Sequence[Entry]) -> str:
-    """Returns mean, best and worst validation of the runs, by the metric's direction, and the criteria beside them.
-
-    Criteria are judged once all runs are completed, because a few may be the lucky ones; nothing is enforced.
-    """
+    """Returns mean, best and worst validation of the runs, and the criteria, judged once all runs are completed."""
     reached = {name: values["validation"] for name, values in scores(runs).items()}
     if not reached:
         return "No run of the queue is completed yet."

@@ -31,9 +31,8 @@ def announce(run: Run) -> checkpoint.Checkpoint | None:
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
     """Returns the newest valid checkpoint of a run, and lines to print, such as one for each damaged one.
 
-    It lies in `run.resume_from`, the output folder, or an input. `quarantine` renames damaged ones in the run's own
-    folder. Raises BadInput if all are damaged, if another configuration or a later version made it, or if
-    `run.resume_from` holds none.
+    `quarantine` renames damaged ones in the run's own folder. Raises BadInput if all are damaged, if another
+    configuration or a later version made it, or if `run.resume_from` holds none.
     """
     lines: list[str] = []
     name, resume_from = run.config.run.name, run.config.run.resume_from
@@ -64,10 +63,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
 
 
 def check_completed(run: Run, summary: Summary) -> str:
-    """Returns a warning about differences between a completed run and this configuration, empty without any.
-
-    Raises BadInput where resuming would.
-    """
+    """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
     saved = summary.identity or saved_facts(run.folder, "identity")
     now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
     return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
@@ -85,11 +81,8 @@ def how_to_continue(summary: Summary) -> str:
     """Names the key that continues a completed run; a run that stopped early needs another one."""
     if not summary.why_early:
         return "A larger training.max_steps continues it."
-    waited = summary.stopped_early.get("evaluations")
-    return (
-        f"{summary.why_early} A larger training.max_steps does not continue it. training.stop_after_evaluations does, "
-        f"with 0 or more than {waited}."
-    )
+    more = f"training.stop_after_evaluations does, with 0 or more than {summary.stopped_early.get('evaluations')}."
+    return f"{summary.why_early} A larger training.max_steps does not continue it. {more}"
 
 
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
@@ -104,8 +97,8 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     total, name = run.config.training.max_steps, run.config.run.name
     if saved is None:
         return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
-    stopping = saved.state.get("stopping", {})
-    if 0 < run.config.training.stop_after_evaluations <= stopping.get("waited", 0) and saved.step < total:
+    waited = saved.state.get("stopping", {}).get("waited", 0)
+    if 0 < run.config.training.stop_after_evaluations <= waited and saved.step < total:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
     left = max(0, total - saved.step)
@@ -133,33 +126,29 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
             if (origin / name).is_file() and not (origin / name).is_symlink():
                 shutil.copyfile(origin / name, run.folder / name)
+
+    def irregular(folder: str, names: list[str]) -> list[str]:  # links, pipes and devices
+        paths = [Path(folder, name) for name in names]
+        return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
+
     if (origin / TRACKING).is_dir() and not (origin / TRACKING).is_symlink():
         shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
         try:
-            shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=_irregular)
+            shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=irregular)
         except OSError as error:
             print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
-    for kind in ("best", frozen.FOLDER):
-        for step in checkpoint.steps(origin / kind):
-            with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
-                weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
-                try:
-                    checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
-                except checkpoint.CheckpointNotSaved as error:
-                    if kind == frozen.FOLDER:
-                        raise BadInput(
-                            f"The frozen weights of {origin} could not be copied, and without them no later session "
-                            f"could resume from this one. {error} Nothing was trained, and {origin} stays as it is."
-                        ) from error
-
-
-def _irregular(folder: str, names: list[str]) -> list[str]:
-    """Returns the links, pipes and devices of a folder, which no run brings along."""
-    paths = [Path(folder, name) for name in names]
-    return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
-
-
-# --- after memory ran out ---------------------------------------------------------------------------------------------
+    weights_of = [(kind, step) for kind in ("best", frozen.FOLDER) for step in checkpoint.steps(origin / kind)]
+    for kind, step in weights_of:
+        with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
+            weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
+            try:
+                checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
+            except checkpoint.CheckpointNotSaved as error:
+                if kind == frozen.FOLDER:
+                    raise BadInput(
+                        f"The frozen weights of {origin} could not be copied, and without them no later session could "
+                        f"resume from this one. {error} Nothing was trained, and {origin} stays as it is."
+                    ) from error
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
@@ -167,9 +156,8 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
 
     Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
     """
-    most = ranks.from_first(
-        failures.newest_limit([run.folder, *run_folders(run.config)], run.config) if ranks.is_first() else 0
-    )
+    places = [run.folder, *run_folders(run.config)] if ranks.is_first() else []
+    most = ranks.from_first(failures.newest_limit(places, run.config))
     training, folder = run.config.training, run.folder / "checkpoints"
     if 0 < most < (training.micro_batch or slot_of(training)):
         print(
@@ -203,9 +191,5 @@ def _without_traceback(error: Exception) -> OutOfMemory | None:
         return OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
     if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
         return None
-    return OutOfMemory(
-        "Memory ran out before the first step: the model and its states alone do not fit.",
-        0,
-        "Make the model smaller, take a card with more memory, or divide the states among several by "
-        "training.fully_shard.",
-    )
+    advice = "Make the model smaller, take a larger card, or divide the states among several by training.fully_shard."
+    return OutOfMemory("Memory ran out before the first step: the model and its states alone do not fit.", 0, advice)

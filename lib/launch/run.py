@@ -1,8 +1,8 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
 import contextlib
+import dataclasses
 import glob
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,16 @@ import torch
 from lib import checkpoint, ranks, untrusted
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
-from lib.config.reader import flat
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch import torchrun
-from lib.machine import inputs, memory, platform
+from lib.machine import disk, inputs, memory, platform
 from lib.machine.memory import GIB
 from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, working
 from lib.report.summary import Summary
-from lib.report.tracking import Tracked
 from lib.task import Task, checked_datasets, load_task, with_slots
+from lib.task.files import file_of, label, named_files, own_files
 from lib.training import data, learned
 from lib.training.evaluation import known_baseline
 from lib.training.order import Order
@@ -30,11 +29,12 @@ from lib.training.precision import about_precision, choose_precision
 if TYPE_CHECKING:
     from lib.planner.search import Option, Plan
 
+CODE = "code"  # in a run's folder: the files of a task of one's own
 _STATE_BYTES = 2**24  # of a state.json
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Run:
     """A configuration with its data: lengths in steps, and the folder that everything goes to."""
 
@@ -51,19 +51,16 @@ class Run:
     @property
     def predicted(self) -> "Option | None":
         """The prediction for the run as it is configured, where there is a plan."""
-        asked = self.config.training.gradient_checkpointing
         if not self.plan:
             return None
-        layers = self.plan.layers if asked == "all" else min(asked, self.plan.layers)
+        setting = self.config.training.gradient_checkpointing
+        layers = self.plan.layers if setting == "all" else min(setting, self.plan.layers)
         return self.plan.option_of(self.config.training.micro_batch, layers)
 
 
 @ranks.together()
 def prepare(config: Config) -> Run:
-    """Applies memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
-
-    Raises BadInput.
-    """
+    """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput."""
     ranks.start(config.device)
     config, changes = as_run(config)
     count = torchrun.processes(config)  # what cannot be dealt is refused here
@@ -97,11 +94,9 @@ def run_folders(config: Config) -> list[Path]:
 def saved_facts(run: Path, key: str) -> dict[str, Any]:
     """Returns what the newest readable checkpoint of a run, else its best weights, has of a key; empty without one."""
     for folder in (run / "checkpoints", run / "best"):
-        for step in reversed(checkpoint.steps(folder)):
+        for path in (checkpoint.path_of(folder, step) / "state.json" for step in reversed(checkpoint.steps(folder))):
             with contextlib.suppress(OSError, BadInput):
-                path = checkpoint.path_of(folder, step) / "state.json"
-                facts = untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key)
-                if isinstance(facts, dict):
+                if isinstance(facts := untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key), dict):
                     return facts
     return {}
 
@@ -121,32 +116,26 @@ def as_run(config: Config) -> tuple[Config, list[str]]:
             slots = facts.get("training.micro_batch_slots", 0)
         is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
-        config = with_slots(
-            with_changes(config, ranks.from_first(changed)), ranks.world() if ranks.world() > 1 else cards
-        )
+        config = with_changes(config, ranks.from_first(changed))
+        config = with_slots(config, ranks.world() if ranks.world() > 1 else cards)
     return config, changes
 
 
 def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:
-    """Locates and validates the data; returns the task, the configuration in steps, and a line for each length.
-
-    A `task` that is given knows its data already. Raises BadInput.
-    """
+    """Checks the data; returns the task, the configuration in steps, a line for each length. Raises BadInput."""
     task = task or load_task(config)
     with working("Reading the data"):
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
-    order = Order.of(train_set, config)
-    config, lengths = resolve_lengths(config, order.samples)
+    config, lengths = resolve_lengths(config, Order.of(train_set, config).samples)
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
-    """Plans for this machine's GPU; returns the configuration with the planned micro-batch, the plan, lines to print.
+    """Plans for `count` of this machine's GPUs; returns the configuration with the plan's values, the plan, lines.
 
-    `count` GPUs share the work. Without a GPU there is no plan, and a slot is one micro-batch. A rank follows the plan
-    of the process that launched it. Raises BadInput where the card cannot hold even one sample; outside of a notebook,
-    TrainingFailed where the task's own code fails.
+    There is no plan without a GPU, nor in a rank: its launcher planned. Raises BadInput where the card cannot hold one
+    sample; outside of a notebook, TrainingFailed where the task's own code fails.
     """
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
@@ -163,16 +152,12 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
             raise
         return config, None, [f"Warning: {str(error).splitlines()[-1]} {_UNPLANNED}"]
     too_large = plan.evaluation and plan.evaluation.fitting < plan.evaluation.samples
-    said = [table.of_evaluation(plan)] if too_large else []
+    lines = [table.of_evaluation(plan)] if too_large else []
     if config.training.micro_batch:
-        return config, plan, said
-    changed = with_changes(config, plan.overrides)
+        return config, plan, lines
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
-    return (
-        changed,
-        plan,
-        [*(f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()), *said],
-    )
+    planned = [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()]
+    return with_changes(config, plan.overrides), plan, [*planned, *lines]
 
 
 def watched(run: Run) -> Watched:
@@ -190,6 +175,26 @@ def progress(run: Run) -> Progress:
     return progress_of(watched(run))
 
 
-def tracker(run: Run, is_resumed: bool) -> Tracked:
-    """Returns what hands a run's rows to the trackers that its configuration names."""
-    return Tracked(run.folder, run.config.tracking, run.config.run.name, flat(run.config), is_resumed)
+def keep_code(run: Path, config: Config) -> Config:
+    """Writes the files of a task, and those that its settings name, into its run's folder, and removes older ones.
+
+    Returns the configuration with these paths. For a task of lib it does nothing.
+    """
+    file = file_of(config)
+    if file is None:
+        return config
+    own, folder = own_files(file), run / CODE
+    contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
+    for old in folder.rglob("*"):
+        if old.is_file() and old not in contents:
+            old.unlink()
+    named = {key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()}
+    contents |= {place: path.read_bytes() for place, path in named.values()}
+    for path, content in contents.items():
+        if not (path.is_file() and path.read_bytes() == content):
+            disk.make_folders(path.parent)
+            with disk.whole(path) as aside:
+                aside.write_bytes(content)
+    places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
+    stored = with_changes(config, places) if places else config
+    return dataclasses.replace(stored, task=f"{CODE}/{label(config.task)}")

@@ -20,43 +20,20 @@ from lib.training.session import start_session
 def test(run: Run) -> str:
     """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
 
-    On a GPU the prediction stands beside what was measured. Raises BadInput before that for a task that breaks its
-    contract, and TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run
-    out of memory hours later.
+    On a GPU the prediction stands beside what was measured. Raises BadInput for a task that breaks its contract, and
+    TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run out of memory.
     """
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
-    outcome = few_steps(run)
-    card = memory.card_bytes()
+    outcome, card = few_steps(run), memory.card_bytes()
     if card and outcome.peak_bytes > FITS * card:
         smaller = max(1, outcome.state.micro_batch // 2)
         raise TrainingFailed(
             f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
             f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). "
             f'Set OVERRIDES = {{"training.micro_batch": {smaller}}} (now {outcome.state.micro_batch}; the effective '
-            f"batch of {run.config.training.effective_batch} stays), or recompute more layers "
-            "(training.gradient_checkpointing)."
+            "batch stays), or recompute more layers (training.gradient_checkpointing)."
         )
-    return _table(run, outcome)
-
-
-def few_steps(run: Run) -> Outcome:
-    """Trains `training.smoke_steps` in a folder that is thrown away."""
-    steps = run.config.training.smoke_steps
-    changes = {
-        "training.max_steps": steps,
-        "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
-        "training.log_every_steps": max(1, steps // 5),
-        "checkpoint.keep_last": 0,
-        "checkpoint.keep_best": 0,
-    }
-    session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    with tempfile.TemporaryDirectory() as folder:
-        return loop.train(run.task, with_changes(run.config, changes), Path(folder), session, choose_progress())
-
-
-def _table(run: Run, outcome: Outcome) -> str:
-    """Returns GiB after each phase of a step and at the peak, and the speed: measured, and predicted by a plan."""
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
     count, state, total = torchrun.processes(run.config), outcome.state, run.config.training.max_steps
@@ -74,3 +51,18 @@ def _table(run: Run, outcome: Outcome) -> str:
         f"{aligned(rows)}\n{state.step} steps in micro-batches of {state.micro_batch}, {state.precision}: "
         f"{outcome.steps_per_second:.2f} steps/s{where}{expected}. {total:,} steps take {whole} without evaluations."
     )
+
+
+def few_steps(run: Run) -> Outcome:
+    """Trains `training.smoke_steps` in a folder that is thrown away."""
+    steps = run.config.training.smoke_steps
+    changes = {
+        "training.max_steps": steps,
+        "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
+        "training.log_every_steps": max(1, steps // 5),
+        "checkpoint.keep_last": 0,
+        "checkpoint.keep_best": 0,
+    }
+    session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        return loop.train(run.task, with_changes(run.config, changes), Path(folder), session, choose_progress())

@@ -1,8 +1,7 @@
 """Trains on several GPUs out of one process: runs torchrun, watches it, and restarts it when a rank dies.
 
-`python -m torch.distributed.run` starts `python -m lib train` once for each GPU: a fork of a notebook's kernel breaks
-once that has touched CUDA. Notes and progress come on the first rank's standard output; a rank that fails leaves a
-file with its error. Every process asks the system to be killed with the one above it, so kill -9 leaves no orphan.
+Each rank is a `python -m lib train`: a fork of a kernel that has touched CUDA breaks. Notes and progress come on the
+first rank's standard output, errors in files. Every process dies with the one above it, so kill -9 leaves no orphan.
 """
 
 import contextlib
@@ -45,44 +44,27 @@ def processes(config: Config) -> int:
 
     Raises BadInput for more processes than there are GPUs, or than the slots can be dealt to.
     """
-    slots = config.training.micro_batch_slots
-    if ranks.under_torchrun() or ranks.world() > 1:
-        if slots % ranks.world():
-            raise BadInput(_not_dealt(slots, ranks.world()))
-        return 1
-    on = ranks.cards(config.device)
-    asked = config.device.processes
-    count = asked or len(on) or 1
-    ranks.check_count(count, on)
+    slots, cards, configured = config.training.micro_batch_slots, ranks.cards(config.device), config.device.processes
+    is_rank = ranks.under_torchrun() or ranks.world() > 1
+    count = ranks.world() if is_rank else configured or len(cards) or 1
+    if not is_rank:
+        ranks.check_count(count, cards)
     if slots % count == 0:
-        return count
-    if asked:
-        raise BadInput(_not_dealt(slots, count))
-    fitting = max(n for n in range(1, count) if slots % n == 0)
-    print(f"{_not_dealt(slots, count)} Until then {fitting} of {count} GPUs are used.")
-    return fitting
-
-
-def _not_dealt(slots: int, count: int) -> str:
-    return (
+        return 1 if is_rank else count
+    problem = (
         f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. Set it "
         f"to {-(-slots // count) * count} in a new run; a run keeps its slots."
     )
+    if is_rank or configured:
+        raise BadInput(problem)
+    fitting = max(number for number in range(1, count) if slots % number == 0)
+    print(f"{problem} Until then {fitting} of {count} GPUs are used.")
+    return fitting
 
 
 def is_watched() -> bool:
     """Returns whether `train` started this rank, so that the launching process shows its output."""
     return environment.RANK_FOLDER in os.environ
-
-
-def end_rank(code: int) -> int:
-    """Ends this process's part in the ranks; returns the exit code, below torchrun 0: any other would be a failure."""
-    code = 0 if ranks.under_torchrun() else code
-    ranks.end()
-    return code
-
-
-# --- in a rank --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -115,26 +97,15 @@ class _ToLauncher:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        attribute = getattr(self._stream, name)
 
-    def write(self, text: str) -> int:
-        with _ending():
-            return int(self._stream.write(text))
+        def call(*text: str) -> Any:
+            try:
+                return attribute(*text)
+            except BrokenPipeError:
+                os._exit(1)
 
-    def flush(self) -> None:
-        with _ending():
-            self._stream.flush()
-
-
-@contextlib.contextmanager
-def _ending() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        os._exit(1)
-
-
-# --- above the ranks --------------------------------------------------------------------------------------------------
+        return call if name in ("write", "flush") else attribute
 
 
 def train(
@@ -142,9 +113,9 @@ def train(
 ) -> None:
     """Trains in `count` processes until they end cleanly; the run's summary says how, and holds `summary` too.
 
-    When a rank dies or hangs, all are started again and resume from the newest checkpoint.
-    Raises what a rank raised: BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after
-    LAUNCHES deaths without a new checkpoint; KeyboardInterrupt when a second signal came.
+    When a rank dies or hangs, all resume from the newest checkpoint. Raises what a rank raised: BadInput and
+    TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths without a new checkpoint;
+    KeyboardInterrupt at a second signal.
     """
     progress = progress or choose_progress()
     events = EventLog(folder / EVENTS, progress.note)
@@ -154,7 +125,7 @@ def train(
         launched = _Launch(config, count, session, summary, progress)
         failure = launched.run()
         progress.close()
-        if failure is None:
+        if not failure:
             return
         now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
@@ -219,14 +190,10 @@ class _Launch:
             environment.RELAY: "1",
             environment.RANK_FOLDER: str(self._place),
         }
-        return subprocess.Popen(
-            [sys.executable, boot.__file__, "agent", str(os.getpid()), *options, *program],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # an interrupt of the kernel or the terminal comes here first
-        )
+        command = [sys.executable, boot.__file__, "agent", str(os.getpid()), *options, *program]
+        # in a session of its own: an interrupt of the kernel or the terminal comes here first
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
+        return subprocess.Popen(command, env=environ, start_new_session=True, **streams)
 
     def _watch(self, agent: subprocess.Popen) -> None:
         """Shows what the ranks print until torchrun ends; a rank that is gone or failed ends it after a moment."""
@@ -244,24 +211,20 @@ class _Launch:
                 line = lines.get(timeout=0.2)
                 if line is None:
                     return
-                self._show(line)
+                counts = None
+                with contextlib.suppress(ValueError):  # two ranks wrote into one line
+                    counts = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
+                self.progress.update(*counts) if counts else self.progress.note(line)
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
                 if self._is_settled():
                     self._wait_for_codes(agent)
                     return
-                if hung := signs.look(self._ranks):
-                    self._hung = hung
+                self._hung = signs.look(self._ranks)
+                if self._hung:
                     return
                 if agent.poll() is not None or any(self._place.glob("failed-*.json")):
                     until = min(until, looked + GRACE_SECONDS)
-
-    def _show(self, line: str) -> None:
-        if line.startswith(MARK):
-            with contextlib.suppress(ValueError):  # two ranks wrote into one line
-                self.progress.update(*json.loads(line.removeprefix(MARK)))
-                return
-        self.progress.note(line)
 
     def _left(self, kind: str) -> set[int]:
         """Returns the ranks that left a file of this kind."""

@@ -44,10 +44,9 @@ FACTS: dict[str, Fact] = {
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: GiB that torch sees, GB/s, and TFLOP/s; None where a figure is not known, or the format not supported.
+    """A GPU: GiB that torch sees (newer drivers leave less: the lower figure), GB/s, TFLOP/s; None: not supported.
 
-    The driver keeps some memory for itself, newer ones more: the lower figure counts. The fp16 of GeForce is that of
-    products that accumulate in fp32, as torch's do; those that accumulate in fp16 are twice as fast.
+    The fp16 of GeForce is that of products that accumulate in fp32, as torch's do.
     """
 
     name: str

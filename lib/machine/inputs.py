@@ -1,5 +1,6 @@
 """Finds mounted inputs by their name or by the files in them, and the runs of earlier sessions."""
 
+import contextlib
 import fnmatch
 import json
 import os
@@ -33,10 +34,9 @@ def mounted(platform: Platform) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    try:
+    with contextlib.suppress(OSError):
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    except OSError:
-        return []
+    return []
 
 
 def find_input(name: str, platform: Platform) -> Path:
@@ -84,27 +84,23 @@ def _is_named(parts: tuple[str, ...], name: tuple[str, ...]) -> bool:
 def earlier_runs(name: str, platform: Platform) -> list[Path]:
     """Lists the folders that an earlier session's run `name` may have among the mounted inputs; not all exist.
 
-    A notebook's output has it at its top. A data set is unpacked on Kaggle: then it may lie one folder deeper, or be
-    the data set itself, which only its summary tells.
+    It lies at the top of a notebook's output; one folder deeper in a data set, or is the data set, by its summary.
     """
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        if (mount / "checkpoints").is_dir():
-            try:  # not by report.Summary, which stands above the machine
-                is_run = json.loads(read_bytes(mount / "summary.json", _MOST_BYTES))["run"] == name
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                is_run = False
-            folders += [mount] * is_run
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            # not by report.Summary, which stands above the machine
+            if (mount / "checkpoints").is_dir():
+                folders += [mount] * (json.loads(read_bytes(mount / "summary.json", _MOST_BYTES))["run"] == name)
     return folders
 
 
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
-    """Lists the folders, among these and below them, that hold a file matching a glob pattern, shallow ones first.
+    """Lists the outermost folders, among and below these, that hold a file matching a glob pattern, shallow ones first.
 
-    In a pattern with folders, train/*/*.png, the matching folder is the one that holds train. What lies below a
-    matching folder belongs to it. Published weights and what a run has written are no data. The search follows no links
-    to folders, opens no further folder after `limit` entries, and then prints a line about it.
+    For a pattern with folders, train/*/*.png, it is the one that holds train. Published weights and a run's files are
+    no data. Links to folders are not followed; after `limit` entries the search ends with a printed line.
     """
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1

@@ -1,10 +1,10 @@
 """Finds, checks and reads published weights as Hugging Face lays them out, and builds models that begin with them.
 
-They are untrusted: files are read from names inside the folder alone, and a pickle only from a named folder or hub
-model, by torch's reader that runs no code. A run that resumes, and a plan, build the model from the configuration that
-the run began with, without the weights.
+They are untrusted: only files inside the folder are read, and a pickle only from a named folder or hub model, by
+torch's reader that runs no code. A resumed run, and a plan, build the model from the run's first configuration.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -35,10 +35,10 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 
 
 def find_model(name: str) -> Path:
-    """Returns the folder of published weights: a path, or a mounted model or data set by its name on Kaggle.
+    """Returns the folder of published weights in a path, or a mounted model or data set by its name on Kaggle.
 
-    The name of a model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. The weights may lie
-    deeper in it. Raises BadInput where there are none, or more than one such folder.
+    A model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. Raises BadInput unless exactly
+    one folder in it has weights.
     """
     base = inputs.find_input(name, platform.detect())
     if base.is_file() or has_weights(base):
@@ -84,11 +84,11 @@ def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
     Raises BadInput where there are none, and for an index that names a file elsewhere or none that is there.
     """
     for whole, index in ((WHOLE, INDEX), (_PICKLED, _PICKLED_INDEX)):
-        names, files = None, [folder / whole]
-        if not (folder / whole).is_file() and not (folder / index).is_file():
+        names, files, is_whole = None, [folder / whole], (folder / whole).is_file()
+        if not is_whole and not (folder / index).is_file():
             continue
         try:
-            if not (folder / whole).is_file():
+            if not is_whole:
                 shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
                 names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
                 if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
@@ -116,13 +116,19 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     dtype, on_meta = rest.pop("dtype"), torch.empty(0).is_meta
     before = task.published.get(name, {})
     facts = before if "config" in before else _facts_of_run(task.config, name)
-    folder = _folder(name, is_optional=bool(facts))
+    folder: Path | None
+    try:
+        if (folder := find_model(name)).is_file():
+            raise BadInput(f"{printable(folder)} is a file. Give the folder with the weights and config.json.")
+    except BadInput:
+        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
+        if folder is None and not facts:
+            raise
     try:
         from transformers import AutoConfig
 
         if facts:  # the configuration that the run began with
-            values = dict(facts["config"])
-            config = AutoConfig.for_model(values.pop("model_type"), **values)
+            config = AutoConfig.for_model(**facts["config"])
             rest = {key: value for key, value in rest.items() if not hasattr(config, key)}
         else:
             config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
@@ -144,18 +150,6 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
         return model
     return cls.from_pretrained(folder, config=config, dtype=dtype, weights_only=True, local_files_only=True, **rest)
-
-
-def _folder(name: str, is_optional: bool) -> Path | None:
-    try:
-        if (path := find_model(name)).is_dir():
-            return path
-        raise BadInput(f"{printable(path)} is a file. Give the folder with the weights and config.json.")
-    except BadInput:
-        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
-        if folder is None and not is_optional:
-            raise
-        return folder
 
 
 def _mark(model: Any, quantization: Any) -> None:
@@ -181,8 +175,8 @@ def _mark(model: Any, quantization: Any) -> None:
 def located(name: str, download: bool = True) -> tuple[str, Path] | None:
     """Returns the folder of published weights, with the name that it has here; None for one that is nowhere.
 
-    A name on the Hugging Face hub is looked for among the mounted inputs, too. Without `download` the internet is not
-    used. Raises BadInput for a path that is not there, and where several mounted inputs have the name.
+    A hub model may be mounted, too. Without `download` the internet is not used. Raises BadInput for a path that is not
+    there, and where several mounted inputs have the name.
     """
     if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
         return name, find_model(name)
@@ -226,10 +220,8 @@ def _facts_of_run(config: Config, name: str) -> Mapping[str, Any] | None:
         folders = [base, base / run]
     for folder in folders:
         for path in sorted((folder / "checkpoints").glob("step-*/state.json"), reverse=True):
-            try:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 facts = json.loads(read_bytes(path, _MOST_BYTES))["published"][name]
                 if isinstance(facts["config"], dict):
                     return facts
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                continue
     return None

@@ -270,7 +270,7 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
 def main(folder: Path, what: str, *more: str) -> None:
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
     # The plot's file without its drawing, which takes 94 % of a toy run's time
-    launch.plot = lambda run, baseline: figure.save(Figure(figsize=(1, 1)), launch.picture(run))
+    launch.plot = lambda run, baseline: figure.save(Figure(figsize=(1, 1)), run.folder / launch.PICTURE)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # from disk_calls.py; the folder is removed on the way
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="faults-") as temporary:
         place = Path(temporary, "run")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lib import launch
-from lib.launch import archive, ensemble
-from lib.launch.archive import unpack
+from lib.launch import ensemble
+from lib.launch.ensemble import unpack
 from lib.task import load_config
 from tests.conftest import ROOT, TOY
 from tests.hostile.conftest import FORGED
@@ -127,7 +127,7 @@ def test_a_bomb_or_no_archive_is_refused(nothing_outside, make):
 
 
 def test_many_members_and_a_name_twice_are_refused(nothing_outside, mine, monkeypatch):
-    monkeypatch.setattr(archive, "_MOST_MEMBERS", 50)
+    monkeypatch.setattr(ensemble, "_MOST_MEMBERS", 50)
     many = [(member(f"x{number}"), None) for number in range(51)]
     assert "more than 50 members" in nothing_outside.attempt(predict, archive_of(mine, *many))
     twice = [(member("toy/config.yaml", size=1), b"x")] * 2

@@ -10,8 +10,9 @@ import pytest
 from lib import launch
 from lib.config import to_yaml, with_changes
 from lib.errors import BadInput
-from lib.launch import code, ensemble
-from lib.launch.archive import unpack
+from lib.launch import ensemble
+from lib.launch.ensemble import unpack
+from lib.launch.run import keep_code
 from lib.task import load_config
 from tests import own as project
 from trainbook.commands import main
@@ -61,7 +62,7 @@ def test_what_a_task_no_longer_imports_leaves_its_run(tmp_path):
     config = project.write(tmp_path / "project")
     run = tmp_path / "run"
     for names in (FILES, FILES - {"late.py"}):
-        code.keep(run, load_config(config))
+        keep_code(run, load_config(config))
         assert {path.name for path in (run / "code").iterdir()} == names
         (config.parent / "mine.py").write_text(project.TASK.replace("from late import said", "said = str"))
 
@@ -98,11 +99,11 @@ def test_files_that_settings_name_lie_in_the_run_and_its_archive_for_everybody(t
     config, run = load_config(named(tmp_path / "project")), tmp_path / "runs" / "my"
     assert config.workload.words == str(tmp_path / "project" / "words.txt"), "a default counts from there too"
     (run).mkdir(parents=True)
-    (run / "config.yaml").write_text(to_yaml(code.keep(run, config)))
+    (run / "config.yaml").write_text(to_yaml(keep_code(run, config)))
     shutil.rmtree(tmp_path / "project")
     again = load_config(run / "config.yaml")
     assert Path(again.workload.words).read_text() == "a\nb" and Path(again.workload.more).read_bytes() == b"\xff\xfe"
-    assert code.keep(run, again).workload == code.keep(run, again).workload
+    assert keep_code(run, again).workload == keep_code(run, again).workload
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as packed:
         packed.add(run, "my")
     unpack(tmp_path / "a.tar.gz", tmp_path / "for everybody")

@@ -133,7 +133,7 @@ def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     mended = launch.train(run)
     assert mended.missing == {} and mended.metrics and mended.baseline and mended.session == 1
     assert (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
-    assert launch.picture(run).is_file() and outputs.is_current(run.output_dir)
+    assert (run.folder / launch.PICTURE).is_file() and outputs.is_current(run.output_dir)
 
 
 @contextlib.contextmanager

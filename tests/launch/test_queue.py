@@ -205,7 +205,7 @@ def test_best_and_worst_follow_the_direction_and_criteria_are_judged_and_not_enf
 
 
 def test_what_contradicts_the_queue_is_refused(config):
-    with pytest.raises(BadInput, match="judge no loss, of which less is better"):
+    with pytest.raises(BadInput, match="Less loss is better"):
         queue_of(config("queue: {seeds: [1], mean_at_least: 0.8}\n"))
     path = config("queue: {seeds: [1, 2], grid: {optimizer.lr: [0.1]}, folds: 2, fold_key: checkpoint.keep_best}\n")
     for key, axis in (("seed", "seeds"), ("optimizer.lr", "grid"), ("checkpoint.keep_best", "folds")):

@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from lib.errors import BadInput
-from lib.launch import archive
+from lib.launch import ensemble
 from lib.machine import platform
 from lib.report import outputs
 from trainbook.kaggle import kernel
@@ -84,7 +84,7 @@ def test_each_platform_has_its_way_home(here, run, tmp_path, name, batch, drive,
     assert words in outputs.table(here.output_dir, there).splitlines()[-1]
 
 
-@pytest.mark.parametrize("unpack", [kernel.unpack, archive.unpack], ids=["kaggle fetch", "predict"])
+@pytest.mark.parametrize("unpack", [kernel.unpack, ensemble.unpack], ids=["kaggle fetch", "predict"])
 def test_an_archive_that_is_damaged_anywhere_is_refused(here, run, tmp_path, unpack):
     """tarfile takes a header that it cannot read for the end, so runs would be missing in silence."""
     (run / "summary.json").write_bytes(random.Random(0).randbytes(20_000))

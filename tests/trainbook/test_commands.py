@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lib import command, launch
+from lib import launch
 from tests.conftest import ROOT, TOY
 from trainbook import commands
 
@@ -93,7 +93,7 @@ def test_an_interrupt_where_no_step_is_to_finish_says_how_to_go_on_but_not_for_e
     monkeypatch.setattr(launch, "prepare", interrupt)
     assert commands.main(["train", "toy.yaml"]) == 130
     assert "Run the same command again" in capsys.readouterr().err
-    monkeypatch.setattr(command, "_as_rank", contextlib.nullcontext)
+    monkeypatch.setattr("lib.launch.torchrun.as_rank", contextlib.nullcontext)
     monkeypatch.setenv("RANK", "1")
     assert commands.main(["train", "toy.yaml"]) == 130 and capsys.readouterr().err == ""
 

@@ -290,9 +290,9 @@ def _check(results: Path, loose: Path) -> dict[str, Summary]:
                 if last > summary.step or (summary.reason == "completed" and last < summary.step):
                     wrong = wrong or f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
             if any(folder.glob("*/step-*/manifest.json")):
-                from lib.launch import archive  # not at the top: torch takes seconds to import
+                from lib.launch import ensemble  # not at the top: torch takes seconds to import
 
-                wrong = wrong or archive.damaged(folder)
+                wrong = wrong or ensemble.damaged(folder)
         if wrong or summary is None:
             why = wrong or f"its {SUMMARY} cannot be read"
             raise BadInput(f"The results of {run} do not fit together: {why}. Fetch again; nothing was replaced.")

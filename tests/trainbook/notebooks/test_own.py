@@ -16,7 +16,7 @@ from trainbook.commands import main
 from trainbook.kaggle import carried
 from trainbook.notebooks import own, source
 
-LARGE = f"X = '{random.Random(0).randbytes(600_000).hex()}'"
+LARGE = f"X = '{random.Random(0).randbytes(700_000).hex()}'"
 OWN = {f"configs/{name}" for name in ("my.yaml", "mine.py", "layers.py", "waves.py", "late.py")}
 
 
@@ -46,7 +46,7 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     made = built(config)
     assert files_of(made) == OWN
     lib = files_of(made, "lib/")
-    assert lib >= {"lib/task/contract.py", "lib/launch/code.py", "lib/__main__.py", "lib/planner/__main__.py"}
+    assert lib >= {"lib/task/contract.py", "lib/launch/run.py", "lib/__main__.py", "lib/planner/__main__.py"}
     assert not files_of(made, "workloads/") | files_of(made, "trainbook/")
     assert carried.carried_files(made)["configs/mine.py"] == project.TASK
 
