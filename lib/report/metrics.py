@@ -15,7 +15,6 @@ from lib.machine import disk
 Row = dict[str, str]
 
 METRICS, EVENTS = "metrics.csv", "events.csv"
-
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column exists only if it has a value.
@@ -36,8 +35,7 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
-        self.path = path
-        self.rows = 0  # in the table and waiting
+        self.path, self.rows = path, 0  # rows in the table and waiting
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         self._columns: list[str] = []  # of the table; none until it is written, or written anew
         self._last: float = step  # of the rows that a rewrite keeps
@@ -57,44 +55,41 @@ class MetricsLog:
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
         """Adds a row; a new column widens the table. On a full disk the row waits for the next write."""
-        if self.path is None:
-            return
-        self._waiting.append({name: str(value) for name, value in row.items()})
-        self.rows += 1
-        self.flush()
-        for call in on_row:
-            call(row)
+        if self.path is not None:
+            self._waiting.append({name: str(value) for name, value in row.items()})
+            self.rows += 1
+            self.flush()
+            for call in on_row:
+                call(row)
 
     def flush(self) -> int:
         """Writes the rows that still wait; returns how many there are with them. A failure only warns, once."""
         if self.path is None:
             return 0
         try:
-            if not self._columns or not set().union(*self._waiting) <= set(self._columns):
-                self._rewrite()
+            columns = self._columns
+            if not columns or not set().union(*self._waiting) <= set(columns):  # the whole table
+                rows = [*_up_to(self.path, self._last), *self._waiting]
+                names = {name for row in rows for name in row}
+                middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
+                columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
+                _replace(self.path, columns, rows)
+                self.rows, self._last = len(rows), math.inf
             elif self._waiting:
-                text, columns = _csv(self._columns, self._waiting).encode(), self._columns
-                self._columns = []  # if this fails, the whole table is written the next time
+                text, self._columns = (
+                    _csv(columns, self._waiting).encode(),
+                    [],
+                )  # if this fails, the whole table is next
                 with self.path.open("ab", buffering=0) as file:
                     if file.write(text) < len(text):  # the disk took a part
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self._columns = columns
-            self._waiting = []
+            self._columns, self._waiting = columns, []
         except OSError as error:
             if not self._warned:
                 why = f"cannot be written ({error}); its rows wait. Training continues."
                 print(f"Warning: {self.path} {why}", flush=True)
             self._warned = True
         return self.rows
-
-    def _rewrite(self) -> None:
-        """Replaces the table by its good rows and those that wait, with columns for all of them."""
-        rows = [*_up_to(self.path, self._last), *self._waiting]
-        names = {name for row in rows for name in row}
-        middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
-        columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
-        _replace(self.path, columns, rows)
-        self._columns, self.rows, self._last = columns, len(rows), math.inf
 
 
 class EventLog:
@@ -107,8 +102,8 @@ class EventLog:
     def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))
         self._waiting: list[Row] = []  # rows that the disk did not take yet
-        if path is not None and path.exists():
-            self._write(math.inf if step is None else step)
+        if step is not None:
+            self.flush(step)
 
     def record(self, step: int, kind: str, before: float, after: float, text: str) -> None:
         """Writes an event at a step that changed something from `before` to `after`. A full disk ends no run."""
@@ -117,17 +112,13 @@ class EventLog:
         self._waiting.append(dict(zip(EVENT_COLUMNS, cells, strict=True)))
         self.flush()
 
-    def flush(self) -> None:
-        """Writes the events that still wait for room on the disk."""
-        if self.path is not None and self._waiting:
-            self._write(math.inf)
-
-    def _write(self, last: float) -> None:
-        """Replaces the table by its good rows up to the step `last` and those that wait; without any, removes it."""
+    def flush(self, last: float = math.inf) -> None:
+        """Writes the events that still wait for room on the disk, and drops rows past the step `last`."""
+        if self.path is None or (not self._waiting and last == math.inf):
+            return
         try:
             rows = _up_to(self.path, last)
-            rows += [row for row in self._waiting if row not in rows]
-            if rows:
+            if rows := [*rows, *(row for row in self._waiting if row not in rows)]:
                 _replace(self.path, EVENT_COLUMNS, rows)
             else:
                 self.path.unlink(missing_ok=True)
@@ -145,6 +136,10 @@ def _csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
     csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def _up_to(path: Path, step: float) -> list[Row]:
+    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
 
 
 def sync(folder: Path) -> None:
@@ -168,10 +163,6 @@ def read(path: Path) -> list[Row]:
             lines.append([])
     rows = (dict(zip(lines[0], cells, strict=True)) for cells in lines[1:] if len(cells) == len(lines[0]))
     return [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
-
-
-def _up_to(path: Path, step: float) -> list[Row]:
-    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:

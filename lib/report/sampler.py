@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 
@@ -49,8 +50,7 @@ class Sampler:
 
     def __init__(self, probe: Callable[[], Sample] | None = None, wait: Callable[[float], bool] | None = None):
         self._guard = Informing("reading GPU and RAM")
-        self._probe = probe or new_probe()
-        self._ended = threading.Event()
+        self._probe, self._ended = probe or new_probe(), threading.Event()
         self._wait = wait or self._ended.wait
         self._samples: list[Sample] = []  # since the last row
         self._last: list[Sample] = []
@@ -67,12 +67,8 @@ class Sampler:
     def _run(self) -> None:
         with self._guard:
             while not self._ended.is_set() and not self._wait(SECONDS):
-                self.sample()
-
-    def sample(self) -> None:
-        """Takes one reading."""
-        sample = self._probe()
-        self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
+                sample = self._probe()
+                self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
 
     def row(self) -> dict[str, float]:
         """Returns the mean use of the GPU, and the highest memory of GPU and RAM, since the last row.
@@ -81,12 +77,12 @@ class Sampler:
         """
         with self._guard:
             if not (self._samples or self._last):
-                self.sample()  # the first row may come before the first second has passed
+                self._samples.append(self._probe())  # the first row may come before the first second has passed
         samples, self._samples = self._samples or self._last, []
         self._last = samples[-1:]
-        columns: dict[str, list[float]] = {}
-        for name, value in (item for sample in samples for item in sample.items()):
-            columns.setdefault(name, []).append(value)
+        columns = {
+            name: [sample[name] for sample in samples if name in sample] for name in dict.fromkeys(chain(*samples))
+        }
         return {n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()}
 
 

@@ -30,7 +30,7 @@ def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
     with watch:
         watch._thread.join(600)
         assert watch.row() == {"ram_share": 0.5, "gpu_use": 0.3, "gpu_memory_bytes": 300}
-    watch.sample()
+    watch._samples.append(sample(0.4, 0.9, 200))
     assert watch.row() == watch.row() == {"ram_share": 0.4, "gpu_use": 0.9, "gpu_memory_bytes": 200}
     assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}, "the first row waits for no second"
 
