@@ -83,11 +83,8 @@ class Terminal(Progress):
     _drawn = ""
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._bar = f"[{'#' * (24 * done // total):.<24}] " if total else ""
-        super()._write(done, total, text)
-
-    def _show(self, line: str) -> None:
-        self._drawn = (self._bar + line)[: shutil.get_terminal_size().columns - 1]
+        bar = f"[{'#' * (24 * done // total):.<24}] {done:,}/{total:,} ({done / total:.0%})  " if total else ""
+        self._drawn = (bar + text)[: shutil.get_terminal_size().columns - 1]
         print(f"\r\x1b[K{self._drawn}", end="", flush=True)
 
     def note(self, text: str) -> None:
