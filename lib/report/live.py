@@ -16,7 +16,7 @@ import jinja2
 
 from lib.machine import hardware
 from lib.machine.memory import GIB
-from lib.report import figure, plot
+from lib.report import figure
 from lib.report.metrics import MACHINE_COLUMNS, read
 from lib.report.progress import Notebook, Progress, choose_progress
 from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
@@ -107,11 +107,11 @@ class Live(Progress):
 
             def draw(names: Sequence[str], axes: Any) -> None:
                 if names:
-                    plot.draw_validation(axes, rows, watched.baseline, names)
+                    figure.draw_validation(axes, rows, watched.baseline, names)
                 else:
-                    plot.draw_losses(axes, rows)
+                    figure.draw_losses(axes, rows)
                 if watched.selection[0] in (names or ["loss"]):
-                    plot.draw_best(axes, rows, *watched.selection)
+                    figure.draw_best(axes, rows, *watched.selection)
                 if axes.get_lines():
                     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
 
