@@ -108,9 +108,8 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
     height = max(1, -(-len(panels) // _IN_A_ROW))
     figure = Figure(figsize=(_WIDTH, 3.6 + 2.3 * height), layout="constrained")
     figure.suptitle(title)
-    grid = figure.add_gridspec(2, 1, height_ratios=(3.6, 2.3 * height))
-    losses, metrics = grid[0].subgridspec(1, 2).subplots()
-    small = grid[1].subgridspec(height, _IN_A_ROW)
+    parts = figure.add_gridspec(2, 1, height_ratios=(3.6, 2.3 * height))
+    (losses, metrics), small = parts[0].subgridspec(1, 2).subplots(), parts[1].subgridspec(height, _IN_A_ROW)
     draw_losses(losses, rows)
     draw_validation(metrics, rows, baseline, shown)
     for axes in (losses, metrics):
@@ -169,9 +168,7 @@ def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
     lines = [(label, *series(rows, "train", column)) for column, label in columns.items()]
     for number, (label, steps, values) in enumerate(line for line in lines if line[1]):
         look = {"color": COLOURS[(colour + number) % len(COLOURS)], "linestyle": _DASHES[number % len(_DASHES)]}
-        _draw_line(
-            axes, steps, [value / GIB for value in values] if columns is _MEMORY else values, label=label, **look
-        )
+        _draw_line(axes, steps, np.divide(values, GIB if columns is _MEMORY else 1), label=label, **look)
     if "data_wait_share" in columns:
         axes.axhline(WAIT_LIMIT, color="0.4", linestyle="--", label=f"{WAIT_LIMIT:.0%}: too long")
     if columns.keys() & {"ram_share", "gpu_use", "data_wait_share"}:
@@ -181,13 +178,12 @@ def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
     _finish(axes, rows)
 
 
-def _draw_line(axes: Any, steps: Sequence[int], values: Sequence[float], **look: Any) -> None:
+def _draw_line(axes: Any, steps: Sequence[int], values: Sequence[float] | np.ndarray, **look: Any) -> None:
     """Draws an even choice of the points, the first and the last among them; a single one gets a marker."""
     if steps:
         places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _POINTS)).astype(int))
-        axes.plot(
-            np.asarray(steps)[places], np.asarray(values)[places], **({"marker": "o"} if len(steps) == 1 else {}) | look
-        )
+        look = ({"marker": "o"} if len(steps) == 1 else {}) | look
+        axes.plot(np.asarray(steps)[places], np.asarray(values)[places], **look)
 
 
 def _finish(axes: Any, rows: Sequence[Row]) -> None:

@@ -30,8 +30,7 @@ on_row: list[Callable[[Mapping[str, float | int | str]], None]] = []  # called w
 class MetricsLog:
     """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
 
-    Rows past `step`, written by a session whose checkpoint was lost, are dropped, and so are torn ones. `expected`: the
-    number of rows up to that step; a line is printed if there are fewer.
+    Drops torn rows and those past `step`, whose checkpoint was lost; prints a line if fewer than `expected` are left.
     """
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
@@ -95,8 +94,8 @@ class MetricsLog:
 class EventLog:
     """Prints each event, and keeps it in the table at `path` unless that is None.
 
-    Rows past `step`, if it is given, are dropped: the run repeats them. An event that the table has already, from
-    before a kill, is not written again. No file stays open: the next event may be the end of the process.
+    Drops rows past `step`, if it is given: the run repeats them. An event that the table has already is not written
+    again. No file stays open: the next event may be the end of the process.
     """
 
     def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):

@@ -24,10 +24,10 @@ def sample(ram, use, memory):
     return {"ram_share": ram, "gpu_use": use, "gpu_memory_bytes": memory}
 
 
-def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
-    readings, waits = iter([sample(0.3, 0.2, 100), sample(0.5, 0.4, 300), sample(0.4, 0.9, 200)]), iter([False, False])
-    watch = Sampler(lambda: next(readings), wait=lambda seconds: next(waits, True))
-    with watch:
+def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before(monkeypatch):
+    monkeypatch.setattr(sampler, "SECONDS", 0.0)
+    readings = iter([sample(0.3, 0.2, 100), sample(0.5, 0.4, 300)])  # then it fails, which ends the thread
+    with Sampler(lambda: next(readings)) as watch:
         watch._thread.join(600)
         assert watch.row() == {"ram_share": 0.5, "gpu_use": 0.3, "gpu_memory_bytes": 300}
     watch._samples.append(sample(0.4, 0.9, 200))
