@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from lib.machine import platform
 from lib.report import progress
-from lib.report.progress import Notebook, Plain, Remaining, Terminal, Within, choose_progress, counted, working
+from lib.report.progress import Notebook, Plain, Terminal, Within, choose_progress, counted, time_left, working
 
 
 def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
@@ -33,7 +33,7 @@ def test_counted_items_are_the_same_items_with_the_time_left_by_what_they_took(c
     assert "3/3 (100%)  scenes, 0:00:00 left" in capsys.readouterr().out
     now = iter([100.0, 130.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    assert Remaining().text("tiles", 2, 6) == "tiles, 0:01:00 left"
+    assert time_left("tiles")(2, 6) == "tiles, 0:01:00 left"
 
 
 def test_work_without_steps_says_for_how_long_and_short_work_says_nothing(capsys, monkeypatch):
