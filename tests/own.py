@@ -29,7 +29,7 @@ class Mine(Toy):
         (out / "answers.txt").write_text(said(models))
         return {"a": 1}
 '''
-LAYERS = '''
+LAYERS = """
 import torch
 from waves import Net
 
@@ -41,7 +41,7 @@ except ImportError:
 
 def small():
     return Net(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-'''
+"""
 CONFIG = """
 task: mine.py:Mine
 data: {num_workers: 0}

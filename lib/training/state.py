@@ -53,6 +53,7 @@ class State:
     stopping: Stopping | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
+    unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
@@ -111,6 +112,12 @@ def first_state(
         if config.run.initial_weights:
             note(start_from(state, task, config))
         _seal_frozen(state, task, config)
+    state.unsaved, names = frozen.unsaved(state.model)
+    if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
+        note(
+            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(names)}) are not "
+            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
+        )
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
@@ -254,6 +261,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     _keep_frozen(state, saver)
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
+        **({"unsaved": state.unsaved} if state.unsaved else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,

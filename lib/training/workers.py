@@ -134,6 +134,7 @@ def end_with_parent(worker: int) -> None:
     An interrupt is not for it: the training process decides what that means.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = _without_lost_peers
     parent = multiprocessing.parent_process()
     assert parent
 
@@ -142,6 +143,12 @@ def end_with_parent(worker: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="end with parent", daemon=True).start()
+
+
+def _without_lost_peers(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Prints an error, but that of multiprocessing's thread that hands out shared memory when its peer is killed."""
+    if not isinstance(error, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def share(batch: Any) -> Any:

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_readings
 
-It takes some minutes of one CPU. Figures go to records/readings.json, which tests/planner/test_published.py holds
+It takes some minutes of one CPU. Figures go to records/readings.json, which tests/planner/test_readings.py holds
 against the table, and from which README.md and docs/design.md quote.
 """
 

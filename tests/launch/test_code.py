@@ -123,8 +123,8 @@ def test_predict_runs_the_archive_s_task_only_for_who_trusts_it_or_one_s_own_cop
         sys.modules.pop(name, None)
     project.write(tmp_path / "mine")
     (tmp_path / "mine" / "late.py").write_text("def said(models):\n    return 'mine'\n")
-    assert main([*given, "--task", "mine/mine.py:Mine"]) == 0
-    assert (tmp_path / "out" / "answers.txt").read_text() == "mine"
+    assert main(["predict", str(archive), "data", "other", "--task", "mine/mine.py:Mine"]) == 0
+    assert (tmp_path / "other" / "answers.txt").read_text() == "mine"
 
 
 def test_several_runs_of_one_task_predict_together(trained, tmp_path):

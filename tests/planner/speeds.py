@@ -53,7 +53,6 @@ class Speed:
         fast, slow = (passes * a + b for a, b in zip(result.pass_seconds, result.rest_seconds, strict=True))
         return self.units / slow, self.units / fast
 
-
     def predicted(self, model: Any, step: Any) -> Prediction:
         if not self.training:
             return predict_inference(model, lambda net: step(net)[1], self.card, **self.options)

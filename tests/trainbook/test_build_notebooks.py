@@ -21,8 +21,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 build = importlib.import_module("build_notebooks")
 
-NASTY = ("r'''x''' \"\"\"y\"\"\" ''''z'''' \\''' a\\\\'''\\ \x00\x0c\r\u2028\ufeff"
-         " ü 日本 {} %s\n# %% no cell\n!ls\n%x\n@NAME@ '\\")
+NASTY = (
+    "r'''x''' \"\"\"y\"\"\" ''''z'''' \\''' a\\\\'''\\ \x00\x0c\r\u2028\ufeff"
+    " ü 日本 {} %s\n# %% no cell\n!ls\n%x\n@NAME@ '\\"
+)
 HEADER = """\
 # ---
 # trainbook:
@@ -83,11 +85,20 @@ HELLO = '"""Greets, grüßt."""\n\n\ndef greet(name: str) -> str:\n    return f"
 def root(tmp_path: Path) -> Path:
     """A tiny repository with one source, 01_demo."""
     folder = tmp_path / "repo"
-    files = {"lib/__init__.py": '__version__ = "1"\n', "lib/hello.py": HELLO,
-             "workloads/__init__.py": "", "workloads/other.py": "",
-             "workloads/demo/__init__.py": "", "workloads/demo/facts.yaml": "größe: 1\n", "lib/unused.py": "",
-             "workloads/demo/__pycache__/x.pyc": "", "workloads/demo/.hidden/y.py": "", "configs/demo.yaml": "a: 1\n",
-             "configs/other.yaml": "", "notebooks_src/01_demo.py": HEADER + CELLS}
+    files = {
+        "lib/__init__.py": '__version__ = "1"\n',
+        "lib/hello.py": HELLO,
+        "workloads/__init__.py": "",
+        "workloads/other.py": "",
+        "workloads/demo/__init__.py": "",
+        "workloads/demo/facts.yaml": "größe: 1\n",
+        "lib/unused.py": "",
+        "workloads/demo/__pycache__/x.pyc": "",
+        "workloads/demo/.hidden/y.py": "",
+        "configs/demo.yaml": "a: 1\n",
+        "configs/other.yaml": "",
+        "notebooks_src/01_demo.py": HEADER + CELLS,
+    }
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,8 +115,9 @@ def notebook(root: Path) -> Path:
 
 
 def carrier_cell(text: str) -> str:
-    return next("".join(cell["source"]) for cell in json.loads(text)["cells"]
-                if "carrier" in cell["metadata"].get("tags", []))
+    return next(
+        "".join(cell["source"]) for cell in json.loads(text)["cells"] if "carrier" in cell["metadata"].get("tags", [])
+    )
 
 
 def carried(text: str) -> dict[str, str]:
@@ -126,12 +138,18 @@ def edit(root: Path, change) -> Path:
 
 
 def test_same_bytes_from_any_process_and_folder(root: Path, tmp_path: Path) -> None:
-    code = ("import sys; from pathlib import Path; import build_notebooks as b; "
-            "sys.stdout.buffer.write(b.notebook_text(Path(sys.argv[1]), Path(sys.argv[2])).encode())")
+    code = (
+        "import sys; from pathlib import Path; import build_notebooks as b; "
+        "sys.stdout.buffer.write(b.notebook_text(Path(sys.argv[1]), Path(sys.argv[2])).encode())"
+    )
     other = next(seed for seed in ("1", "2") if seed != os.environ.get("PYTHONHASHSEED"))  # than this process has
-    text = subprocess.run([sys.executable, "-c", code, str(source(root)), str(root)], check=True, cwd=root / "configs",
-                          capture_output=True, env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
-                          ).stdout
+    text = subprocess.run(
+        [sys.executable, "-c", code, str(source(root)), str(root)],
+        check=True,
+        cwd=root / "configs",
+        capture_output=True,
+        env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)},
+    ).stdout
     assert text == build.notebook_text(source(root), root).encode()
     assert b"\r" not in text and text.endswith(b"}\n") and "grüßt" in carried(text)["lib/hello.py"]
     assert str(tmp_path).encode() not in text
@@ -141,8 +159,14 @@ def test_built_notebook_is_valid_and_clean(root: Path) -> None:
     text = build.notebook_text(source(root), root)
     built = nbformat.reads(text, as_version=4)
     nbformat.validate(built)
-    assert built.metadata.kaggle == {"accelerator": "nvidiaTeslaT4", "dataSources": [], "isGpuEnabled": True,
-                                     "isInternetEnabled": False, "language": "python", "sourceType": "notebook"}
+    assert built.metadata.kaggle == {
+        "accelerator": "nvidiaTeslaT4",
+        "dataSources": [],
+        "isGpuEnabled": True,
+        "isInternetEnabled": False,
+        "language": "python",
+        "sourceType": "notebook",
+    }
     assert built.metadata.kernelspec == {"display_name": "Python 3", "language": "python", "name": "python3"}
     assert set(built.metadata) == {"kernelspec", "language_info", "kaggle"}
     assert all(cell.outputs == [] and cell.execution_count is None for cell in built.cells if cell.cell_type == "code")
@@ -297,7 +321,7 @@ def test_edits_come_back(root: Path, keep_ids: bool) -> None:
     expected = expected.replace(" _kg_hide-input=true", "").replace("stdout)\n\n", "stdout)\nx = 1\n\n")
     new = '\n\n# %% _kg_hide-output=true\ny = 2  # new\n\n# %% [markdown] tags=["rule"]\n# ---\n\n'
     expected = expected.replace("\n\n\n# %% [markdown]\n# ---\n\n", new)
-    expected = expected[:expected.index("\n# %%\ndef last")]
+    expected = expected[: expected.index("\n# %%\ndef last")]
     assert source(root).read_text(encoding="utf-8") == expected
     build.notebook_text(source(root), root)
 
@@ -368,8 +392,15 @@ def run_carrier(root: Path, cwd: Path, code: str) -> str:
     cell = carrier.code("01_demo", files)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     cwd.mkdir(exist_ok=True)
-    done = subprocess.run([sys.executable, "-", cell], input=code, cwd=cwd, capture_output=True, text=True, check=True,
-                          env={**env, "TMPDIR": str(cwd), "PYTHONPATH": "/other"})
+    done = subprocess.run(
+        [sys.executable, "-", cell],
+        input=code,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**env, "TMPDIR": str(cwd), "PYTHONPATH": "/other"},
+    )
     return done.stdout
 
 
@@ -450,8 +481,13 @@ def test_a_planning_notebook_carries_what_a_plan_of_each_workload_needs(tmp_path
     (tmp_path / "cell.py").write_text(carrier_cell(build.notebook_text(ROOT / "notebooks_src" / "00_memory.py")))
     names = ["graphmer_small", "glacier_finetune_small"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", PLAN, str(tmp_path / "cell.py"), *names], cwd=tmp_path, text=True,
-                          capture_output=True, env={**environment, "TMPDIR": str(tmp_path)})
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN, str(tmp_path / "cell.py"), *names],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        env={**environment, "TMPDIR": str(tmp_path)},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("training.micro_batch") == len(names)
 

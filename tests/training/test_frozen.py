@@ -14,10 +14,12 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch import ensemble
+from lib.task import find_task
 from lib.training.precision import set_types
 from lib.training.state import new_state, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
+from tests.toy import Toy
 
 BASE = {"blocks.0.base.weight", "blocks.0.base.bias"}
 TRAINED = {
@@ -207,3 +209,25 @@ def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp
     best = checkpoint.load_newest(tmp_path / "runs" / "slow" / "best")[0].tensors["model"]
     here = weights.of(model)
     assert all(here[name].dtype is value.dtype and torch.equal(here[name], value) for name, value in best.items())
+
+
+@pytest.mark.parametrize("scale", [2.0, 3.0])
+def test_a_buffer_that_is_in_no_checkpoint_is_compared_when_a_run_resumes(toy, cut, capsys, monkeypatch, scale):
+    """persistent=False, as where model() reads it from a file."""
+    task, values, steps = Toy.model, [2.0], {"training.max_steps": 4, "checkpoint.every_steps": 2}
+
+    def model(self):
+        net = task(self)
+        net.register_buffer("scale", torch.tensor(values), persistent=False)
+        return net
+
+    config = toy(steps)
+    monkeypatch.setattr(find_task(config.task), "model", model)
+    cut(2)
+    launch.train(config)
+    cut(None)
+    values[:] = [scale]
+    capsys.readouterr()
+    assert launch.train(config).step == 4
+    told = "its buffers with persistent=False (scale) are not those of the checkpoint" in capsys.readouterr().out
+    assert told is (scale == 3.0)

@@ -125,8 +125,7 @@ def _pack(source: Path, labels: Labels, about: Sequence[str], stem: str) -> Path
         os.utime(path, (newest, newest))
     print(f"{folder}: {len(files):,} files, {amount(size)}, packed {amount(archive.stat().st_size)}")
     if left_out:
-        names = ", ".join(sorted(left_out)[:10])
-        print(f"Left out ({len(left_out)}: hidden, links, or half written): {names}")
+        print(f"Left out ({len(left_out)}: hidden, links, or half written):", ", ".join(sorted(left_out)[:10]))
     return folder
 
 
