@@ -56,7 +56,7 @@ class Live(Progress):
     def __init__(self, watched: Watched):
         super().__init__()
         self.watched = watched
-        self._done, self._text, self._moved = 0, "", False
+        self._done, self._text = 0, ""
         self._machine: dict[str, float] = {}  # the newest value of each column on the machine
         self._handles: list[Any] = [None, None]  # of the progress, and of the charts
         self._next = -math.inf  # when charts are drawn again
@@ -66,14 +66,13 @@ class Live(Progress):
             self._done, self._text = done, text
         else:  # progress of a part, such as the test
             self._text = f"{done:,}/{total:,} {text}"
-        self._moved = True
         self._display(draws=time.perf_counter() >= self._next)
 
     def close(self) -> None:
         """Leaves the charts of the whole table."""
         super().close()
         with self._guard:
-            if self._moved:
+            if self._handles[0] is not None:
                 self._display(draws=True)
 
     def _display(self, draws: bool) -> None:

@@ -68,7 +68,7 @@ class MetricsLog:
         try:
             columns = self._columns
             if not columns or not set().union(*self._waiting) <= set(columns):  # the whole table
-                rows = [*_up_to(self.path, self._last), *self._waiting]
+                rows = [*(read(self.path, self._last) if self.path.exists() else []), *self._waiting]
                 names = {name for row in rows for name in row}
                 middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
                 columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
@@ -116,7 +116,7 @@ class EventLog:
         if self.path is None or (not self._waiting and last == math.inf):
             return
         try:
-            rows = _up_to(self.path, last)
+            rows = read(self.path, last) if self.path.exists() else []
             if rows := [*rows, *(row for row in self._waiting if row not in rows)]:
                 _replace(self.path, EVENT_COLUMNS, rows)
             else:
@@ -137,10 +137,6 @@ def _csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def _up_to(path: Path, step: float) -> list[Row]:
-    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
-
-
 def sync(folder: Path) -> None:
     """Has the disk keep the tables of a run, before a checkpoint relies on them. A failure only warns."""
     try:
@@ -152,8 +148,8 @@ def sync(folder: Path) -> None:
         print(f"Warning: the tables in {folder} could not be synced ({error}). Training continues.", flush=True)
 
 
-def read(path: Path) -> list[Row]:
-    """Reads the whole rows of a table, cells as text; torn and odd lines are left out. Raises OSError."""
+def read(path: Path, last: float = math.inf) -> list[Row]:
+    """Reads the whole rows of a table up to the step `last`; leaves out torn and odd lines. Raises OSError."""
     lines = []
     for line in path.read_bytes().split(b"\n")[:-1] or [b""]:  # a line without its end is torn
         try:
@@ -161,7 +157,7 @@ def read(path: Path) -> list[Row]:
         except (UnicodeDecodeError, csv.Error):
             lines.append([])
     rows = (dict(zip(lines[0], cells, strict=True)) for cells in lines[1:] if len(cells) == len(lines[0]))
-    return [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
+    return [row for row in rows if _STEP.fullmatch(row.get("step", "")) and int(row["step"]) <= last]
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:

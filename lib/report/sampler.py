@@ -76,9 +76,8 @@ class Sampler:
                 self._samples.append(self._probe())  # the first row may come before the first second has passed
         samples, self._samples = self._samples or self._last, []
         self._last = samples[-1:]
-        columns = {
-            name: [sample[name] for sample in samples if name in sample] for name in dict.fromkeys(chain(*samples))
-        }
+        names = dict.fromkeys(chain(*samples))
+        columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
         return {n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()}
 
 
