@@ -22,8 +22,8 @@ from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, platform
 from lib.ranks import sharding
 from lib.report import outputs
+from lib.report.figure import draw_metrics
 from lib.report.metrics import EVENTS, METRICS
-from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all

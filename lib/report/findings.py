@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "bad"]
@@ -28,7 +29,7 @@ Sections = Mapping[str, Sequence[Finding]]
 
 def table(sections: Sections) -> str:
     """Returns aligned text: verdict, name and value in a line, what to do below it, and a count at the end."""
-    width = max(len(finding.name) for finding in _all(sections))
+    width = max(len(finding.name) for finding in chain(*sections.values()))
     wrap = partial(textwrap.wrap, width=_WIDTH, break_on_hyphens=False)
     lines = []
     for title, findings in sections.items():
@@ -42,8 +43,8 @@ def table(sections: Sections) -> str:
             for line in finding.advice.splitlines():
                 lines += wrap(line, initial_indent=f"{space}> ", subsequent_indent=f"{space}  ")
         lines.append("")
-    count = Counter(finding.verdict for finding in _all(sections))
-    words: dict[Verdict, str] = {"bad": "bad", "warning": "to look at"}
+    count = Counter[str](finding.verdict for finding in chain(*sections.values()))
+    words = {"bad": "bad", "warning": "to look at"}
     totals = ", ".join(f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict])
     return "\n".join([*lines, f"{count.total()} checks: {totals or 'all is well'}."])
 
@@ -51,17 +52,13 @@ def table(sections: Sections) -> str:
 def as_json(sections: Sections) -> str:
     """Returns {"verdict": the worst one, "checks": [{"section", "name", "value", "verdict", "advice"}, ...]}."""
     rows = [{"section": title.lower(), **asdict(f)} for title, findings in sections.items() for f in findings]
-    worst = max((finding.verdict for finding in _all(sections)), key=("ok", "warning", "bad").index)
+    worst = max((row["verdict"] for row in rows), key=("ok", "warning", "bad").index)
     return json.dumps({"verdict": worst, "checks": rows}, indent=1)
 
 
 def exit_code(sections: Sections) -> int:
     """Returns 2 where a finding is bad, otherwise 0: a warning does not keep a run from its end."""
-    return 2 if any(finding.verdict == "bad" for finding in _all(sections)) else 0
-
-
-def _all(sections: Sections) -> list[Finding]:
-    return [finding for findings in sections.values() for finding in findings]
+    return 2 if any(finding.verdict == "bad" for finding in chain(*sections.values())) else 0
 
 
 def run_check(name: str, check: Callable[[], Finding]) -> Finding:

@@ -16,7 +16,7 @@ import jinja2
 
 from lib.machine import hardware
 from lib.machine.memory import GIB
-from lib.report import figure, plot
+from lib.report import figure
 from lib.report.metrics import MACHINE_COLUMNS, read
 from lib.report.progress import Notebook, Progress, choose_progress
 from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
@@ -57,13 +57,11 @@ class Live(Progress):
         super().__init__()
         self.watched = watched
         self._done, self._text = 0, ""
-        self._moved = False
         self._machine: dict[str, float] = {}  # the newest value of each column on the machine
         self._handles: list[Any] = [None, None]  # of the progress, and of the charts
         self._next = -math.inf  # when charts are drawn again
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._moved = True
         if total == self.watched.steps:
             self._done, self._text = done, text
         else:  # progress of a part, such as the test
@@ -74,7 +72,7 @@ class Live(Progress):
         """Leaves the charts of the whole table."""
         super().close()
         with self._guard:
-            if self._moved:
+            if self._handles[0] is not None:
                 self._display(draws=True)
 
     def _display(self, draws: bool) -> None:
@@ -85,7 +83,7 @@ class Live(Progress):
         share = self._done / max(self.watched.steps, 1)
         state = f"{self._done:,} of {self.watched.steps:,} steps ({share:.0%})"
         facts = {"title": self.watched.title, "state": state, "text": self._text, "share": share}
-        head = _PAGE.render(facts, gauges=list(self._gauges()))
+        head = _PAGE.render(facts, gauges=self._gauges())
         for place, html, text in ((0, head, f"{state}  {self._text}"), (1, charts, "")):
             bundle, handle = {"text/html": html, "text/plain": text}, self._handles[place]
             if html and handle is None:
@@ -97,26 +95,27 @@ class Live(Progress):
 
     def charts(self) -> str:
         """Reads the table and returns its charts as HTML, or why they cannot be drawn."""
+        watched = self.watched
         try:
-            rows = read(self.watched.table) if self.watched.table.exists() else []
+            rows = read(watched.table) if watched.table.exists() else []
             cells = [item for row in rows if row["split"] == "train" for item in row.items()]
-            names = {*MACHINE_COLUMNS, "peak_memory_bytes"}
-            self._machine = {name: float(value) for name, value in cells if name in names and value}
-            shown = [name for name in self.watched.shown if name != "loss"]
+            machine = {*MACHINE_COLUMNS, "peak_memory_bytes"}
+            self._machine = {name: float(value) for name, value in cells if name in machine and value}
+            shown = [name for name in watched.shown if name != "loss"]
             has_metrics = any(row.get(name) for row in rows for name in shown)
 
             def draw(names: Sequence[str], axes: Any) -> None:
-                if names == ["loss"]:
-                    plot.draw_losses(axes, rows)
+                if names:
+                    figure.draw_validation(axes, rows, watched.baseline, names)
                 else:
-                    plot.draw_validation(axes, rows, self.watched.baseline, names)
-                if self.watched.selection[0] in names:
-                    plot.draw_best(axes, rows, *self.watched.selection)
+                    figure.draw_losses(axes, rows)
+                if watched.selection[0] in (names or ["loss"]):
+                    figure.draw_best(axes, rows, *watched.selection)
                 if axes.get_lines():
                     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
 
-            charts = [figure.svg(partial(draw, names)) for names in ([["loss"], shown] if has_metrics else [["loss"]])]
-            return _CHARTS.format("".join(map(_CHART.format, charts)))
+            charts = [_CHART.format(figure.svg(partial(draw, names))) for names in ([], shown)[: 1 + has_metrics]]
+            return _CHARTS.format("".join(charts))
         except Exception as error:  # of whatever a task names and measures
             return escape(f"The charts cannot be drawn: {type(error).__name__}: {error}")
 
@@ -125,14 +124,11 @@ class Live(Progress):
         ram, machine, total = hardware.ram(), self._machine, self.watched.gpu_bytes
         used = ram.total - ram.available
         yield "RAM", used / ram.total, RAM_LIMIT, f"{used / GIB:.1f} of {ram.total / GIB:.1f} GiB"
-        if total and "gpu_memory_bytes" in machine:
-            reserved = machine.get("gpu_reserved_bytes", machine["gpu_memory_bytes"])
-            sizes = {
-                "allocated": machine.get("gpu_allocated_bytes", reserved),
-                "reserved": reserved,
-                "peak": machine.get("peak_memory_bytes", 0),
-                "predicted peak": self.watched.predicted_peak_bytes,
-            }
+        if total and (taken := machine.get("gpu_memory_bytes")) is not None:
+            reserved = machine.get("gpu_reserved_bytes", taken)
+            sizes = {"allocated": machine.get("gpu_allocated_bytes", reserved), "reserved": reserved}
+            sizes |= {"peak": machine.get("peak_memory_bytes", 0)}
+            sizes |= {"predicted peak": self.watched.predicted_peak_bytes or 0}
             words = ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes.items() if size)
             yield "GPU memory", reserved / total, _GPU_LIMIT, f"{words} of {total / GIB:.1f} GiB"
         for column, name, limit in (("gpu_use", "GPU use", 1.0), ("data_wait_share", "Waiting for data", WAIT_LIMIT)):

@@ -20,7 +20,6 @@ Item = TypeVar("Item")
 Logged = dict[str, tuple[float | Tensor, int]]
 _MOST = 1e290  # of a number in a checkpoint
 _ORDER = "order of terms"  # in `pending`
-_TAKEN = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
 
 
 def add_figures(
@@ -34,19 +33,19 @@ def add_figures(
 
     Raises BadInput for a name that metrics.csv has another use for, and for what is no single number.
     """
-    taken = {*_TAKEN, *columns, *(f"loss_{term}" for term in terms)}
+    taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns, *(f"loss_{term}" for term in terms)}
     for name, value in figures.items():
         if name in taken:
             raise BadInput(f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it.")
-        if isinstance(value, Tensor) and value.numel() != 1:
+        if not isinstance(value, Tensor):  # in fp32, which leaves fp64 29 bits: sums are exact over any number of ranks
+            number = float(np.float32(value)) if abs(value) < 1e38 else float(value)
+        elif value.numel() == 1:
+            number = value.detach().double().reshape(())
+        else:
             raise BadInput(
                 f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. Return a single number for it, "
                 "the mean over the samples of the micro-batch."
             )
-        if isinstance(value, Tensor):
-            number = value.detach().double().reshape(())
-        else:  # in fp32, which leaves fp64 29 bits: sums are exact, and the same over any number of ranks
-            number = float(np.float32(value)) if abs(value) < 1e38 else float(value)
         _add(logged, {name: (size * number, size)})
 
 
@@ -73,10 +72,10 @@ class Meter:
         for of_rank in [*figures[ranks.rank() : ranks.rank() + 1], *gone]:
             for name, (parts, total, samples) in of_rank.items():
                 earlier = sum(parts) if isinstance(parts, list) else float(parts)  # of an earlier version
-                _add(self._logged, {name: (earlier + float(total or 0), samples)})
+                self.log({name: (earlier + float(total or 0), samples)})
         self._begin = self._mark = time.perf_counter()
-        self._timed_steps = self._window_steps = 0
-        self._seconds = self._window_seconds = self._window_waited = 0.0
+        self._timed = np.zeros(3)  # steps, their seconds, and those of waiting for data, in this session
+        self._row_begin = self._timed.copy()
         self.allocated: dict[str, int] = {}  # bytes at named moments of the first step
         memory.reset_peak()
 
@@ -88,10 +87,9 @@ class Meter:
     def add(self, losses: Mapping[str, Tensor]) -> None:
         """Counts a step that has just ended, with its losses as scalars, or none if it was skipped."""
         now = time.perf_counter()
-        self._window_seconds += now - self._mark
+        self._timed += (1, now - self._mark, 0)
         self._mark = now
         self._steps += bool(losses)
-        self._window_steps += 1
         for term, value in losses.items():
             self._sums[term] = self._sums[term] + value if term in self._sums else value
 
@@ -109,7 +107,7 @@ class Meter:
         """Yields the same batches, and counts the time until each one comes as waiting for data."""
         begin = time.perf_counter()
         for batch in batches:
-            self._window_waited += time.perf_counter() - begin
+            self._timed[2] += time.perf_counter() - begin
             yield batch
             begin = time.perf_counter()
 
@@ -118,15 +116,14 @@ class Meter:
 
         Each rank resumes its own figures. All ranks must call it.
         """
-        sums = {term: float(value) for term, value in self._sums.items()}
-        order = list(sums) if len(sums) > 2 else None  # JSON sorts them; three add up to other bits in another order
-        figures = {}
-        for name, (total, samples) in self._logged.items():
-            number = float(total)  # as text if JSON or the checkpoint's bounds do not take it
-            figures[name] = [[], number if abs(number) < _MOST else str(number), samples]
-        by_rank = ranks.gathered(figures)
-        more = {"figures": by_rank if any(by_rank) else None, _ORDER: order}
-        return {"steps": self._steps, **sums, **{name: value for name, value in more.items() if value}}
+        numbers = {name: (float(total), samples) for name, (total, samples) in self._logged.items()}
+        by_rank = ranks.gathered(  # as text if JSON or the checkpoint's bounds do not take a number
+            {name: [[], total if abs(total) < _MOST else str(total), n] for name, (total, n) in numbers.items()}
+        )
+        state = {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
+        state |= {"figures": by_rank} if any(by_rank) else {}
+        # JSON sorts the terms; three add up to other bits in another order
+        return state | ({_ORDER: list(self._sums)} if len(self._sums) > 2 else {})
 
     def row(self, effective_batch: int) -> dict[str, float]:
         """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped.
@@ -140,20 +137,18 @@ class Meter:
         for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
             _add(figures, of_rank)
         means |= {name: float(total) / samples for name, (total, samples) in figures.items()}
-        rate, waited = (n / self._window_seconds for n in (self._window_steps, self._window_waited))
-        self._timed_steps += self._window_steps
-        self._seconds += self._window_seconds
+        steps, seconds, waited = (self._timed - self._row_begin).tolist()
+        self._row_begin = self._timed.copy()
         self._sums, self._steps, self._logged = {}, 0, {}
-        self._window_steps, self._window_seconds, self._window_waited = 0, 0.0, 0.0
         return {
             **means,
-            "samples_per_second": round(rate * effective_batch, 4),
+            "samples_per_second": round(steps / seconds * effective_batch, 4),
             "peak_memory_bytes": memory.peak_bytes(),
             "elapsed_seconds": round(time.perf_counter() - self._begin, 3),
-            "data_wait_share": round(min(1.0, waited), 4),
+            "data_wait_share": round(min(1.0, waited / seconds), 4),
         }
 
     def steps_per_second(self) -> float:
         """Returns the mean speed of this session, the unfinished row included; 0 before the first step."""
-        seconds = self._seconds + self._window_seconds
-        return (self._timed_steps + self._window_steps) / seconds if seconds else 0.0
+        steps, seconds, _ = self._timed.tolist()
+        return steps / seconds if seconds else 0.0

@@ -15,7 +15,6 @@ from lib.machine import disk
 Row = dict[str, str]
 
 METRICS, EVENTS = "metrics.csv", "events.csv"
-
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column exists only if it has a value.
@@ -31,13 +30,11 @@ on_row: list[Callable[[Mapping[str, float | int | str]], None]] = []  # called w
 class MetricsLog:
     """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
 
-    Rows past `step`, written by a session whose checkpoint was lost, are dropped, and so are torn ones. `expected`: the
-    number of rows up to that step; a line is printed if there are fewer.
+    Drops torn rows and those past `step`, whose checkpoint was lost; prints a line if fewer than `expected` are left.
     """
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
-        self.path = path
-        self.rows = 0  # in the table and waiting
+        self.path, self.rows = path, 0  # rows in the table and waiting
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         self._columns: list[str] = []  # of the table; none until it is written, or written anew
         self._last: float = step  # of the rows that a rewrite keeps
@@ -57,29 +54,35 @@ class MetricsLog:
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
         """Adds a row; a new column widens the table. On a full disk the row waits for the next write."""
-        if self.path is None:
-            return
-        self._waiting.append({name: str(value) for name, value in row.items()})
-        self.rows += 1
-        self.flush()
-        for call in on_row:
-            call(row)
+        if self.path is not None:
+            self._waiting.append({name: str(value) for name, value in row.items()})
+            self.rows += 1
+            self.flush()
+            for call in on_row:
+                call(row)
 
     def flush(self) -> int:
         """Writes the rows that still wait; returns how many there are with them. A failure only warns, once."""
         if self.path is None:
             return 0
         try:
-            if not self._columns or not set().union(*self._waiting) <= set(self._columns):
-                self._rewrite()
+            columns = self._columns
+            if not columns or not set().union(*self._waiting) <= set(columns):  # the whole table
+                rows = [*(read(self.path, self._last) if self.path.exists() else []), *self._waiting]
+                names = {name for row in rows for name in row}
+                middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
+                columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
+                _replace(self.path, columns, rows)
+                self.rows, self._last = len(rows), math.inf
             elif self._waiting:
-                text, columns = _csv(self._columns, self._waiting).encode(), self._columns
-                self._columns = []  # if this fails, the whole table is written the next time
+                text, self._columns = (
+                    _csv(columns, self._waiting).encode(),
+                    [],
+                )  # if this fails, the whole table is next
                 with self.path.open("ab", buffering=0) as file:
                     if file.write(text) < len(text):  # the disk took a part
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self._columns = columns
-            self._waiting = []
+            self._columns, self._waiting = columns, []
         except OSError as error:
             if not self._warned:
                 why = f"cannot be written ({error}); its rows wait. Training continues."
@@ -87,28 +90,19 @@ class MetricsLog:
             self._warned = True
         return self.rows
 
-    def _rewrite(self) -> None:
-        """Replaces the table by its good rows and those that wait, with columns for all of them."""
-        rows = [*_up_to(self.path, self._last), *self._waiting]
-        names = {name for row in rows for name in row}
-        middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
-        columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
-        _replace(self.path, columns, rows)
-        self._columns, self.rows, self._last = columns, len(rows), math.inf
-
 
 class EventLog:
     """Prints each event, and keeps it in the table at `path` unless that is None.
 
-    Rows past `step`, if it is given, are dropped: the run repeats them. An event that the table has already, from
-    before a kill, is not written again. No file stays open: the next event may be the end of the process.
+    Drops rows past `step`, if it is given: the run repeats them. An event that the table has already is not written
+    again. No file stays open: the next event may be the end of the process.
     """
 
     def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))
         self._waiting: list[Row] = []  # rows that the disk did not take yet
-        if path is not None and path.exists():
-            self._write(math.inf if step is None else step)
+        if step is not None:
+            self.flush(step)
 
     def record(self, step: int, kind: str, before: float, after: float, text: str) -> None:
         """Writes an event at a step that changed something from `before` to `after`. A full disk ends no run."""
@@ -117,17 +111,13 @@ class EventLog:
         self._waiting.append(dict(zip(EVENT_COLUMNS, cells, strict=True)))
         self.flush()
 
-    def flush(self) -> None:
-        """Writes the events that still wait for room on the disk."""
-        if self.path is not None and self._waiting:
-            self._write(math.inf)
-
-    def _write(self, last: float) -> None:
-        """Replaces the table by its good rows up to the step `last` and those that wait; without any, removes it."""
+    def flush(self, last: float = math.inf) -> None:
+        """Writes the events that still wait for room on the disk, and drops rows past the step `last`."""
+        if self.path is None or (not self._waiting and last == math.inf):
+            return
         try:
-            rows = _up_to(self.path, last)
-            rows += [row for row in self._waiting if row not in rows]
-            if rows:
+            rows = read(self.path, last) if self.path.exists() else []
+            if rows := [*rows, *(row for row in self._waiting if row not in rows)]:
                 _replace(self.path, EVENT_COLUMNS, rows)
             else:
                 self.path.unlink(missing_ok=True)
@@ -158,8 +148,8 @@ def sync(folder: Path) -> None:
         print(f"Warning: the tables in {folder} could not be synced ({error}). Training continues.", flush=True)
 
 
-def read(path: Path) -> list[Row]:
-    """Reads the whole rows of a table, cells as text; torn and odd lines are left out. Raises OSError."""
+def read(path: Path, last: float = math.inf) -> list[Row]:
+    """Reads the whole rows of a table up to the step `last`; leaves out torn and odd lines. Raises OSError."""
     lines = []
     for line in path.read_bytes().split(b"\n")[:-1] or [b""]:  # a line without its end is torn
         try:
@@ -167,11 +157,7 @@ def read(path: Path) -> list[Row]:
         except (UnicodeDecodeError, csv.Error):
             lines.append([])
     rows = (dict(zip(lines[0], cells, strict=True)) for cells in lines[1:] if len(cells) == len(lines[0]))
-    return [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
-
-
-def _up_to(path: Path, step: float) -> list[Row]:
-    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
+    return [row for row in rows if _STEP.fullmatch(row.get("step", "")) and int(row["step"]) <= last]
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:

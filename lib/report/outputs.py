@@ -80,8 +80,8 @@ def package(output_dir: Path) -> Path:
 def is_current(output_dir: Path) -> bool:
     """Returns whether the archive is as new as every file that it packs."""
     archive = output_dir / ARCHIVE
-    packed = max((path.stat().st_mtime for path in packed_files(output_dir)), default=0.0)
-    return archive.is_file() and archive.stat().st_mtime >= packed
+    packed = packed_files(output_dir)
+    return archive.is_file() and all(path.stat().st_mtime <= archive.stat().st_mtime for path in packed)
 
 
 def packed_files(output_dir: Path) -> list[Path]:

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,25 +35,16 @@ class _Safe:
             with contextlib.suppress(OSError):  # it flushes first
                 stream.reconfigure(errors="backslashreplace")
 
-    def write(self, text: str) -> int:
-        with self._to_nowhere_on_failure():
-            self._stream.write(text)
-        return len(text)
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._tried, name) if name in ("write", "flush") else getattr(self._stream, name)
 
-    def flush(self) -> None:
-        with self._to_nowhere_on_failure():
-            self._stream.flush()
-
-    @contextlib.contextmanager
-    def _to_nowhere_on_failure(self) -> Iterator[None]:
+    def _tried(self, method: str, *text: str) -> int:
         try:
-            yield
+            getattr(self._stream, method)(*text)
         except (OSError, ValueError):
             with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return len("".join(text))
 
 
 class Informing:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
 from typing import Any, TypeVar
 
@@ -83,11 +83,8 @@ class Terminal(Progress):
     _drawn = ""
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._bar = f"[{'#' * (24 * done // total):.<24}] " if total else ""
-        super()._write(done, total, text)
-
-    def _show(self, line: str) -> None:
-        self._drawn = (self._bar + line)[: shutil.get_terminal_size().columns - 1]
+        bar = f"[{'#' * (24 * done // total):.<24}] {done:,}/{total:,} ({done / total:.0%})  " if total else ""
+        self._drawn = (bar + text)[: shutil.get_terminal_size().columns - 1]
         print(f"\r\x1b[K{self._drawn}", end="", flush=True)
 
     def note(self, text: str) -> None:
@@ -134,23 +131,18 @@ class Within:
         self.whole.update(self.done, self.total, line)
 
 
-class Remaining:
-    """The time left of some work, by the time that its items have taken so far."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-
-    def text(self, name: str, done: int, total: int) -> str:
-        left = (time.monotonic() - self._begin) / max(done, 1) * (total - done)
-        return f"{name}, {duration(left)} left"
+def time_left(name: str) -> Callable[[int, int], str]:
+    """Returns what writes, for (done, total), the time left by the time that items have taken since this call."""
+    begin = time.monotonic()
+    return lambda done, total: f"{name}, {duration((time.monotonic() - begin) / max(done, 1) * (total - done))} left"
 
 
-def counted(items: Sequence[Item], name: str) -> Iterator[Item]:
-    """Yields the items, and shows how many of them are done and the time left."""
-    progress, remaining = choose_progress(), Remaining()
+def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
+    """Yields the items, and shows how many of them are done and the time left; `total` if they have no length."""
+    progress, text, total = choose_progress(), time_left(name), len(items) if isinstance(items, Sized) else total
     for number, item in enumerate(items, 1):
         yield item
-        progress.update(number, len(items), partial(remaining.text, name, number, len(items)))
+        progress.update(number, total, partial(text, number, total))
     progress.close()
 
 

@@ -23,14 +23,18 @@ def write(
     names: Sequence[str],
     classes: int,
     folder: Path,
-    counts: np.ndarray | None = None,
+    counts: np.ndarray | None = None,  # how often each pair of classes came, if not once
 ) -> str:
-    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none.
-
-    `counts` says how often each pair of classes came, if not once.
-    """
+    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none."""
     if kind == "numbers":
-        return f"True against predicted numbers: {_scatter(true, guess, folder / 'plots' / 'numbers.png')}"
+        drawn, ((ax,),) = figure.grid(1, 1, 4.2)
+        every = -(-true.size // _MOST_POINTS)  # of many an even choice
+        ax.scatter(true.ravel()[::every], guess.ravel()[::every], s=6, alpha=0.5)
+        ends = [float(min(true.min(), guess.min())), float(max(true.max(), guess.max()))]
+        ax.plot(ends, ends, color="0.6", linewidth=1)
+        ax.set_axis_on()
+        ax.set(xlabel="true", ylabel="predicted")
+        return f"True against predicted numbers: {figure.save(drawn, folder / 'plots' / 'numbers.png')}"
     if kind == "labels":
         shown = [*names, *map(str, range(len(names), true.shape[1]))]
         return _by_class((true & guess).sum(0), guess.sum(0), true.sum(0), shown)
@@ -54,18 +58,6 @@ def _by_class(right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: S
     columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
     rows = zip(names, map(str, true), *columns, strict=True)
     return aligned([["class", "number", "precision", "recall", "F1"], *rows], left={0})
-
-
-def _scatter(true: np.ndarray, guess: np.ndarray, path: Path) -> Path:
-    """Draws predicted numbers over true ones; of many an even choice."""
-    drawn, ((ax,),) = figure.grid(1, 1, 4.2)
-    every = -(-true.size // _MOST_POINTS)
-    ax.scatter(true.ravel()[::every], guess.ravel()[::every], s=6, alpha=0.5)
-    ends = [float(min(true.min(), guess.min())), float(max(true.max(), guess.max()))]
-    ax.plot(ends, ends, color="0.6", linewidth=1)
-    ax.set_axis_on()
-    ax.set(xlabel="true", ylabel="predicted")
-    return figure.save(drawn, path)
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:

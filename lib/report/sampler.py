@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 
@@ -42,16 +43,11 @@ def new_probe() -> Callable[[], Sample]:
 
 
 class Sampler:
-    """Runs `probe` every second on a thread of its own for as long as the `with` block lasts.
+    """Runs `probe` every second on a thread of its own for as long as the `with` block lasts."""
 
-    `wait(seconds)` sleeps and returns whether to end; tests give one that does not sleep.
-    """
-
-    def __init__(self, probe: Callable[[], Sample] | None = None, wait: Callable[[float], bool] | None = None):
+    def __init__(self, probe: Callable[[], Sample] | None = None):
         self._guard = Informing("reading GPU and RAM")
-        self._probe = probe or new_probe()
-        self._ended = threading.Event()
-        self._wait = wait or self._ended.wait
+        self._probe, self._ended = probe or new_probe(), threading.Event()
         self._samples: list[Sample] = []  # since the last row
         self._last: list[Sample] = []
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -66,13 +62,9 @@ class Sampler:
 
     def _run(self) -> None:
         with self._guard:
-            while not self._ended.is_set() and not self._wait(SECONDS):
-                self.sample()
-
-    def sample(self) -> None:
-        """Takes one reading."""
-        sample = self._probe()
-        self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
+            while not self._ended.wait(SECONDS):
+                sample = self._probe()
+                self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
 
     def row(self) -> dict[str, float]:
         """Returns the mean use of the GPU, and the highest memory of GPU and RAM, since the last row.
@@ -81,25 +73,22 @@ class Sampler:
         """
         with self._guard:
             if not (self._samples or self._last):
-                self.sample()  # the first row may come before the first second has passed
+                self._samples.append(self._probe())  # the first row may come before the first second has passed
         samples, self._samples = self._samples or self._last, []
         self._last = samples[-1:]
-        columns: dict[str, list[float]] = {}
-        for name, value in (item for sample in samples for item in sample.items()):
-            columns.setdefault(name, []).append(value)
+        names = dict.fromkeys(chain(*samples))
+        columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
         return {n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()}
 
 
 class Advice:
     """Says what to do about rows that look bad; each sentence once a session.
 
-    `most` returns how many loader workers this process may have, and `is_cheap` whether this process makes a batch
-    faster than a worker hands it over.
+    `most` returns the most loader workers, and `is_cheap` whether a batch is made faster than a worker hands it over.
     """
 
     def __init__(self, workers: int, most: Callable[[], int], is_cheap: Callable[[], bool] = lambda: False):
-        self.workers, self._most, self._is_cheap = workers, most, is_cheap
-        self._guard = Informing("the advice")
+        self.workers, self._most, self._is_cheap, self._guard = workers, most, is_cheap, Informing("the advice")
         self._waiting_rows = -1  # the first row has the start of the workers in it
         self._printed: set[str] = set()
 
@@ -110,18 +99,17 @@ class Advice:
             waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
             self._waiting_rows = self._waiting_rows + 1 if waits else 0
             if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
+                advice = (
+                    f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
+                    "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
+                )
                 if self.workers and self._is_cheap():
                     now = f"set data.num_workers to 0 (now {self.workers})"
-                    way_out = f"A batch is made faster than a worker hands it over: {now}."
+                    advice = f"A batch is made faster than a worker hands it over: {now}."
                 elif self.workers < (most := self._most()):
                     limit = f"{most}, the most that this process may have"
-                    way_out = f"Raise data.num_workers from {self.workers} to {limit}."
-                else:
-                    way_out = (
-                        f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
-                        "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
-                    )
-                sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {way_out}"
+                    advice = f"Raise data.num_workers from {self.workers} to {limit}."
+                sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
             if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
                 sentences["ram"] = (
                     f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "

@@ -89,17 +89,13 @@ def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict
 
 
 def results(summary: Summary) -> str:
-    """Returns what a run ends with: its test metrics and loss beside the baseline's, and the task's report."""
-    loss = {} if summary.test_loss is None else {"loss": summary.test_loss}
-    metrics = {**summary.metrics, **{name: value for name, value in loss.items() if name not in summary.metrics}}
-    return "\n\n".join(filter(None, [comparison(metrics, summary.baseline), summary.report]))
-
-
-def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> str:
-    """Returns the test metrics beside the strongest trivial baseline's, where it has them.
+    """Returns what a run ends with: its test metrics and loss beside the baseline's, and the task's report.
 
     Several metrics of several groups (`hits1_masked`, `iou_lake`) are a table of their own with a row for each group.
     """
+    metrics, trivial = dict(summary.metrics), summary.baseline
+    if summary.test_loss is not None:
+        metrics.setdefault("loss", summary.test_loss)
     groups: dict[str, dict[str, str]] = {}
     for name in metrics:
         metric, _, group = name.partition("_")
@@ -107,15 +103,15 @@ def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> st
     wide = {group: names for group, names in groups.items() if group and len(names) > 1}
     wide = wide if len(wide) > 1 else {}
     grouped = {name for names in wide.values() for name in names.values()}
-    rows = [("metric", "trivial", "model", "difference")]
-    for name in (name for name in metrics if name not in grouped):
-        value, other = metrics[name], trivial.get(name)
-        beside = ("", "") if other is None else (f"{other:.3f}", f"{value - other:+.3f}")
-        rows.append((name, beside[0], f"{value:.3f}", beside[1]))
-    tables = [aligned(rows, left={0})] * (len(rows) > 1)
+    rows, pairs = [("metric", "trivial", "model", "difference")], {}
+    for name, value in metrics.items():
+        other = trivial.get(name)
+        cells = ("", "") if other is None else (f"{other:.3f}", f"{value - other:+.3f}")
+        pairs[name] = f"{value:.3f}" if other is None else f"{value:.3f} ({other:.3f})"
+        rows += [] if name in grouped else [(name, cells[0], f"{value:.3f}", cells[1])]
+    tables = [aligned(rows, left={0})] if len(rows) > 1 else []
     if wide:
-        pairs = {n: f"{v:.3f} ({trivial[n]:.3f})" if n in trivial else f"{v:.3f}" for n, v in metrics.items()}
         columns = dict.fromkeys(metric for names in wide.values() for metric in names)
-        cells = [[group, *(pairs.get(names.get(c, ""), "") for c in columns)] for group, names in wide.items()]
-        tables.append(aligned([["model (trivial)", *columns], *cells], left={0}))
-    return "\n\n".join(tables)
+        lines = [[group, *(pairs.get(names.get(c, ""), "") for c in columns)] for group, names in wide.items()]
+        tables.append(aligned([["model (trivial)", *columns], *lines], left={0}))
+    return "\n\n".join(filter(None, [*tables, summary.report]))

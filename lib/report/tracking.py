@@ -4,6 +4,7 @@ A tracker that fails costs a warning and gets nothing more in this session. Only
 """
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -23,8 +24,12 @@ FOLDER = "tracking"  # in a run's folder
 STATE = "ids.json"
 END_SECONDS = 60.0  # for sending the rest at the end
 _OF_MACHINE = {*LAST_COLUMNS, *MACHINE_COLUMNS} - {"lr"}
-Log = Callable[[int, Mapping[str, float]], None]  # (step, values)
-End = Callable[[bool, int, Mapping[str, float]], None]  # (completed, last step, values of the test)
+_SECRETS: dict[str, Callable[[Any], str]] = {  # of Kaggle and Colab, by module
+    "kaggle_secrets": lambda module: module.UserSecretsClient().get_secret(KEY),
+    "google.colab.userdata": lambda module: module.get(KEY),
+}
+Log = Callable[[int, dict[str, float]], None]  # (step, values)
+End = Callable[[bool, int, dict[str, float]], None]  # (completed, last step, values of the test)
 
 
 def tensorboard(tracked: "Tracked") -> tuple[Log, End]:
@@ -33,11 +38,11 @@ def tensorboard(tracked: "Tracked") -> tuple[Log, End]:
 
     writer = SummaryWriter(str(tracked.folder / "tensorboard"))
 
-    def log(step: int, values: Mapping[str, float]) -> None:
+    def log(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
 
-    def end(completed: bool, step: int, values: Mapping[str, float]) -> None:
+    def end(completed: bool, step: int, values: dict[str, float]) -> None:
         log(step, values)
         writer.close()
 
@@ -48,13 +53,16 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
     """Makes a run of Weights & Biases; `wandb sync` sends what was written offline, all sessions into the same run."""
     import wandb as client
 
-    online = tracked.options.online
-    if online and not _key():
-        raise LookupError(
-            f"tracking.online needs {KEY}: add it under Add-ons > Secrets on Kaggle (the key icon on Colab), or set it "
-            "as an environment variable"
-        )
-    if not online:
+    if tracked.options.online:
+        for module, secret in _SECRETS.items():  # left in the environment
+            with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
+                os.environ[KEY] = os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
+        if not os.environ.get(KEY):
+            raise LookupError(
+                f"tracking.online needs {KEY}: add it under Add-ons > Secrets on Kaggle (the key icon on Colab), or "
+                "set it as an environment variable"
+            )
+    else:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # which is sent offline too
     run = client.init(
         project=tracked.options.project,
@@ -62,65 +70,48 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
         id=tracked.id,
         resume="allow",
         dir=str(tracked.folder),
-        mode="online" if online else "offline",
+        mode="online" if tracked.options.online else "offline",
         config=dict(tracked.settings),
         settings=client.Settings(console="off", silent=True, init_timeout=30.0),
     )
 
-    def end(completed: bool, step: int, values: Mapping[str, float]) -> None:
-        run.summary.update(dict(values))
+    def end(completed: bool, step: int, values: dict[str, float]) -> None:
+        run.summary.update(values)
         run.finish(exit_code=0 if completed else 1)
         for path in [path for path in tracked.folder.rglob("*") if path.is_symlink()]:
             path.unlink()  # to the newest log; an archive could not hold what it points to
 
-    return lambda step, values: run.log(dict(values), step=step), end
-
-
-def _key() -> str:
-    """Returns the key of W&B from the environment, Kaggle's Secrets or Colab's; leaves it in the environment."""
-    with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
-        from kaggle_secrets import UserSecretsClient
-
-        os.environ[KEY] = os.environ.get(KEY) or UserSecretsClient().get_secret(KEY) or ""
-    with contextlib.suppress(Exception):
-        from google.colab import userdata
-
-        os.environ[KEY] = os.environ.get(KEY) or userdata.get(KEY) or ""
-    return os.environ.get(KEY, "")
+    return lambda step, values: run.log(values, step=step), end
 
 
 class Tracked:
-    """Sends a run's rows for as long as the `with` block lasts. `is_resumed`: an earlier session's runs continue."""
+    """Sends a run's rows until the `with` block ends. `is_resumed`: an earlier session's runs continue."""
 
     def __init__(self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool):
         self.folder, self.options, self.name, self.settings = run / FOLDER, options, name, settings
-        self._is_resumed = is_resumed
         self.id = ""
         self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
         self._trackers: list[tuple[Informing, Log, End]] = []
-
-    def __enter__(self) -> "Tracked":
-        if not (self.options.tensorboard or self.options.wandb):
-            return self
-        if not self._is_resumed:  # a run that starts anew has other rows
+        starts = [start for start in (tensorboard, wandb) if getattr(options, start.__name__)]
+        if starts and not is_resumed:  # a run that starts anew has other rows
             shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             state = json.loads((self.folder / STATE).read_text("utf-8"))
             self.id, self._sent = str(state["id"]), {str(k): int(step) for k, step in state["sent"].items()}
         self.id = self.id or uuid.uuid4().hex[:12]
-        for start in (tensorboard, wandb):
-            name = start.__name__
-            guard = Informing(name, "Nothing more is sent there in this session; training continues.")
+        for start in starts:
+            guard = Informing(start.__name__, "Nothing more is sent there in this session; training continues.")
             with guard:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    if getattr(self.options, name):
-                        self._trackers.append((guard, *start(self)))
+                    self._trackers.append((guard, *start(self)))
                 except ImportError as error:
-                    raise ImportError(f"its package is missing ({error}); install {name}") from error
+                    raise ImportError(f"its package is missing ({error}); install {start.__name__}") from error
         if self._trackers:
             self._remember()
             metrics.on_row.append(self._send)
+
+    def __enter__(self) -> "Tracked":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -133,16 +124,15 @@ class Tracked:
     def _send(self, row: Mapping[str, float | int | str]) -> None:
         """Hands a row on; a step that is trained again after a resume was sent before."""
         step, split = int(row["step"]), str(row["split"])
-        if step <= self._sent.get(split, -1):
-            return
-        numbers = {name: value for name, value in row.items() if name != "step" and not isinstance(value, str)}
-        values = {f"{'machine' if name in _OF_MACHINE else split}/{name}": float(v) for name, v in numbers.items()}
-        for guard, log, _ in self._trackers:
-            with guard:
-                if not guard.failed:
-                    log(step, values)
-        self._sent[split] = step
-        self._remember()
+        if step > self._sent.get(split, -1):
+            numbers = {name: float(v) for name, v in row.items() if name != "step" and not isinstance(v, str)}
+            values = {f"{'machine' if n in _OF_MACHINE else split}/{n}": v for n, v in numbers.items()}
+            for guard, log, _ in self._trackers:
+                with guard:
+                    if not guard.failed:
+                        log(step, values)
+            self._sent[split] = step
+            self._remember()
 
     def end(self, completed: bool, values: Mapping[str, float]) -> None:
         """Sends the test's metrics, and ends all runs, within a limit of time."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from lib.config.files import absolute
 from lib.errors import BadInput, printable
-from lib.report.progress import Remaining, choose_progress
+from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
 from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
@@ -65,11 +65,11 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
             raise BadInput(f"{type(task).__name__}.answers returned {len(answers)} rows for {len(some)} samples.")
         return [row if isinstance(row, Mapping) else {"prediction": row} for row in answers]
 
-    samples, progress, remaining = list(task.read_new(source)), choose_progress(), Remaining()
+    samples, progress, text = list(task.read_new(source)), choose_progress(), time_left("samples predicted")
     rows: list[Mapping[str, Any]] = []
     for more in in_batches(answered, samples, task.config.training.micro_batch or _AT_ONCE):
         rows += more
-        progress.update(len(rows), len(samples), partial(remaining.text, "samples predicted", len(rows), len(samples)))
+        progress.update(len(rows), len(samples), partial(text, len(rows), len(samples)))
     progress.close()
     answers = dict(zip(_names(samples, source), rows, strict=True))
     if out is not None:

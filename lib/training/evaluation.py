@@ -12,7 +12,7 @@ from lib.config import Config
 from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
 from lib.machine import memory
-from lib.report.progress import Progress, Remaining, Within, working
+from lib.report.progress import Progress, Within, time_left, working
 from lib.task import Batch, Task, checked_numbers, checked_scores
 from lib.text import listed
 from lib.training.data import check_samples, micro_batches, to_device
@@ -78,11 +78,11 @@ def evaluate(
     sample does not fit.
     """
     collated = config.data.evaluation_batch or micro_batch_of(config.training)  # padding and draws follow from it
-    remaining = Remaining()
+    text = time_left("batches evaluated")
 
     def show(done: int, total: int) -> None:
         if progress:
-            progress.update(done, total, partial(remaining.text, "batches evaluated", done, total))
+            progress.update(done, total, partial(text, done, total))
 
     task.step = state.step
     state.model.eval()

@@ -12,7 +12,7 @@ import pytest
 from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.launch import queue
-from lib.report import outputs, plot
+from lib.report import figure, outputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continued(toy, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "draw_metrics", plot.draw_metrics)
+    monkeypatch.setattr(launch, "draw_metrics", figure.draw_metrics)
     summary = launch.train(toy())
     folder = tmp_path / "runs" / "toy"
     assert summary.reason == "completed" and summary.step == 12 and summary.world_size == 1

@@ -12,7 +12,8 @@ from lib.config import environment
 from lib.launch import run as watching
 from lib.launch import torchrun
 from lib.launch.run import prepare
-from lib.machine import hardware, memory, platform
+from lib.machine import hardware, platform
+from lib.machine.memory import GIB
 from lib.report import live
 from lib.report.live import Live, Watched, progress_of
 from lib.report.metrics import MetricsLog
@@ -20,8 +21,6 @@ from lib.report.progress import Plain, Relayed
 from lib.report.summary import Summary
 from lib.training import evaluation
 from tests.conftest import VOLATILE_COLUMNS
-
-GIB = memory.GIB
 
 
 def train_row(step, loss, **more):
@@ -32,27 +31,13 @@ def validation_row(step, **scores):
     return {"step": step, "split": "validation", "epoch": step / 50, **scores}
 
 
-class Clock(SimpleNamespace):
-    """Stands in for the module `time`."""
-
-    now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    perf_counter = monotonic
-
-
 class Shown(list):
-    """The bundles that a notebook shows, in order; `made`: the number of its outputs."""
+    """The HTML and text that a notebook shows, in order; `made`: the number of its outputs."""
 
     made = 0
 
-    def head(self):
-        return [bundle for bundle in self if "<progress" in bundle["text/html"]][-1]
-
-    def charts(self):
-        return [bundle for bundle in self if "<progress" not in bundle["text/html"]][-1]
+    def last(self, is_head):
+        return [bundle for bundle in self if ("<progress" in bundle["text/html"]) == is_head][-1]
 
 
 @pytest.fixture
@@ -82,9 +67,8 @@ def written(tmp_path, in_a_notebook):
         with MetricsLog(tmp_path / "metrics.csv", 0) as log:
             for row in rows:
                 log.append(row)
-        progress = Live(Watched(tmp_path / "metrics.csv", "toy", 480, **watched))
-        progress.update(120, 480, "0:10:00 left")
-        return in_a_notebook.head()["text/html"] + in_a_notebook.charts()["text/html"]
+        Live(Watched(tmp_path / "metrics.csv", "toy", 480, **watched)).update(120, 480, "0:10:00 left")
+        return "".join(in_a_notebook.last(is_head)["text/html"] for is_head in (True, False))
 
     return draw
 
@@ -125,11 +109,8 @@ def test_names_of_a_stranger_cannot_break_the_page(written):
 
 
 @pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf], [0.0, 0.0], [1e300, -1e308]])
-def test_no_number_ends_a_run(written, values):
+def test_no_number_and_no_failing_chart_ends_a_run(written, monkeypatch, values):
     assert "120 of 480 steps (25%)" in written([train_row(step, value) for step, value in enumerate(values, 1)])
-
-
-def test_charts_that_cannot_be_drawn_say_why(written, monkeypatch):
     monkeypatch.setattr("lib.report.figure.svg", lambda draw: 1 / 0)
     assert "cannot be drawn: ZeroDivisionError" in written([])
 
@@ -138,23 +119,24 @@ def test_charts_that_cannot_be_drawn_say_why(written, monkeypatch):
 def test_drawing_takes_less_than_a_percent_of_the_time_and_the_line_comes_every_few_seconds(
     monkeypatch, tmp_path, in_a_notebook, seconds
 ):
-    clock, drawn, lines = Clock(), [], []
+    now, drawn, lines = [0.0], [], []
 
     def draw(_):
-        clock.now += seconds
-        drawn.append(clock.now)
+        now[0] += seconds
+        drawn.append(now[0])
         return "charts"
 
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
     monkeypatch.setattr(live, "time", clock)
     monkeypatch.setattr("lib.report.progress.time", clock)
     monkeypatch.setattr(Live, "charts", draw)
-    monkeypatch.setattr(Live, "_gauges", lambda self: lines.append(clock.now) or [])
+    monkeypatch.setattr(Live, "_gauges", lambda self: lines.append(now[0]) or [])
     monkeypatch.setattr(Live, "interval", 3.0)
     progress = Live(Watched(tmp_path / "metrics.csv", "toy", 20_001))
     for step in range(10_000):
-        clock.now += 0.5
+        now[0] += 0.5
         progress.update(step, 20_001, "")
-    assert len(drawn) > 1 and seconds * (len(drawn) - 1) < 0.01 * clock.now
+    assert len(drawn) > 1 and seconds * (len(drawn) - 1) < 0.01 * now[0]
     assert max(after - before for before, after in pairwise(lines)) < 4 + seconds
 
 
@@ -165,21 +147,22 @@ def test_the_drawing_stays_in_its_own_place_and_the_last_one_is_of_the_whole_run
     for step in range(1, 4):
         progress.update(step, 3, "going")
     progress.close()
-    assert in_a_notebook.made == 2 and in_a_notebook.head()["text/plain"] == "3 of 3 steps (100%)  going"
+    assert in_a_notebook.made == 2 and in_a_notebook.last(True)["text/plain"] == "3 of 3 steps (100%)  going"
     assert "<svg" in in_a_notebook[-1]["text/html"]
     progress.update(5, 7, "batches evaluated")
-    assert in_a_notebook.head()["text/plain"] == "3 of 3 steps (100%)  5/7 batches evaluated"
+    assert in_a_notebook.last(True)["text/plain"] == "3 of 3 steps (100%)  5/7 batches evaluated"
 
 
 def test_the_form_follows_the_place(monkeypatch, tmp_path):
-    watched = Watched(tmp_path / "metrics.csv", "toy", 1)
-    assert type(progress_of(watched)) is Plain, "no notebook"
+    watched, forms = Watched(tmp_path / "metrics.csv", "toy", 1), []
+    forms.append(progress_of(watched))  # no notebook
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    assert type(progress_of(watched)) is Live
+    forms.append(progress_of(watched))
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    assert type(progress_of(watched)) is Plain, "its notebook shows the plot at its end"
+    forms.append(progress_of(watched))  # its notebook shows the plot at its end
     monkeypatch.setenv(environment.RELAY, "1")
-    assert type(progress_of(watched)) is Relayed, "the process above shows it"
+    forms.append(progress_of(watched))  # the process above shows it
+    assert [*map(type, forms)] == [Plain, Live, Plain, Relayed]
 
 
 def without(path, columns):
@@ -190,13 +173,13 @@ def without(path, columns):
 
 def test_a_run_that_is_watched_has_the_results_of_one_that_is_not(toy, tmp_path, quick, in_a_notebook, monkeypatch):
     launch.train(toy({"output_dir": str(tmp_path / "watched")}))
-    assert "12 of 12 steps (100%)" in in_a_notebook.head()["text/html"] and len(in_a_notebook) > 5
+    assert "12 of 12 steps (100%)" in in_a_notebook.last(True)["text/html"] and len(in_a_notebook) > 5
     monkeypatch.setattr(platform, "in_notebook", lambda: False)
     launch.train(toy())
-    one, other = (tmp_path / name / "toy" for name in ("watched", "runs"))
-    assert without(one / "metrics.csv", VOLATILE_COLUMNS) == without(other / "metrics.csv", VOLATILE_COLUMNS)
+    watched, plain = (tmp_path / name / "toy" for name in ("watched", "runs"))
+    assert without(watched / "metrics.csv", VOLATILE_COLUMNS) == without(plain / "metrics.csv", VOLATILE_COLUMNS)
     name = "checkpoints/step-00000012/model.safetensors"
-    assert (one / name).read_bytes() == (other / name).read_bytes()
+    assert (watched / name).read_bytes() == (plain / name).read_bytes()
 
 
 def test_the_baseline_is_drawn_where_the_smoke_test_or_an_earlier_session_knows_it(toy, tmp_path):
@@ -217,5 +200,5 @@ def test_ranks_of_their_own_are_drawn_by_the_process_above_them(toy, tmp_path, i
 
     monkeypatch.setattr(torchrun, "train", ranks)
     launch.train(toy({"device.processes": 2, "training.micro_batch_slots": 2}))
-    assert "of a rank" in in_a_notebook.head()["text/html"]
-    assert "running mean 0.75" in in_a_notebook.charts()["text/html"]
+    assert "of a rank" in in_a_notebook.last(True)["text/html"]
+    assert "running mean 0.75" in in_a_notebook.last(False)["text/html"]

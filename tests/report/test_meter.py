@@ -43,28 +43,33 @@ def test_waiting_is_the_time_inside_next_and_a_pause_is_no_training_time(monkeyp
     assert meter.steps_per_second() == pytest.approx(1 / 4)
 
 
+def resumed(meter):
+    """The meter and the one that resumes it, one skipped step later."""
+    meters = meter, Meter(saved(meter), CPU)
+    for of_session in meters:
+        of_session.add({})
+    return meters
+
+
+def losses_of(meter):
+    return {name: value for name, value in meter.row(8).items() if name.startswith("loss")}
+
+
 def test_a_row_that_begins_before_a_resume_has_the_mean_of_all_its_steps():
-    whole, first = Meter({}, CPU), Meter({}, CPU)
-    losses = [{"a": torch.tensor(1.5)}, {}, {"a": torch.tensor(0.25), "b": torch.tensor(4.0)}]  # one was skipped
-    for loss in losses:
-        whole.add(loss)
-    for loss in losses[:2]:
-        first.add(loss)
-    second = Meter(saved(first), CPU)
-    second.add(losses[2])
-    row, resumed = whole.row(8), second.row(8)
-    assert {name: row[name] for name in ("loss", "loss_a", "loss_b")} == {"loss": 2.875, "loss_a": 0.875, "loss_b": 2.0}
-    assert all(resumed[name] == row[name] for name in ("loss", "loss_a", "loss_b"))
+    whole = Meter({}, CPU)
+    whole.add({"a": torch.tensor(1.5)})
+    meters = resumed(whole)  # one step is skipped
+    for meter in meters:
+        meter.add({"a": torch.tensor(0.25), "b": torch.tensor(4.0)})
+    assert [*map(losses_of, meters)] == [{"loss": 2.875, "loss_a": 0.875, "loss_b": 2.0}] * 2
     assert "loss" not in Meter({}, CPU).pending()
 
 
 def test_the_loss_of_many_terms_is_the_same_after_a_resume_in_mid_row():
     whole = Meter({}, CPU)
     whole.add({"z": torch.tensor(1e8), "b": torch.tensor(-1e8), "a": torch.tensor(1e-9)})  # whose order decides the sum
-    resumed = Meter(saved(whole), CPU)
-    resumed.add({})
-    whole.add({})
-    assert resumed.row(8)["loss"] == whole.row(8)["loss"] == pytest.approx(1e-9)
+    before, after = (meter.row(8)["loss"] for meter in resumed(whole))
+    assert before == after == pytest.approx(1e-9)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +79,8 @@ def test_the_loss_of_many_terms_is_the_same_after_a_resume_in_mid_row():
 def test_one_term_that_is_the_loss_has_no_second_column(terms, columns):
     meter = Meter({}, CPU)
     meter.add({term: torch.tensor(2.0) for term in terms})
-    row = meter.row(8)
-    assert {name for name in row if name.startswith("loss")} == columns and row["loss"] == 2 * len(terms)
+    losses = losses_of(meter)
+    assert losses.keys() == columns and losses["loss"] == 2 * len(terms)
 
 
 # What two ranks return in six steps, of one sample or three each: spread widely, so that fp32 rounds every sum.
@@ -123,9 +128,7 @@ def test_a_figure_that_is_not_finite_stays_what_it_is(value):
     add_figures(logged, {"f": value, "fine": 0.5}, 2, ["loss"])
     meter = Meter({}, CPU)
     meter.log(logged)
-    resumed = Meter(saved(meter), CPU)
-    resumed.add({})
-    row = resumed.row(8)
+    row = resumed(meter)[1].row(8)
     assert row["f"] == pytest.approx(float(value), nan_ok=True) and row["fine"] == 0.5
 
 

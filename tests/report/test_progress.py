@@ -3,11 +3,9 @@
 import sys
 from types import SimpleNamespace
 
-import pytest
-
 from lib.machine import platform
 from lib.report import progress
-from lib.report.progress import Notebook, Plain, Remaining, Terminal, Within, choose_progress, counted, working
+from lib.report.progress import Notebook, Plain, Terminal, Within, choose_progress, counted, time_left, working
 
 
 def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
@@ -23,9 +21,8 @@ def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
 
 def test_a_part_is_shown_in_the_line_of_the_whole_and_the_last_line_is_the_wholes(capsys):
     shown = Plain()
-    part = Within(shown, 7, 7)
     for batch in range(1, 4):
-        part.update(batch, 3, "batches evaluated")
+        Within(shown, 7, 7).update(batch, 3, "batches evaluated")
     shown.update(7, 7, "loss 1.0")
     shown.close()
     assert capsys.readouterr().out.splitlines() == ["7/7 (100%)  1/3 batches evaluated", "7/7 (100%)  loss 1.0"]
@@ -36,7 +33,7 @@ def test_counted_items_are_the_same_items_with_the_time_left_by_what_they_took(c
     assert "3/3 (100%)  scenes, 0:00:00 left" in capsys.readouterr().out
     now = iter([100.0, 130.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    assert Remaining().text("tiles", 2, 6) == "tiles, 0:01:00 left"
+    assert time_left("tiles")(2, 6) == "tiles, 0:01:00 left"
 
 
 def test_work_without_steps_says_for_how_long_and_short_work_says_nothing(capsys, monkeypatch):
@@ -52,17 +49,11 @@ def test_work_without_steps_says_for_how_long_and_short_work_says_nothing(capsys
     assert capsys.readouterr().out.startswith("The baseline, 0:00:0")
 
 
-@pytest.fixture
-def terminal(monkeypatch):
+def test_a_terminal_has_one_line_that_is_written_over_and_lines_that_stay_above_it(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(Terminal, "interval", 0.0)
-    shown = choose_progress()
-    assert isinstance(shown, Terminal)
-    return shown
-
-
-def test_a_terminal_has_one_line_that_is_written_over_and_lines_that_stay_above_it(capsys, terminal):
+    terminal = choose_progress()
     terminal.update(1, 4, "loss 1.0")
     terminal.note("stays")
     terminal.update(2, 4, "a text that is far too long for a terminal of sixty columns")
@@ -74,12 +65,9 @@ def test_a_terminal_has_one_line_that_is_written_over_and_lines_that_stay_above_
     drawn = lines[1].split("\r")
     assert drawn[0] == "[######..................] 1/4 (25%)  loss 1.0" and max(map(len, drawn)) == 59
     assert drawn[-1] == "[########################] 4/4 (100%)  loss 0.5" and lines[2:] == ["after it", ""]
-
-
-def test_work_without_a_total_has_no_bar(capsys, terminal):
     terminal.update(0, 0, "The baseline, 0:00:01")
     terminal.close()
-    assert capsys.readouterr().out == "\r\x1b[KThe baseline, 0:00:01\n"
+    assert capsys.readouterr().out == "\r\x1b[KThe baseline, 0:00:01\n", "no bar without a total"
 
 
 def test_a_notebook_gets_one_display_that_is_updated(monkeypatch):
@@ -89,7 +77,6 @@ def test_a_notebook_gets_one_display_that_is_updated(monkeypatch):
     monkeypatch.setattr(Notebook, "interval", 0.0)
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     shown = choose_progress()
-    assert isinstance(shown, Notebook)
     for step in range(1, 4):
         shown.update(step, 3, "")
     assert len(updates) == 2

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib import launch, ranks
+from lib import ranks
 from lib.machine import hardware
 from lib.report import sampler
 from lib.report.meter import Meter
@@ -24,34 +24,38 @@ def sample(ram, use, memory):
     return {"ram_share": ram, "gpu_use": use, "gpu_memory_bytes": memory}
 
 
-def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
-    readings, waits = iter([sample(0.3, 0.2, 100), sample(0.5, 0.4, 300), sample(0.4, 0.9, 200)]), iter([False, False])
-    watch = Sampler(lambda: next(readings), wait=lambda seconds: next(waits, True))
-    with watch:
+def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before(monkeypatch):
+    monkeypatch.setattr(sampler, "SECONDS", 0.0)
+    readings = iter([sample(0.3, 0.2, 100), sample(0.5, 0.4, 300)])  # then it fails, which ends the thread
+    with Sampler(lambda: next(readings)) as watch:
         watch._thread.join(600)
         assert watch.row() == {"ram_share": 0.5, "gpu_use": 0.3, "gpu_memory_bytes": 300}
-    watch.sample()
+    watch._samples.append(sample(0.4, 0.9, 200))
     assert watch.row() == watch.row() == {"ram_share": 0.4, "gpu_use": 0.9, "gpu_memory_bytes": 200}
     assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}, "the first row waits for no second"
 
 
-def fails(*_):
-    raise RuntimeError("Driver Not Loaded")
-
-
 @pytest.fixture
 def gpu(monkeypatch):
-    """gpu(**changes): a second card for torch, and an imitation of pynvml with these changes."""
+    """gpu(*broken): a second card for torch, and an imitation of pynvml in which these functions fail."""
 
-    def put(**changes):
-        whole = {
+    def fails(*_):
+        raise RuntimeError("Driver Not Loaded")
+
+    def put(*broken):
+        nvml = {
             "NVMLError": RuntimeError,
             "nvmlInit": lambda: None,
             "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
             "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=55),
             "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7, total=10),
         }
-        monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**(whole | changes)))
+        for name in broken:
+            if name in nvml:
+                nvml[name] = fails
+            else:
+                monkeypatch.setattr(torch.cuda, name, fails)
+        monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**nvml))
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: int(threading.current_thread().name == "MainThread"))
@@ -63,53 +67,40 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "use", "memory"),
+    ("broken", "columns"),
     [
-        ({}, 0.55, 7),
-        ({"nvmlDeviceGetUtilizationRates": fails}, None, 7),  # a slice of a card
-        ({"nvmlInit": fails}, None, 70),  # torch answers
+        ([], {"gpu_use": 0.55, "gpu_memory_bytes": 7}),
+        (["nvmlDeviceGetUtilizationRates"], {"gpu_memory_bytes": 7}),  # a slice of a card
+        (["nvmlInit"], {"gpu_memory_bytes": 70}),  # torch answers
+        (["nvmlInit", "mem_get_info"], {}),  # RAM alone, as a share of the container's
     ],
 )
-def test_a_gpu_is_read_by_the_process_that_has_it_as_far_as_it_answers(gpu, changes, use, memory):
-    gpu(**changes)
+def test_a_gpu_is_read_by_the_process_that_has_it_as_far_as_it_answers(gpu, small_container, broken, columns):
+    gpu(*broken)
     probe, samples = sampler.new_probe(), []
     thread = threading.Thread(target=lambda: samples.append(probe()))
     thread.start()
     thread.join(600)
-    assert (samples[0].get("gpu_use"), samples[0]["gpu_memory_bytes"]) == (use, memory)
-    assert (samples[0]["gpu_allocated_bytes"], samples[0]["gpu_reserved_bytes"]) == (5, 7)
+    of_torch = {"gpu_allocated_bytes": 5, "gpu_reserved_bytes": 7} if columns else {}
+    assert samples == [{"ram_share": 0.75, **columns, **of_torch}]
 
 
-def test_a_machine_that_cannot_be_read_costs_columns_and_never_the_run(gpu, monkeypatch, small_container):
-    gpu(nvmlInit=fails)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
-    assert sampler.new_probe()() == {"ram_share": 0.75}, "RAM alone, as a share of the container's"
-    with Sampler(fails, wait=lambda seconds: False) as watch:
-        watch._thread.join(600)
-        assert watch.row() == {}
-
-
-def test_the_thread_ends_with_the_run_also_when_it_fails(toy, tmp_path, monkeypatch):
+def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_read(toy, tmp_path, monkeypatch):
     alive = lambda: [thread for thread in threading.enumerate() if thread.name == "sampler"]  # noqa: E731
     numbers = []
     monkeypatch.setattr(Plain, "update", lambda *_: numbers.append(len(alive())))
     fit(toy(), tmp_path / "run")
     assert set(numbers) == {1} and not alive()
+    rows = read(tmp_path / "run" / "metrics.csv")
+    assert all(0 < float(row["ram_share"]) < 1 for row in rows if row["split"] == "train")
+    assert ("gpu_use" in rows[0]) == ("gpu_memory_bytes" in rows[0]) == torch.cuda.is_available()
+    assert {"ram_share", "data_wait_share"} <= VOLATILE_COLUMNS
     task = load_task(toy())
     monkeypatch.setattr(type(task), "loss", lambda *_: 1 / 0)
     (tmp_path / "failing").mkdir()
     with pytest.raises(ZeroDivisionError):
         loop.train(task, toy(), tmp_path / "failing", endless(), Plain())
     assert not alive()
-
-
-def test_rows_say_what_the_machine_did_and_a_column_without_values_is_not_there(toy, tmp_path):
-    launch.train(toy())
-    rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
-    train = [row for row in rows if row["split"] == "train"]
-    assert all(0 < float(row["ram_share"]) < 1 and 0 <= float(row["data_wait_share"]) <= 1 for row in train)
-    assert ("gpu_use" in rows[0]) == ("gpu_memory_bytes" in rows[0]) == torch.cuda.is_available()
-    assert {"ram_share", "data_wait_share"} <= VOLATILE_COLUMNS
 
 
 def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_not_for_one_row():

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lib.report.summary import FILE, Summary, comparison, results, with_all
+from lib.report.summary import FILE, Summary, results, with_all
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -17,13 +17,6 @@ def test_what_is_written_is_read_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_one_of_an_earlier_version_has_defaults_for_what_it_lacks_and_loses_what_is_unknown(tmp_path):
-    folder = tmp_path / "toy"
-    folder.mkdir()
-    (folder / FILE).write_text('{"reason": "failed", "error": "no", "session": 2, "colour": "red", "best": null}')
-    assert Summary.read(folder) == Summary("toy", "", "failed", session=2, error="no")
-
-
 @pytest.mark.parametrize("content", [None, "", "{", "[1]", '"text"', "{}", "[" * 100_000, '{"reason": "lost"}'])
 def test_what_is_no_summary_is_none(tmp_path, content):
     if content is not None:
@@ -31,45 +24,48 @@ def test_what_is_no_summary_is_none(tmp_path, content):
     assert Summary.read(tmp_path) is None
 
 
-def test_metrics_of_several_groups_are_a_table_with_a_row_for_each():
-    metrics = {"mrr": 0.5, "mrr_full_text": 0.1, "hits10_full_text": 0.2, "mrr_masked": 0.3, "hits1_masked": 0.4}
-    single, wide = comparison(metrics, dict.fromkeys(metrics, 0.25)).split("\n\n")
-    assert [line.split() for line in single.splitlines()] == [
-        ["metric", "trivial", "model", "difference"], ["mrr", "0.250", "0.500", "+0.250"],
-    ]  # fmt: skip
-    lines = wide.splitlines()
-    assert lines[0].split() == ["model", "(trivial)", "mrr", "hits10", "hits1"]
-    assert lines[1].split() == ["full_text", "0.100", "(0.250)", "0.200", "(0.250)"]
-    assert lines[2].startswith("masked") and lines[2].endswith("0.400 (0.250)")
-    ungrouped = {"rmse": 0.5, "mean_iou": 0.1, "mean_f1": 0.2, "top5_accuracy": 0.3}
-    assert len(comparison(ungrouped, ungrouped).splitlines()) == 5, "one table"
-
-
-def test_a_value_of_another_type_has_its_default(tmp_path):
-    wrong = {"session": "two", "step": True, "best": [1], "metrics": None, "error": 5, "test_loss": "low"}
-    (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "max_steps": 12, "test_loss": 1, **wrong}))
-    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", max_steps=12)
-    (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "test_loss": 1, "predicted_peak_bytes": 7}))
-    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", test_loss=1, predicted_peak_bytes=7)
+@pytest.mark.parametrize(
+    "values, fields",
+    [
+        ({"error": "no", "session": 2, "colour": "red", "best": None}, {"error": "no", "session": 2}),
+        ({"max_steps": 12, "session": "two", "step": True, "best": [1], "metrics": None, "test_loss": "low"},
+         {"max_steps": 12}),
+        ({"test_loss": 1, "predicted_peak_bytes": 7, "error": 5}, {"test_loss": 1, "predicted_peak_bytes": 7}),
+    ],
+)  # fmt: skip
+def test_what_lacks_or_is_of_another_type_has_its_default_and_unknown_keys_are_lost(tmp_path, values, fields):
+    (tmp_path / FILE).write_text(json.dumps({"reason": "failed", **values}))
+    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "failed", **fields)
 
 
 def test_metrics_are_numbers_under_names_that_can_be_printed(tmp_path):
     """A summary may be anybody's: kaggle fetch prints it."""
     metrics = {"f1": 0.5, "text": "0.5", "list": [1], "none": None, "\x1b[2J\nforged": 1}
     (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "metrics": metrics, "baseline": {"f1": "a"}}))
-    found = Summary.read(tmp_path)
-    assert list(found.metrics) == ["f1", "none", r"\x1b[2J\nforged"] and math.isnan(found.metrics["none"])
-    assert found.baseline == {}
+    summary = Summary.read(tmp_path)
+    assert list(summary.metrics) == ["f1", "none", r"\x1b[2J\nforged"] and math.isnan(summary.metrics["none"])
+    assert summary.baseline == {}
 
 
-def test_a_metric_without_a_baseline_is_shown_alone_and_the_loss_comes_last():
-    metrics = {"f1": 0.5, "exact": 0.25}
-    summary = Summary("toy", "toy", "completed", metrics=metrics, baseline={"f1": 0.2}, test_loss=2.0)
-    rows = [line.split() for line in results(summary).splitlines()]
-    assert rows[1:] == [["f1", "0.200", "0.500", "+0.300"], ["exact", "0.250"], ["loss", "2.000"]]
-    assert results(Summary("toy", "toy", "interrupted")) == ""
+def tables(metrics, baseline, **more):
+    text = results(Summary("toy", "toy", "completed", metrics=metrics, baseline=baseline, **more))
+    return [[line.split() for line in table.splitlines()] for table in text.split("\n\n")]
+
+
+def test_a_table_has_baselines_where_they_exist_the_loss_last_and_a_row_for_each_of_several_groups():
+    metrics = {"mrr": 0.5, "mrr_full_text": 0.1, "hits10_full_text": 0.2, "mrr_masked": 0.3, "hits1_masked": 0.4}
+    single, wide = tables(metrics, dict.fromkeys(metrics, 0.25))
+    assert single == [["metric", "trivial", "model", "difference"], ["mrr", "0.250", "0.500", "+0.250"]]
+    assert wide[0] == ["model", "(trivial)", "mrr", "hits10", "hits1"]
+    assert wide[1] == ["full_text", "0.100", "(0.250)", "0.200", "(0.250)"]
+    assert wide[2][0] == "masked" and wide[2][-2:] == ["0.400", "(0.250)"]
     groups = {"mrr_a": 0.1, "hits_a": 0.2, "mrr_b": 0.3, "hits_b": 0.4}
-    assert comparison(groups, {"mrr_a": 0.5}).splitlines()[1].split() == ["a", "0.100", "(0.500)", "0.200"]
+    assert tables(groups, {"mrr_a": 0.5})[0][1] == ["a", "0.100", "(0.500)", "0.200"]
+    ungrouped = {"rmse": 0.5, "mean_iou": 0.1, "mean_f1": 0.2, "top5_accuracy": 0.3}
+    assert [len(table) for table in tables(ungrouped, ungrouped)] == [5]
+    (table,) = tables({"f1": 0.5, "exact": 0.25}, {"f1": 0.2}, test_loss=2.0)
+    assert table[1:] == [["f1", "0.200", "0.500", "+0.300"], ["exact", "0.250"], ["loss", "2.000"]]
+    assert results(Summary("toy", "toy", "interrupted")) == ""
 
 
 def test_a_summary_keeps_all_metrics_those_with_a_baseline_first():

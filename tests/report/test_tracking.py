@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import types
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,38 +19,28 @@ from tests.report.test_live import without
 KEY = "k3y-that-nobody-may-see"
 
 
-@pytest.fixture(autouse=True)
-def no_keys(monkeypatch):
-    monkeypatch.setenv(tracking.KEY, "")  # and put back what a test leaves
-
-
 @pytest.fixture
 def wandb(monkeypatch):
     """An imitation of wandb; its `inits` and `runs` say what was asked of it."""
-    fake = types.ModuleType("wandb")
-    fake.inits, fake.runs, fake.fails, fake.ends = [], [], [], threading.Event()
+    fake = SimpleNamespace(inits=[], runs=[], fails=[], ends=threading.Event(), Settings=SimpleNamespace)
     fake.ends.set()
 
-    class Run:
-        def __init__(self):
-            self.rows, self.summary, self.codes = [], {}, []
-
-        def log(self, values, step):
-            if fake.fails:
-                raise fake.fails[0]
-            self.rows.append((step, values))
-
-        def finish(self, exit_code):
-            fake.ends.wait(60)
-            self.codes.append(exit_code)
-
     def init(**options):
-        fake.inits.append(options)
-        (Path(options["dir"]) / "latest-run").symlink_to("somewhere")
-        fake.runs.append(Run())
-        return fake.runs[-1]
+        run = SimpleNamespace(rows=[], summary={}, codes=[])
 
-    fake.init, fake.Settings = init, SimpleNamespace
+        def log(values, step):
+            run.rows.append((step, values))
+            for error in fake.fails:
+                raise error
+
+        run.log, run.finish = log, lambda exit_code: fake.ends.wait(60) and run.codes.append(exit_code)
+        (Path(options["dir"]) / "latest-run").symlink_to("somewhere")
+        fake.inits.append(options)
+        fake.runs.append(run)
+        return run
+
+    fake.init = init
+    monkeypatch.setenv(tracking.KEY, "")  # and put back what a test leaves
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake
 
@@ -60,13 +49,10 @@ def wandb(monkeypatch):
 def board(monkeypatch):
     """An imitation of TensorBoard's writer; gives (folder, name, value, step) of what is written."""
     written = []
-
-    def writer(folder):
-        return SimpleNamespace(
-            add_scalar=lambda name, value, step: written.append((folder, name, value, step)),
-            close=lambda: written.append((folder, "closed")),
-        )
-
+    write = lambda folder, *values: written.append((folder, *values))  # noqa: E731
+    writer = lambda folder: SimpleNamespace(  # noqa: E731
+        add_scalar=lambda *values: write(folder, *values), close=lambda: write(folder, "closed")
+    )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
     return written
 
@@ -79,8 +65,8 @@ def session(folder, rows, is_resumed=False, values=None, **options):
     folder.mkdir(exist_ok=True)
     with Tracked(folder, Tracking(**options), "toy", {"seed": 0}, is_resumed) as tracked:
         with MetricsLog(folder / "metrics.csv", 0) as log:
-            for one in rows:
-                log.append(one)
+            for cells in rows:
+                log.append(cells)
         tracked.end(values is not None, values or {})
     assert not metrics.on_row, "the next run is not sent there"
 
@@ -100,6 +86,12 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tm
     assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
+def test_a_step_that_is_trained_again_after_a_kill_is_sent_once(tmp_path, wandb):
+    session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True)
+    session(tmp_path / "run", [row(2, loss=2.0), row(3, loss=1.0)], is_resumed=True, wandb=True)
+    assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("state", ["", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}'])
 def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb, state):
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
@@ -108,16 +100,20 @@ def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb, s
     assert wandb.inits[0]["id"] != wandb.inits[1]["id"] and len(wandb.runs[1].rows) == 1
 
 
-def test_a_tracker_that_fails_costs_a_warning_without_its_key_and_the_other_one_goes_on(
+def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_other_one_goes_on(
     tmp_path, wandb, board, capsys, monkeypatch
 ):
+    monkeypatch.setattr(tracking, "END_SECONDS", 0.01)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     wandb.fails.append(ConnectionError(f"no route with {KEY}"))
+    wandb.ends.clear()
     session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True, tensorboard=True)
+    wandb.ends.set()
     out = capsys.readouterr().out
     assert out.count("Warning: wandb does not work: ConnectionError: no route with (WANDB_API_KEY).") == 1
-    assert KEY not in out and len(board) == 3
-    assert KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
+    assert len(wandb.runs[0].rows) == 1 and len(board) == 3, "nothing more is sent to the one that failed"
+    assert "the trackers have not ended after 0 s and are left behind" in out
+    assert KEY not in out and KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
 
 
 def test_a_package_that_is_missing_is_named_and_training_goes_on(tmp_path, monkeypatch, capsys):
@@ -128,25 +124,18 @@ def test_a_package_that_is_missing_is_named_and_training_goes_on(tmp_path, monke
     assert len(lines) == 2 and all("its package is missing" in line and "training continues" in line for line in lines)
 
 
-def test_online_takes_the_key_from_kaggles_secrets_and_without_one_says_where_to_put_it(
-    tmp_path, wandb, capsys, monkeypatch
+@pytest.mark.parametrize("module", ["kaggle_secrets", "google.colab.userdata"])
+def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(
+    tmp_path, wandb, capsys, monkeypatch, module
 ):
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
     assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out and not wandb.inits
-    secrets = types.ModuleType("kaggle_secrets")
-    secrets.UserSecretsClient = lambda: SimpleNamespace(get_secret={"WANDB_API_KEY": KEY}.__getitem__)
-    monkeypatch.setitem(sys.modules, "kaggle_secrets", secrets)
+    get = {"WANDB_API_KEY": KEY}.__getitem__
+    client = SimpleNamespace(UserSecretsClient=lambda: SimpleNamespace(get_secret=get), get=get)
+    monkeypatch.setitem(sys.modules, module, client)
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
     assert wandb.inits[0]["mode"] == "online"
     assert KEY not in capsys.readouterr().out and KEY not in repr(wandb.inits)
-
-
-def test_an_end_that_hangs_is_left_behind(tmp_path, wandb, capsys, monkeypatch):
-    monkeypatch.setattr(tracking, "END_SECONDS", 0.01)
-    wandb.ends.clear()
-    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
-    wandb.ends.set()
-    assert "the trackers have not ended after 0 s and are left behind" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [None, OSError("no room")])
@@ -171,16 +160,10 @@ def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(
     first, second = wandb.inits
     assert (first["id"] == second["id"]) != bool(error) and first["config"]["seed"] == 0
     steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
-    assert steps == [5, 10, 12] == [one[3] for one in board if one[1] == "train/loss"]
+    assert steps == [5, 10, 12] == [values[3] for values in board if values[1] == "train/loss"]
     assert [run.codes for run in wandb.runs] == [[1], [0]] and wandb.runs[1].summary["test/rmse"] > 0
     assert launch.outputs.is_current(tmp_path / "new"), "the archive has what it ended with"
-    one, other = (tmp_path / name / "toy" / "metrics.csv" for name in ("plain", "new"))
-    assert without(one, VOLATILE_COLUMNS)[-1] == without(other, VOLATILE_COLUMNS)[-1]
+    plain, new = (tmp_path / name / "toy" / "metrics.csv" for name in ("plain", "new"))
+    assert without(plain, VOLATILE_COLUMNS)[-1] == without(new, VOLATILE_COLUMNS)[-1]
     runs = [launch.prepare(config) for config in (toy(), toy({"tracking.wandb": True, "tracking.project": "mine"}))]
     assert identity.facts(runs[0].config, runs[0].task) == identity.facts(runs[1].config, runs[1].task)
-
-
-def test_a_step_that_is_trained_again_after_a_kill_is_sent_once(tmp_path, wandb):
-    session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True)
-    session(tmp_path / "run", [row(2, loss=2.0), row(3, loss=1.0)], is_resumed=True, wandb=True)
-    assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]

@@ -3,7 +3,6 @@
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.report.progress import Remaining, choose_progress, working
+from lib.report.progress import counted, working
 from workloads.codegraph import ontology, trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.ontology import Ontology
@@ -152,9 +151,8 @@ def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Modul
     triples = joined.triples[corpus.entity_type[corpus.tail[joined.triples]] == asking.unresolved_kind]
     references = asking.unresolved(triples)
     total, answers = len(asking.batches(references)), dict[int, Answer]()
-    progress, remaining = choose_progress(), Remaining()
     batches = zip(*(asking.ask(references, Answering(joined.data, model)) for model in models), strict=True)
-    for done, parts in enumerate(batches, 1):
+    for parts in counted(batches, "batches of references answered", total):
         numbers = parts[0].chosen.tolist()
         asked = [
             by_key[
@@ -165,10 +163,6 @@ def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Modul
             for triple in triples[numbers]
         ]
         answers |= dict(zip(numbers, _voted(joined, parts, models, asked), strict=True))
-        name = "batches of references answered"
-        progress.update(done, total, partial(remaining.text, name, done, total))
-    if total:
-        progress.close()
     return [answers[number] for number in sorted(answers)]
 
 
