@@ -22,7 +22,7 @@ from lib.training import identity
 from lib.training.order import weights_of
 from tests.conftest import ROOT
 
-CPU = torch.device("cpu")
+TASKS = ROOT / "tests" / "supervised" / "tasks.py"
 
 
 def batch_of(task, part="train", number=8):
@@ -45,7 +45,7 @@ class Loader(list):
 @pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
 def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys, monkeypatch):
     monkeypatch.setattr(launch, "plot", lambda run, baseline: None)  # a third of the time of such a run
-    task = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{name}")
+    task = find_task(f"{TASKS}:{name}")
     summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
     metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
     assert summary.reason == "completed" and list(summary.metrics) == list(summary.baseline) == metrics
@@ -79,7 +79,6 @@ def test_sums_and_counts_are_those_of_torch(task):
         assert each.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-6)
         assert each is following or each.count(batch) == {"loss": 8}
     assert following.count({"labels": labels}) == {"loss": int((labels[:, 1:] != -100).sum())}
-    assert tags.count({"labels": labels}) == {"loss": int((labels != -100).sum())}
     model, batch = heights.model(), batch_of(heights)
     batch["labels"][:3] = math.nan  # an unknown number is no target and has no gradient
     assert heights.count(batch) == {"loss": 5}
@@ -87,19 +86,14 @@ def test_sums_and_counts_are_those_of_torch(task):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     scores = heights.evaluate(model, [batch])
     assert scores["loss"] == pytest.approx(scores["rmse"] ** 2, rel=1e-5)
-
-
-def test_balanced_classes_weigh_as_much_as_each_other_and_the_count_stays(task):
-    tags = task("Tags")
-    model, batch = tags.model(), batch_of(tags)
-    train = tags.targets("train")
+    # balanced classes weigh as much as each other, and the count stays
+    model, batch, train = tags.model(), batch_of(tags), tags.targets("train")
     counts = np.bincount(train, minlength=6)
     weights = torch.from_numpy(np.where(counts > 0, len(train) / (len(set(train)) * counts.clip(1)), 1.0))
-    right = F.cross_entropy(
-        model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten(), weights, reduction="sum"
-    )
-    assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-5)
-    assert tags.count(batch) == {"loss": int((batch["labels"] != -100).sum())}
+    out, labels = model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten()
+    right = F.cross_entropy(out, labels, weights, reduction="sum").item()
+    assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right, rel=1e-5)
+    assert tags.count(batch) == {"loss": int((labels != -100).sum())}
 
 
 def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anything_else(configured, words, monkeypatch):
@@ -120,9 +114,14 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
         planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
 
 
-def test_classes_that_no_training_sample_has_are_listed_with_their_part_before_a_run(task, monkeypatch):
+def test_names_of_classes_come_from_the_training_data_and_others_are_listed_with_their_part(task, monkeypatch):
     words = task("Words")
+    assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
+    assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
     rows = {part: list(words.parts[part].samples) for part in words.parts}
+    words.parts["test"].samples[0] = ("x", "other")
+    with pytest.raises(BadInput, match="no class 'other'. The classes are: consonant, vowel"):
+        words.parts["test"][0]
     rows["validation"] += [("x", "rare"), ("y", "rare")]
     rows["test"] += [("z", f"c{k:02}") for k in range(14)]
     monkeypatch.setattr(type(words), "read", lambda self, source: rows)
@@ -150,31 +149,21 @@ def test_metrics_are_those_of_the_whole_set_and_the_baseline_is_the_commonest_cl
 
 
 def test_targets_are_the_labels_also_where_batch_changes_them(task, monkeypatch):
-    heights = task("Heights")
-    plain = heights.targets("train")
-    calls = []
-    batch = type(heights).batch
+    heights, calls = task("Heights"), []
+    plain, batch = heights.targets("train"), type(heights).batch
 
-    def scaled(self, samples, training):
-        calls.append(len(samples))
-        found = batch(self, samples, training)
-        return {**found, "labels": found["labels"] * 10}
+    def targets(factor):
+        def scaled(self, samples, training):
+            calls.append(len(samples))
+            tensors = batch(self, samples, training)
+            return {**tensors, "labels": tensors["labels"] * factor}
 
-    monkeypatch.setattr(type(heights), "batch", scaled)
-    changed = task("Heights").targets("train")
-    assert changed == pytest.approx(plain * 10) and sum(calls) == 16 + len(plain)
-    monkeypatch.setattr(type(heights), "batch", lambda *all: calls.append(len(all[1])) or batch(*all))
-    calls.clear()
-    assert task("Heights").targets("train") == pytest.approx(plain) and sum(calls) == 16  # the rest is not decoded
+        calls.clear()
+        monkeypatch.setattr(type(heights), "batch", scaled)
+        return task("Heights").targets("train")
 
-
-def test_names_of_classes_come_from_the_training_data_and_are_said(task):
-    words = task("Words")
-    assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
-    assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
-    words.parts["test"].samples[0] = ("x", "other")
-    with pytest.raises(BadInput, match="no class 'other'. The classes are: consonant, vowel"):
-        words.parts["test"][0]
+    assert targets(10) == pytest.approx(plain * 10) and sum(calls) == 16 + len(plain)
+    assert targets(1) == pytest.approx(plain) and sum(calls) == 16  # the rest is not decoded
 
 
 def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(task, words, monkeypatch):
@@ -280,71 +269,83 @@ def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(tas
     monkeypatch.setattr(type(words), "batch", lambda self, samples, training: seen.append(training) or {
         "labels": torch.tensor([label for _, label in samples])})  # fmt: skip
     batch_of(words, "train"), batch_of(words, "validation"), batch_of(words, "test")
-    words.example_batch(2, CPU)
+    words.example_batch(2, torch.device("cpu"))
     assert seen == [True, False, False, False]
 
 
 def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task):
-    words = task("Words")
+    def outputs(forward):
+        model = type("Model", (nn.Module,), {"forward": forward})()
+        batch = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "labels": torch.zeros(2).long()}
+        return task("Words").outputs(model, batch)
 
-    class Named(nn.Module):
-        def forward(self, b, a):
-            return type("Output", (), {"logits": a - b})()
-
-    batch = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "labels": torch.zeros(2).long()}
-    assert torch.equal(words.outputs(Named(), batch), torch.ones(2, 3))
-    subtract = type("Positional", (nn.Module,), {"forward": lambda self, x, y: x - y})()
-    assert torch.equal(words.outputs(subtract, batch), torch.ones(2, 3))
-    lost = type("Lost", (nn.Module,), {"forward": lambda self, **more: (1, 2)})()
-    some = type("Some", (nn.Module,), {"forward": lambda self, a, mask: a * mask})()
-    for model, sentence in ((lost, "returned a tuple without `logits`"), (some, "takes a, mask: 'b' is none of these")):
-        with pytest.raises(BadInput, match=sentence):
-            words.outputs(model, batch)
+    named = outputs(lambda self, b, a: type("Output", (), {"logits": a - b})())
+    assert torch.equal(named, torch.ones(2, 3)) and torch.equal(outputs(lambda self, x, y: x - y), torch.ones(2, 3))
+    with pytest.raises(BadInput, match="returned a tuple without `logits`"):
+        outputs(lambda self, **more: (1, 2))
+    with pytest.raises(BadInput, match="takes a, mask: 'b' is none of these"):
+        outputs(lambda self, a, mask: a * mask)
 
 
 def test_two_loss_terms_are_means_of_their_own_in_an_evaluation(task, monkeypatch):
     heights = task("Heights")
 
-    def count(self, batch):
-        return {"loss": len(batch["x"]), "far": 10 * len(batch["x"])}
-
     def loss(self, model, batch):
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"]), "far": batch["x"].sum() * 100}, {}
 
     monkeypatch.setattr(type(heights), "loss", loss)
-    monkeypatch.setattr(type(heights), "count", count)
+    monkeypatch.setattr(
+        type(heights), "count", lambda self, batch: {"loss": len(batch["x"]), "far": batch["x"].numel()}
+    )
     model, loader = heights.model().eval(), Loader(heights, "test")
-    found = heights.evaluate(model, loader)
+    scores = heights.evaluate(model, loader)
     with torch.no_grad():
-        assert found | Task.evaluate(heights, model, loader) == found
-    assert found["loss"] == pytest.approx(found["rmse"] ** 2 + found["far"], rel=1e-5)
+        assert scores | Task.evaluate(heights, model, loader) == scores
+    assert scores["loss"] == pytest.approx(scores["rmse"] ** 2 + scores["far"], rel=1e-5)
 
 
-def test_what_the_samples_say_of_their_order_is_the_parts(task, monkeypatch):
+def test_order_and_weights_of_samples_are_the_parts_and_lazy_sequences_stay_lazy(task, monkeypatch):
     class Rows(list):
         weights = [5.0] + [0.0] * 27
 
         def order(self, seed, epoch):
             return [3, 1]
 
-    heights = task("Heights")
-    parts = heights.read()
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**parts, "train": Rows(parts["train"])})
-    train = copy.copy(task("Heights").datasets()["train"])
+    class Lazy:
+        reads = 0
+
+        def __len__(self):
+            return 10**9
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return {"x": [0.5, 0.5], "y": float(index % 2)}
+
+    parts = task("Heights").read()
+
+    def reading(rows):
+        monkeypatch.setattr(find_task(f"{TASKS}:Heights"), "read", lambda self, source=None: rows)
+        return task("Heights")
+
+    heights = reading({**parts, "train": Rows(parts["train"])})
+    train = copy.copy(heights.datasets()["train"])
     assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
-    assert not hasattr(train, "lengths") and not hasattr(task("Heights").datasets()["test"], "weights")
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: Rows(parts["train"]))
+    assert not hasattr(train, "lengths") and not hasattr(heights.datasets()["test"], "weights")
     with pytest.raises(BadInput, match="read returned one list with `weights`, which is to be dealt to three parts"):
-        task("Heights").datasets()
+        reading(Rows(parts["train"])).datasets()
     files = Rows([(Path("b"), 1), (Path("a"), 2)])
     assert in_order(files, None) is files
+    lazy = Lazy()
+    heights = reading(dict.fromkeys(parts, lazy))
+    assert "1,000,000,000 train" in heights.describe_data() and lazy.reads == 0
+    assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
 
 
 def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_unclear():
     def bias(true, guess):
         return float((guess - true).mean())
 
-    heights = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Heights")
+    heights = find_task(f"{TASKS}:Heights")
     for bases, members, sentence in (
         ((heights,), {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
         ((Supervised,), {"kind": "text"}, "Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"),
@@ -376,7 +377,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def test_an_ordinary_mistake_is_named(task, monkeypatch):
+def test_an_ordinary_mistake_and_what_is_not_written_is_named(task, configured, monkeypatch, tmp_path):
     for sentence, (name, members) in MISTAKES.items():
         mistaken = task(name)
         with monkeypatch.context() as patch, pytest.raises(BadInput, match=sentence):
@@ -384,9 +385,6 @@ def test_an_ordinary_mistake_is_named(task, monkeypatch):
                 patch.setattr(type(mistaken), member, value)
             batch = batch_of(mistaken)
             mistaken.count(batch), mistaken.loss(mistaken.model(), batch)
-
-
-def test_what_is_not_written_is_named_with_what_it_returns(configured, monkeypatch, tmp_path):
     bare = Supervised(configured("Heights"), tmp_path)
     for method, call in {
         "model": bare.model, "read": bare.datasets, "batch": lambda: bare.batch([], False), "example": bare.example,
@@ -394,25 +392,7 @@ def test_what_is_not_written_is_named_with_what_it_returns(configured, monkeypat
         with pytest.raises(BadInput, match=rf"Supervised has no {method}\(.*Write it in the class Supervised"):
             call()
     with pytest.raises(BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"):
-        find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Words")(configured("Words")).datasets()
-
-
-def test_lazy_sequences_stay_lazy_and_dicts_are_samples(task, monkeypatch):
-    class Rows:
-        read = 0
-
-        def __len__(self):
-            return 10**9
-
-        def __getitem__(self, index):
-            self.read += 1
-            return {"x": [0.5, 0.5], "y": float(index % 2)}
-
-    rows, heights = Rows(), task("Heights")
-    parts = dict.fromkeys(("train", "validation", "test"), rows)
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
-    assert "1,000,000,000 train" in heights.describe_data() and rows.read == 0
-    assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
+        find_task(f"{TASKS}:Words")(configured("Words")).datasets()
 
 
 def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configured, words, cut, monkeypatch):
