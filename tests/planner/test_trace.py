@@ -150,7 +150,9 @@ def test_kept_outputs_cost_their_size_and_a_model_in_eval_saves_its_masks_with_a
         for keeps in (False, True)
     )
     assert held.peak_bytes - freed.peak_bytes >= 640 * 50_000 * 4
-    nets = [lambda mode=mode: nn.Sequential(nn.Linear(WIDE, WIDE), nn.Dropout(0.5)).train(mode) for mode in (1, 0)]
+    nets = [
+        lambda mode=mode: nn.Sequential(nn.Linear(WIDE, WIDE), nn.Dropout(0.5)).train(mode) for mode in (True, False)
+    ]
     trained, fixed = (predict(net, lambda net: net(torch.randn(2048, WIDE, device="cuda")).sum()) for net in nets)
     assert trained.moments["after forward"] - fixed.moments["after forward"] >= 2048 * WIDE  # the mask, at least
     assert ["made in eval()" in " ".join(result.unseen) for result in (trained, fixed)] == [False, True]
