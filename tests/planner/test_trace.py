@@ -27,12 +27,13 @@ PER_LAYER = 12 * D * D + 13 * D  # parameters
 WIDE = 512
 
 
-def encoder_step(net):
-    return net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean()
+def predicted(layers, recomputed=0, **more):
+    def net():
+        encoder = Encoder(layers, D)
+        recompute(encoder, recomputed)
+        return encoder
 
-
-def predicted(layers, **more):
-    return predict(lambda: Encoder(layers, D), encoder_step, "t4", **more)
+    return predict(net, lambda net: net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean(), "t4", **more)
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +61,18 @@ def loss(net):
 
 def test_the_optimizers_plateau_is_20_bytes_a_parameter_and_16_in_one_kernel():
     """Weights, gradients, two moments, and the temporary of foreach AdamW, which the fused kernel lacks: 4 each."""
-    plain, fused = (
-        predict(lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
-                lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
-                optimizer=lambda parameters, f=f: torch.optim.AdamW(parameters, fused=f or None))
-        for f in (False, True)
-    )  # fmt: skip
-    for result, each in ((plain, 20.2), (fused, 16)):
+    for fused, each in ((None, 20.2), (True, 16)):
+        result = predict(
+            lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
+            lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
+            optimizer=lambda parameters, fused=fused: torch.optim.AdamW(parameters, fused=fused),
+        )
         held = result.peak_bytes - result.by_category["workspace"]
         assert held / result.parameters == pytest.approx(each, rel=0.015)
 
 
-def test_recomputation_keeps_one_layers_activations():
-    def recomputing():
-        net = Encoder(8, D)
-        recompute(net, "all")
-        return net
-
-    plain, saved = predicted(8), predict(recomputing, encoder_step, "t4")
+def test_recomputation_keeps_one_layers_activations_and_plain_attention_the_matrix_of_scores():
+    plain, saved = predicted(8), predicted(8, "all")
     rest = plain.by_category["weights"] + plain.by_category["optimizer"]
     assert saved.by_category["activations"] < 1.2 * (8 * 4 * TOKENS * D + 66 * TOKENS * D)
     assert saved.peak_bytes - rest < 0.35 * (plain.peak_bytes - rest)
@@ -86,8 +81,6 @@ def test_recomputation_keeps_one_layers_activations():
     assert rows["blocks.0"].activations < 10 * TOKENS * D, "its input alone waits for the backward pass"
     assert rows["blocks.7"].at_peak > 50 * TOKENS * D, "and is computed again there"
 
-
-def test_plain_attention_costs_what_the_matrix_of_scores_takes():
     def step(net):
         q = net(torch.randn(8, 4, 512, 64, device="cuda"))
         return F.scaled_dot_product_attention(q, q, q).sum()
@@ -100,18 +93,15 @@ def test_plain_attention_costs_what_the_matrix_of_scores_takes():
 # --- the loop that people write ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "given, sentence",
-    [
+def test_what_no_loop_can_have_is_a_sentence():
+    for options, sentence in (
         ({"precision": "fp8"}, "no precision 'fp8'"), ({"accumulation": 0}, "accumulation 0"),
         ({"clip_norm": float("nan")}, "clip_norm nan"), ({"model": wide()}, "Give a function that makes it"),
         ({"step": lambda net: None}, "The step returned NoneType"),
         ({"step": lambda net: {"logits": loss(net)}}, "in which there is no loss"),
-    ],
-)  # fmt: skip
-def test_what_no_loop_can_have_is_a_sentence(given, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        predict(**{"model": wide, "step": loss, **given})
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=sentence):
+            predict(**{"model": wide, "step": loss, **options})
 
 
 def test_options_of_the_loop_take_and_free_what_they_should():
@@ -158,21 +148,23 @@ def test_kept_outputs_cost_their_size_and_a_model_in_eval_saves_its_masks_with_a
     assert ["made in eval()" in " ".join(result.unseen) for result in (trained, fixed)] == [False, True]
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_forward_pass_alone_holds_weights_one_layer_and_the_cache_that_it_returns(keeps):
-    def step(net):
-        x, cache = torch.randn(4096, WIDE, device="cuda"), []
-        for layer in net:
-            x = layer(x)
-            cache += [x] if keeps else []
-        return x, cache
+def test_a_forward_pass_alone_holds_weights_one_layer_and_the_cache_that_it_returns():
+    def step(keeps):
+        def forward(net):
+            x, cache = torch.randn(4096, WIDE, device="cuda"), []
+            for layer in net:
+                x = layer(x)
+                cache += [x] if keeps else []
+            return x, cache
 
-    result, each = predict_inference(wide, step), 4 * 4096 * WIDE
-    assert result.moments["after forward"] == pytest.approx(
-        4 * result.parameters + (4 if keeps else 1) * each, abs=2**24
-    )
-    assert list(result.moments) == ["after load", "after forward"] and not result.by_category.get("gradients")
-    assert result.pass_flops == 4 * 2 * 4096 * WIDE * WIDE
+        return forward
+
+    for keeps, layers in ((False, 1), (True, 4)):
+        result = predict_inference(wide, step(keeps))
+        held = 4 * result.parameters + layers * 4 * 4096 * WIDE
+        assert result.moments["after forward"] == pytest.approx(held, abs=2**24)
+        assert list(result.moments) == ["after load", "after forward"] and not result.by_category.get("gradients")
+        assert result.pass_flops == 4 * 2 * 4096 * WIDE * WIDE
 
 
 def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
@@ -353,17 +345,33 @@ def test_a_result_that_was_there_before_is_what_pytorch_returns():
 # --- against PyTorch's profiler ---------------------------------------------------------------------------------------
 
 
-CASES = {
-    "encoder": (lambda: Encoder(2, 256), lambda: torch.ones(8, 128, 256)),
-    "language model": (LanguageModel, lambda: torch.arange(4 * 128).view(4, 128)),
-}
+@pytest.mark.parametrize("name", ["encoder", "language model"])
+def test_the_tracked_peak_of_a_real_step_is_the_profilers(name):
+    torch.manual_seed(0)
+    model = Encoder(2, 256) if name == "encoder" else LanguageModel()
 
+    def steps():
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        for _ in range(2):
+            optimizer.zero_grad()
+            batch = torch.ones(8, 128, 256) if name == "encoder" else torch.arange(4 * 128).view(4, 128)
+            model(batch).square().mean().backward()
+            optimizer.step()
 
-def _steps(model, optimizer, batch):
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(batch()).square().mean().backward()
-        optimizer.step()
+    held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        steps()
+    events = profiler.profiler.kineto_results.events()
+    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+        held += change
+        peak = max(peak, held)
+    model.zero_grad()
+    tracker = Tracker(find_card("t4"), device="cpu")
+    tracker.allocator = Exact()
+    tracker.adopt(model)
+    with tracker:
+        steps()
+    assert tracker.allocator.peak == pytest.approx(peak, rel=1e-3)
 
 
 class Exact:
@@ -378,24 +386,3 @@ class Exact:
 
     def release(self, block):
         self.allocated -= block.size
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_tracked_peak_of_a_real_step_is_the_profilers(name):
-    make, batch = CASES[name]
-    torch.manual_seed(0)
-    model = make()
-    held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
-    events = profiler.profiler.kineto_results.events()
-    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
-        held += change
-        peak = max(peak, held)
-    model = make()
-    tracker = Tracker(find_card("t4"), device="cpu")
-    tracker.allocator = Exact()
-    tracker.adopt(model)
-    with tracker:
-        _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
-    assert tracker.allocator.peak == pytest.approx(peak, rel=1e-3)

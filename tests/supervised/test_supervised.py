@@ -25,9 +25,9 @@ from tests.conftest import ROOT
 TASKS = ROOT / "tests" / "supervised" / "tasks.py"
 
 
-def batch_of(task, part="train", number=8):
+def batch_of(task, part="train", number=8, first=0):
     samples = task.datasets()[part]
-    return task.collate([samples[i] for i in range(min(number, len(samples)))], torch.Generator())
+    return task.collate([samples[i] for i in range(len(samples))[first : first + number]], torch.Generator())
 
 
 class Loader(list):
@@ -35,11 +35,7 @@ class Loader(list):
 
     def __init__(self, task, part, size=4):
         self.dataset = task.datasets()[part]
-        ids = range(len(self.dataset))
-        super().__init__(
-            task.collate([self.dataset[i] for i in ids[first : first + size]], torch.Generator())
-            for first in range(0, len(ids), size)
-        )
+        super().__init__(batch_of(task, part, size, first) for first in range(0, len(self.dataset), size))
 
 
 @pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
@@ -167,14 +163,12 @@ def test_targets_are_the_labels_also_where_batch_changes_them(task, monkeypatch)
 
 
 def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(task, words, monkeypatch):
-    heights = task("Heights")
-    before = heights.fingerprint()
+    heights, first = task("Heights"), task("Words")
+    before, rows = heights.fingerprint(), heights.read()
     assert task("Heights").fingerprint() == before
-    rows = heights.read()
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**rows, "test": rows["test"][1:]})
     assert task("Heights").fingerprint() != before
-    first = task("Words")
-    moved = {part: [item[:-1] + item[-1:] for item in first.parts[part].samples] for part in first.parts}
+    moved = {part: [*first.parts[part].samples] for part in first.parts}
     moved["test"].append(moved["train"].pop())
     with monkeypatch.context() as patch:
         patch.setattr(type(first), "read", lambda self, source: moved)
@@ -187,21 +181,20 @@ def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(task,
 
 
 def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(task, monkeypatch):
+    def misses(true, guess):
+        return float((true != guess).sum())
+
     tags = task("Tags")
     monkeypatch.setattr(type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy"))
     torch.manual_seed(0)
     model, loader = tags.model().eval(), Loader(tags, "test")
-
-    def misses(true, guess):
-        return float((true != guess).sum())
-
     weighed, (true, guess, counts) = tags.evaluate(model, loader), tags._tested[:3]
     assert counts.sum() > len(counts) == len(true) == len({*zip(true.tolist(), guess.tolist(), strict=True)})
     trivial = tags.baseline()
     monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
     plain = tags.evaluate(model, loader)
-    assert tags._tested.counts is None and plain["misses"] == counts[true != guess].sum()
-    assert {name: plain[name] for name in weighed} == pytest.approx(weighed, rel=1e-12)
+    assert tags._tested.counts is None and plain.pop("misses") == counts[true != guess].sum()
+    assert plain == pytest.approx(weighed, rel=1e-12)
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
     pairs = evaluation._pairs(torch.tensor([5000, 1, 5000]), torch.tensor([1, 1, 1]), 6000)  # too many for a table
     assert pairs == {(1, 1): 1, (5000, 1): 2}
@@ -214,13 +207,12 @@ def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monk
         for part, rows in heights.read().items()
     }
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
-    monkeypatch.setattr(type(heights), "model", lambda self: nn.Linear(2, 2))
-    model, true = heights.model().eval(), np.array([y for _, y in parts["test"]])
+    model, true = nn.Linear(2, 2).eval(), np.array([y for _, y in parts["test"]])
     scores = heights.evaluate(model, Loader(heights, "test"))
     guess = model(torch.tensor([x for x, _ in parts["test"]])).detach().numpy()
     train = np.nanmean([y for _, y in parts["train"]], 0)
-    for found, answers in ((scores, guess), (heights.baseline(), np.broadcast_to(train, true.shape))):
-        assert found["rmse"] == pytest.approx(np.mean(np.sqrt(np.nanmean((true - answers) ** 2, 0))), rel=1e-4)
+    for metrics, answers in ((scores, guess), (heights.baseline(), np.broadcast_to(train, true.shape))):
+        assert metrics["rmse"] == pytest.approx(np.mean(np.sqrt(np.nanmean((true - answers) ** 2, 0))), rel=1e-4)
     assert "numbers.png" in heights.report({}, Path("figures"))
 
 
@@ -261,16 +253,17 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
 
 
 def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(task, monkeypatch):
-    words, seen = task("Words"), []
+    words, draws = task("Words"), []
     assert b"apple" in pickle.dumps(words.datasets()) and b"apple" not in pickle.dumps(words)
     assert "parts" not in vars(copy.copy(words))
     back = pickle.loads(pickle.dumps(words.datasets()["train"]))
     assert back[0] == words.parts["train"][0] and len(back) == len(words.parts["train"])
-    monkeypatch.setattr(type(words), "batch", lambda self, samples, training: seen.append(training) or {
+    monkeypatch.setattr(type(words), "batch", lambda self, samples, training: draws.append(training) or {
         "labels": torch.tensor([label for _, label in samples])})  # fmt: skip
-    batch_of(words, "train"), batch_of(words, "validation"), batch_of(words, "test")
+    for part in ("train", "validation", "test"):
+        batch_of(words, part)
     words.example_batch(2, torch.device("cpu"))
-    assert seen == [True, False, False, False]
+    assert draws == [True, False, False, False]
 
 
 def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task):
