@@ -202,7 +202,7 @@ class Short(Task):
 """
 
 
-def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys):
+def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys, quick):
     (tmp_path / "short.py").write_text(SHORT)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("a")

@@ -1,7 +1,7 @@
 """Paths in a configuration count from its folder; those on a command line and output_dir from the working one."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
@@ -68,19 +68,15 @@ def test_what_is_no_path_beside_the_configuration_stays_as_it_is_written(project
         assert load_config("project/my.yaml").data.dir == {'"a\\0b"': "a\0b", '""': ""}.get(text, text)
 
 
-@dataclass(frozen=True)
-class Settings:
-    words: str = option("", "A file.", path=True)
-    archives: tuple[str, ...] = option((), "Files.", path=True)
-    title: str = option("", "No file.")
-
-
 def test_a_tasks_own_settings_may_be_paths(project):
+    texts = [("words", str, option("", "A file.", path=True)), ("title", str, option("", "No file."))]
+    files = ("archives", tuple[str, ...], option((), "Files.", path=True))
+    kind = make_dataclass("Settings", [*texts, files], frozen=True)
     text = "task: toy\ntraining: {max_steps: 1, effective_batch: 1}\n"
     text += "workload: {words: my.yaml, archives: [numbers, https://a.b/c], title: numbers}\n"
     (project / "other.yaml").write_text(text)
-    settings = read_config("project/other.yaml", workload=lambda task: Settings).workload
-    assert settings == Settings("project/my.yaml", ("project/numbers", "https://a.b/c"), "numbers")
+    settings = read_config("project/other.yaml", workload=lambda task: kind).workload
+    assert settings == kind("project/my.yaml", "numbers", ("project/numbers", "https://a.b/c"))
 
 
 def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(
