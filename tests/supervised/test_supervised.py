@@ -216,7 +216,7 @@ def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monk
     assert "numbers.png" in heights.report({}, Path("figures"))
 
 
-def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, capsys, monkeypatch):
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, monkeypatch):
     monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
@@ -225,13 +225,12 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     assert topics.names == ["long", "vowel"] and topics.selection == ("macro_f1", "max")
     assert topics.prepared(("x", ["vowel"])) == ("x", [0.0, 1.0]) and topics.prepared(("x", [])) == ("x", [0.0, 0.0])
     model, batch = topics.model().eval(), batch_of(topics, "test", 10)
-    out, true = model(batch["x"]), batch["labels"].numpy().astype(int)
-    scores = topics.evaluate(model, Loader(topics, "test"))
-    right = F.binary_cross_entropy_with_logits(out, batch["labels"])
-    guess, shares = (out > 0).numpy().astype(int), out.sigmoid().detach().numpy()
-    assert scores == pytest.approx({
-        "loss": right.item(), "macro_f1": reference.f1_score(true, guess, average="macro", zero_division=0),
-        "accuracy": reference.accuracy_score(true, guess), "roc_auc": reference.roc_auc_score(true, shares),
+    out, true = model(batch["x"]).detach(), batch["labels"].numpy().astype(int)
+    assert topics.evaluate(model, Loader(topics, "test")) == pytest.approx({
+        "loss": F.binary_cross_entropy_with_logits(out, batch["labels"]).item(),
+        "macro_f1": reference.f1_score(true, out.numpy() > 0, average="macro", zero_division=0),
+        "accuracy": reference.accuracy_score(true, out.numpy() > 0),
+        "roc_auc": reference.roc_auc_score(true, out.sigmoid().numpy()),
     }, rel=1e-5)  # fmt: skip
     share = topics.targets("train").mean(0)
     assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
@@ -244,12 +243,12 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     monkeypatch.setattr(type(topics), "read_new", lambda self, source: [("word", None)])
     assert topics.predict([model], Path(), None)["0"] == {"prediction": "vowel", "probability": "0.731059"}
     planner.make(configured("Topics"), planner.find_card("t4"))
-    for mistake in (
-        lambda: topics.labelled([("word", [2.0, 0.0])]), lambda: topics.loss(nn.Linear(2, 3), batch),
-        lambda: topics.prepared(("x", ["wide"])),
-    ):  # fmt: skip
-        with pytest.raises(BadInput):
-            mistake()
+    with pytest.raises(BadInput):
+        topics.labelled([("word", [2.0, 0.0])])
+    with pytest.raises(BadInput):
+        topics.loss(nn.Linear(2, 3), batch)
+    with pytest.raises(BadInput):
+        topics.prepared(("x", ["wide"]))
 
 
 def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(task, monkeypatch):
@@ -338,20 +337,23 @@ def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_u
     def bias(true, guess):
         return float((guess - true).mean())
 
+    def mine(bases=Supervised, **members):
+        return type("Mine", (bases,), members)
+
     heights = find_task(f"{TASKS}:Heights")
     for bases, members, sentence in (
-        ((heights,), {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
-        ((Supervised,), {"kind": "text"}, "Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"),
-        ((Supervised,), {"kind": "labels", "balanced": True}, "Mine.balanced is for classes and tokens"),
+        (heights, {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
+        (Supervised, {"kind": "text"}, "Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"),
+        (Supervised, {"kind": "labels", "balanced": True}, "Mine.balanced is for classes and tokens"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            type("Mine", bases, members)
-    assert type("Mine", (heights,), {"metrics": bias, "selection": ("bias", "min")}).selection[1] == "min"
-    assert type("Without", (heights,), {"metrics": ()}).selection == ("loss", "min")
-    mine = type("Mine", (Supervised,), {"metrics": "log_loss", "shown": ()})
-    assert (mine.metrics, mine.selection, mine.shown) == (("log_loss",), ("log_loss", "min"), ())
-    ours = type("Ours", (mine,), {"selection": ("loss", "min"), "metrics": ("roc_auc",)})
-    assert ours.selection == ("loss", "min") and ours.shown == ("roc_auc",)
+            mine(bases, **members)
+    assert mine(heights, metrics=bias, selection=("bias", "min")).selection[1] == "min"
+    assert mine(heights, metrics=()).selection == ("loss", "min")
+    parent = mine(metrics="log_loss", shown=())
+    assert (parent.metrics, parent.selection, parent.shown) == (("log_loss",), ("log_loss", "min"), ())
+    child = mine(parent, selection=("loss", "min"), metrics=("roc_auc",))
+    assert child.selection == ("loss", "min") and child.shown == ("roc_auc",)
 
 
 MISTAKES = {
