@@ -14,19 +14,6 @@ from lib.task import Task, find_task, load_config, load_task, locate_data
 from tests.conftest import ROOT
 from tests.machine.conftest import kaggle
 
-
-def test_tasks_are_found_by_name_and_by_file():
-    assert find_task("graphmer").__name__ == "Graphmer"
-    assert find_task(f"{ROOT / 'tests' / 'toy.py'}:Toy").__name__ == "Toy"
-    for name, sentence in {
-        "nothing": "There is no task 'nothing'. Known tasks: .*graphmer",
-        "nowhere.py:Task": "The task file nowhere.py does not exist",
-        f"{ROOT / 'tests' / 'toy.py'}:Nothing": "has no class Nothing that derives from lib.task.Task",
-    }.items():
-        with pytest.raises(BadInput, match=sentence):
-            find_task(name)
-
-
 OWN = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -57,137 +44,116 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_a_task_file_may_postpone_its_annotations_and_is_imported_once(own):
-    assert own().workload.width == 4
-    found = find_task("own.py:Own")
-    assert find_task("own.py:Own") is found and pickle.loads(pickle.dumps(found)) is found
+def test_tasks_are_found_by_name_and_by_file_which_may_postpone_annotations_and_is_imported_once(own):
+    assert find_task("graphmer").__name__ == "Graphmer" and own().workload.width == 4
+    cls = find_task("own.py:Own")
+    assert find_task("own.py:Own") is cls and pickle.loads(pickle.dumps(cls)) is cls
     assert own("    changed = True\n") and find_task("own.py:Own").changed
+    for name, sentence in {
+        "nothing": "There is no task 'nothing'. Known tasks: .*graphmer",
+        "nowhere.py:Task": "The task file nowhere.py does not exist",
+        f"{ROOT / 'tests' / 'toy.py'}:Nothing": "has no class Nothing that derives from lib.task.Task",
+    }.items():
+        with pytest.raises(BadInput, match=sentence):
+            find_task(name)
 
 
-def test_a_task_file_imports_what_lies_beside_it_and_nothing_of_that_hides_another_module(own, tmp_path):
-    (tmp_path / "beside_own.py").write_text("VALUE = 3\n")
-    for name in ("json", "lib", "colorsys"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
-    own("    import colorsys, json, lib.task\n    from beside_own import VALUE\n")
-    assert find_task("own.py:Own").VALUE == 3
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "beside_own.py").write_text("VALUE = 4\n")
-    (tmp_path / "other" / "own.py").write_text(OWN.format(more="import beside_own") + "    VALUE = beside_own.VALUE\n")
-    assert find_task("other/own.py:Own").VALUE == 4 and find_task("own.py:Own").VALUE == 3
-
-
-def test_a_file_that_a_task_imports_from_beside_it_comes_before_an_installed_namesake(own, tmp_path, tmp_path_factory):
+def test_a_task_imports_what_lies_beside_it_before_an_installed_namesake_and_hides_no_other_module(
+    own, tmp_path, tmp_path_factory
+):
     """As for a script: on a machine that has such a package the task would else be another one."""
     installed = tmp_path_factory.mktemp("site-packages", numbered=False)
     for folder, value in ((installed, 1), (tmp_path, 2)):
         (folder / "namesake_own.py").write_text(f"VALUE = {value}\n")
     (installed / "other_own.py").write_text("VALUE = 1\n")
     (tmp_path / "other_own.py").mkdir()  # no module, and not what is imported
+    (tmp_path / "beside_own.py").write_text("VALUE = 3\n")
+    for name in ("json", "lib", "colorsys"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
     sys.path.append(str(installed))
-    own("    from namesake_own import VALUE\n    from other_own import VALUE as OTHER\n")
-    assert (find_task("own.py:Own").VALUE, find_task("own.py:Own").OTHER) == (2, 1)
+    lines = ("colorsys, json, lib.task", "namesake_own", "other_own", "beside_own")
+    own("".join(f"    import {line}\n" for line in lines))
+    cls = find_task("own.py:Own")
+    assert (cls.namesake_own.VALUE, cls.other_own.VALUE, cls.beside_own.VALUE) == (2, 1, 3)
     (tmp_path / "new").mkdir()
-    text = OWN.format(more="import namesake_own") + "    VALUE = namesake_own.VALUE\n"
-    (tmp_path / "new" / "own.py").write_text(text)
-    assert find_task("new/own.py:Own").VALUE == 1  # beside which there is none
+    (tmp_path / "new" / "beside_own.py").write_text("VALUE = 4\n")
+    (tmp_path / "new" / "own.py").write_text(OWN.format(more="") + "    import beside_own, namesake_own\n")
+    cls = find_task("new/own.py:Own")
+    assert (cls.beside_own.VALUE, cls.namesake_own.VALUE) == (4, 1)  # beside which there is no namesake
+    assert find_task("own.py:Own").beside_own.VALUE == 3
 
 
-def test_a_task_file_that_fails_is_named_with_its_line(own, tmp_path):
+def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_opened(own, tmp_path):
     (tmp_path / "beside.py").write_text("\nmissing\n")
     for body, where, what in (
-        ("    x = 1 / 0\n", "own.py:14", "ZeroDivisionError: division by zero"),
-        ("    x = (\n", "own.py, line 14", "SyntaxError"),
-        ("    import beside\n", "beside.py:2", "NameError: name 'missing' is not defined"),
-        ("    raise SystemExit(3)\n", "own.py:14", "SystemExit: 3"),
-        ("    import nothing_like_this\n", "own.py:14", "ModuleNotFoundError"),
-    ):
+        ("x = 1 / 0", "own.py:14", "ZeroDivisionError: division by zero"), ("x = (", "own.py, line 14", "SyntaxError"),
+        ("import beside", "beside.py:2", "NameError: name 'missing' is not defined"),
+        ("raise SystemExit(3)", "own.py:14", "SystemExit: 3"),
+        ("import nothing_like_this", "own.py:14", "ModuleNotFoundError"),
+    ):  # fmt: skip
         with pytest.raises(BadInput) as error:
-            own(body)
+            own(f"    {body}\n")
         assert what in str(error.value) and where in str(error.value)
-
-
-def test_what_is_no_task_file_is_refused_without_being_opened(tmp_path, own):
+    with pytest.raises(BadInput, match="Own.Settings has types that cannot be read.*Missing"):
+        own("    pass\nOwn.Settings = type('S', (Settings,), {'__annotations__': {'a': 'Missing'}})\n")
     os.mkfifo("pipe.py")
     (tmp_path / "zero.py").symlink_to("/dev/zero")
     for name in ("pipe.py", "zero.py", "a\0.py", "x" * 5000 + ".py"):
         with pytest.raises(BadInput, match="The task file"):
             find_task(f"{name}:Own")
-    with pytest.raises(BadInput, match="Own.Settings has types that cannot be read.*Missing"):
-        own("    pass\nOwn.Settings = type('S', (Settings,), {'__annotations__': {'a': 'Missing'}})\n")
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(9))
+ENDLESS = type("Endless", (), {"__getitem__": lambda self, index: index})
+STREAM = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(range(9))})
+WRONG = [
+    ("datasets", {"train": STREAM()}, ".* a Stream as 'train'. Return one with"),
+    ("datasets", {"validation": ENDLESS()}, ".* a Endless as 'validation'. Return one with"),
+    ("datasets", {"test": []}, ".* a list as 'test' without samples"),
+    ("datasets", 3, ".* returns a int. It must return"),
+    ("selection", ("iou", "max"), r" is .*evaluate returns \(loss, rmse\)"),
+    ("evaluate", None, " returned None instead of metrics"),
+    ("evaluate", {"loss": "low"}, " returned a metric that is no number"),
+    ("term_weights", {"cubed": 1.0}, " weighs 'cubed', which is no loss term"),
+    ("count", {"squared": 2, "cubed": 2}, ".* targets of the term 'cubed', and Own.loss returned"),
+]
 
 
-class Endless:
-    def __getitem__(self, index):
-        return index
-
-
-WRONG = {
-    "a stream": ("datasets", {"train": Stream()}, "Own.datasets.* a Stream as 'train'. Return one with"),
-    "no length": ("datasets", {"validation": Endless()}, "a Endless as 'validation'. Return one with"),
-    "an empty split": ("datasets", {"test": []}, "a list as 'test' without samples"),
-    "no splits": ("datasets", 3, "returns a int. It must return"),
-    "another metric": ("selection", ("iou", "max"), r"Own.selection is .*evaluate returns \(loss, rmse\)"),
-    "no scores": ("evaluate", None, "Own.evaluate returned None instead of metrics"),
-    "scores of text": ("evaluate", {"loss": "low"}, "Own.evaluate returned a metric that is no number"),
-    "weights of nothing": ("term_weights", {"cubed": 1.0}, "Own.term_weights weighs 'cubed', which is no loss term"),
-    "a count without loss": ("count", {"squared": 2, "cubed": 2}, "targets of the term 'cubed', and Own.loss returned"),
-}
-
-
-@pytest.mark.parametrize(("name", "value", "sentence"), WRONG.values(), ids=WRONG)
-def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypatch, name, value, sentence):
+def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypatch):
     config = own()
-    task = find_task("own.py:Own")
-    if name == "datasets":
-        sets = {"train": range(9), "validation": range(3), "test": range(3)}
-        value = {**sets, **value} if isinstance(value, dict) else value
-    monkeypatch.setattr(task, name, value if name == "selection" else lambda self, *_: value)
-    with pytest.raises(BadInput, match=sentence):
-        launch.train(config)
+    task, sets = find_task("own.py:Own"), {"train": range(9), "validation": range(3), "test": range(3)}
+    for name, value, sentence in WRONG:
+        returned = {**sets, **value} if name == "datasets" and isinstance(value, dict) else value
+        with monkeypatch.context() as patch, pytest.raises(BadInput, match=f"Own.{name}{sentence}"):
+            patch.setattr(task, name, value if name == "selection" else lambda self, *_, returned=returned: returned)
+            launch.train(config)
 
 
 @pytest.mark.parametrize("layout", ["datasets/ada/graphs", "graphs"])  # the new one, and the old one
 def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, capsys, layout):
     kaggle(monkeypatch, tmp_path, [layout, "datasets/ada/other"])
     mount, other = tmp_path / "input" / layout, tmp_path / "input" / "datasets" / "ada" / "other"
-    inner = mount / "data" / "v1"
+    inner, sentinels = mount / "data" / "v1", ("entities.jsonl",)
     inner.mkdir(parents=True)
-    assert locate_data("", ("entities.jsonl",)) is None
+    (mount / "data.jsonl").unlink()
+    (mount / "README.md").touch()
+    assert locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())  # without sentinels
+    (mount / "more.csv").touch()
+    assert locate_data("graphs", ()) == mount and locate_data("", sentinels) is None
     (inner / "entities.jsonl").touch()
     for name in ("graphs", "ada/graphs"):
-        assert locate_data(name, ("entities.jsonl",)) == inner == locate_data("", ("entities.jsonl",))
+        assert locate_data(name, sentinels) == inner == locate_data("", sentinels)
         assert locate_data(name, ("nothing.txt",)) == mount
     (mount / "entities.jsonl").touch()
-    assert locate_data("graphs", ("entities.jsonl",)) == mount  # the shallow one first
+    assert locate_data("graphs", sentinels) == mount  # the shallow one first
     (other / "entities.jsonl").touch()
     first, second = sorted([mount, other])
-    assert locate_data("", ("entities.jsonl",)) == first
+    assert locate_data("", sentinels) == first
     assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
     (other / "model.safetensors").touch()  # a published model
-    assert locate_data("", ("entities.jsonl",)) == mount
+    assert locate_data("", sentinels) == mount
     (tmp_path / "tree" / "inner").mkdir(parents=True)
     (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
-    assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"  # one's own is not searched
-
-
-def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path):
-    kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs"])
-    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
-    (mount / "data.jsonl").unlink()
-    (mount / "data" / "train").mkdir(parents=True)
-    (mount / "README.md").touch()
-    assert locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())
-    (mount / "more.csv").touch()
-    assert locate_data("graphs", ()) == mount
-
-
-class Several(Task):
-    several = True
+    assert locate_data(str(tmp_path / "tree"), sentinels) == tmp_path / "tree"  # a folder by its path is not searched
 
 
 def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_content_of_each(
@@ -200,11 +166,10 @@ def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_
     with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
         load_task(config)
     assert load_task(single).sources == (here,)
-    monkeypatch.setattr("lib.task.loading.find_task", lambda name: Several)
+    monkeypatch.setattr("lib.task.loading.find_task", lambda name: type("Several", (Task,), {"several": True}))
     task = load_task(config)
-    assert (task.source, task.sources) == (here, (here, mount)) and type(task)(
-        config, task.sources
-    ).sources == task.sources
+    assert (task.source, task.sources) == (here, (here, mount))
+    assert type(task)(config, task.sources).sources == task.sources
     with pytest.raises(BadInput, match="There is no input gone"):
         load_task(toy({"data.dir": [str(here), "gone"]}))
     task.datasets = lambda: {"train": [1]}
@@ -237,7 +202,7 @@ class Short(Task):
 """
 
 
-def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys):
+def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys, quick):
     (tmp_path / "short.py").write_text(SHORT)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("a")
@@ -258,14 +223,11 @@ def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys):
     assert launch.prepare(load_config("short.yaml")).task.fingerprint() != first
 
 
-def test_the_mean_of_each_term_is_the_evaluation_where_none_is_written(own):
+def test_the_mean_of_each_term_is_the_evaluation_and_a_method_without_a_default_is_named(own):
     task = Task(own())
     task.count = lambda batch: {"a": 4, "b": 2, "none": 0}
     task.loss = lambda model, batch: ({"a": torch.tensor(batch), "b": torch.tensor(1.0)}, {})
     assert Task.evaluate(task, None, [2.0, 6.0]) == {"a": 1.0, "b": 0.5, "loss": 1.5}
-
-
-def test_a_method_that_nothing_can_stand_for_is_named_with_what_it_returns(own):
     bare = type("Bare", (Task,), {})(own())
     for method, arguments in {
         "model": (), "datasets": (), "collate": ([(1, 2)], None), "loss": (None, {}), "example_batch": (2, None),

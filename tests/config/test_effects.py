@@ -1,8 +1,6 @@
 """Every key of the general configuration has an effect: another value of it changes something that can be observed."""
 
-import contextlib
 import hashlib
-import io
 
 import pytest
 import torch
@@ -153,15 +151,17 @@ RUNS = {}  # most keys are compared with the same run
 
 def observed(home, folder, overrides, name):
     """One observable of the toy with these overrides."""
+    overrides = {k: v.replace("{home}", str(home)) if isinstance(v, str) else v for k, v in overrides.items()}
     config = load_config(home / "toy.yaml", {"output_dir": str(folder), **overrides})
-    if name == "queue":
-        return [(flat(entry.config), entry.starts_from) for entry in queue.entries(home / "toy.yaml", overrides)]
-    quick = {
-        "GPUs": lambda: ranks.cards(config.device), "processes": lambda: torchrun.processes(config),
-        "smoke": lambda: smoke.few_steps(prepare(config)).state.step,
-    }  # fmt: skip
-    if name in quick:
-        return quick[name]()
+    match name:
+        case "queue":
+            return [(flat(entry.config), entry.starts_from) for entry in queue.entries(home / "toy.yaml", overrides)]
+        case "GPUs":
+            return ranks.cards(config.device)
+        case "processes":
+            return torchrun.processes(config)
+        case "smoke":
+            return smoke.few_steps(prepare(config)).state.step
     try:
         key = repr(sorted(overrides.items()))
         RUNS[key] = RUNS.get(key) or trained(config)
@@ -172,14 +172,8 @@ def observed(home, folder, overrides, name):
 
 
 def has_effect(home, folder, key, value, name, context):
-    def filled(value):
-        return value.replace("{home}", str(home)) if isinstance(value, str) else value
-
-    context = {other: filled(setting) for other, setting in context.items()}
-    with contextlib.redirect_stdout(io.StringIO()):
-        before = observed(home, folder / "before", context, name)
-        after = observed(home, folder / "after", {**context, key: filled(value)}, name)
-    return before != after
+    before = observed(home, folder / "before", context, name)
+    return before != observed(home, folder / "after", {**context, key: value}, name)
 
 
 @pytest.mark.parametrize("key", EFFECTS)
@@ -189,9 +183,8 @@ def test_another_value_of_a_key_changes_what_it_promises(home, tmp_path, monkeyp
 
 
 def test_every_key_has_an_effect_here_or_elsewhere_and_one_without_is_found(home, tmp_path):
-    elsewhere = [key for keys in ELSEWHERE.values() for key in keys]
     keys = set(flat(Config(task="x", training=Training(effective_batch=1)))) - {"workload"}
-    assert sorted(keys) == sorted([*EFFECTS, *elsewhere])
+    assert sorted(keys) == sorted([*EFFECTS, *(key for keys in ELSEWHERE.values() for key in keys)])
     assert all((ROOT / "tests" / path).is_file() for path in ELSEWHERE)
     for name in ("weights", "rows", "files", "loader", "step", "forward passes"):
         assert not has_effect(home, tmp_path, "workload.forgotten", 4, name, {"task": "{home}/own.py:Own"})

@@ -1,7 +1,7 @@
 """Paths in a configuration count from its folder; those on a command line and output_dir from the working one."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,24 @@ def project(tmp_path):
     return folder
 
 
-def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(project, monkeypatch):
+def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(project, tmp_path, monkeypatch):
     config = load_config("project/my.yaml")
     assert (config.task, config.data.dir) == ("project/my_task.py:Toy", "project/numbers")
     assert launch.prepare(config).task.source == Path("project/numbers")
+    (project / "elsewhere").mkdir()
     monkeypatch.chdir(project)
     assert (load_config("my.yaml").task, load_config("my.yaml").data.dir) == ("my_task.py:Toy", "numbers")
-    (project / "elsewhere").mkdir()
     monkeypatch.chdir(project / "elsewhere")
     assert load_config(project / "my.yaml").data.dir == str(project / "numbers")
     assert load_config("../my.yaml").task == "../my_task.py:Toy"
+    monkeypatch.chdir(tmp_path)
+    (project / "more.yaml").write_text("base: my.yaml\nrun: {resume_from: numbers}\n")
+    config = load_config("project/more.yaml")
+    assert (config.data.dir, config.run.resume_from) == ("project/numbers", "project/numbers")
+    (tmp_path / "numbers").mkdir()  # an override counts from the working folder, and what does not lie beside the file
+    assert load_config("project/more.yaml", {"data.dir": "numbers"}).data.dir == "numbers"
+    (project / "numbers").rmdir()
+    assert load_config("project/my.yaml").data.dir == "numbers"
 
 
 def test_each_of_several_folders_counts_from_the_folder_of_the_configuration(project, tmp_path):
@@ -53,36 +61,22 @@ def test_each_of_several_folders_counts_from_the_folder_of_the_configuration(pro
             load_config("project/my.yaml")
 
 
-def test_a_key_of_the_base_counts_from_the_same_folder_and_an_override_from_the_working_one(project, tmp_path):
-    (project / "more.yaml").write_text("base: my.yaml\nrun: {resume_from: numbers}\n")
-    config = load_config("project/more.yaml")
-    assert (config.data.dir, config.run.resume_from) == ("project/numbers", "project/numbers")
-    (tmp_path / "numbers").mkdir()
-    assert load_config("project/more.yaml", {"data.dir": "numbers"}).data.dir == "numbers"
-    (project / "numbers").rmdir()  # what does not lie beside the configuration counts from the working folder
-    assert load_config("project/my.yaml").data.dir == "numbers"
-
-
-@pytest.mark.parametrize("text", ["embedded", "ada/graphs", "/nowhere", "~", '"a\\0b"', "x" * 5000, '""'])
-def test_what_is_no_path_beside_the_configuration_stays_as_it_is_written(project, text):
+def test_what_is_no_path_beside_the_configuration_stays_as_it_is_written(project):
     (project / "embedded").mkdir()
-    (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
-    assert load_config("project/my.yaml").data.dir == {'"a\\0b"': "a\0b", '""': ""}.get(text, text)
-
-
-@dataclass(frozen=True)
-class Settings:
-    words: str = option("", "A file.", path=True)
-    archives: tuple[str, ...] = option((), "Files.", path=True)
-    title: str = option("", "No file.")
+    for text in ("embedded", "ada/graphs", "/nowhere", "~", '"a\\0b"', "x" * 5000, '""'):
+        (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
+        assert load_config("project/my.yaml").data.dir == {'"a\\0b"': "a\0b", '""': ""}.get(text, text)
 
 
 def test_a_tasks_own_settings_may_be_paths(project):
+    texts = [("words", str, option("", "A file.", path=True)), ("title", str, option("", "No file."))]
+    files = ("archives", tuple[str, ...], option((), "Files.", path=True))
+    kind = make_dataclass("Settings", [*texts, files], frozen=True)
     text = "task: toy\ntraining: {max_steps: 1, effective_batch: 1}\n"
     text += "workload: {words: my.yaml, archives: [numbers, https://a.b/c], title: numbers}\n"
     (project / "other.yaml").write_text(text)
-    settings = read_config("project/other.yaml", workload=lambda task: Settings).workload
-    assert settings == Settings("project/my.yaml", ("project/numbers", "https://a.b/c"), "numbers")
+    settings = read_config("project/other.yaml", workload=lambda task: kind).workload
+    assert settings == kind("project/my.yaml", "numbers", ("project/numbers", "https://a.b/c"))
 
 
 def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(

@@ -18,15 +18,12 @@ from tests.conftest import ROOT
 @pytest.fixture
 def written(tmp_path):
     """written(lines, **overrides) -> the toy task, with lines added to the file: these are no overrides."""
-    base = (
-        "task: {root}/tests/toy.py:Toy\noutput_dir: {out}\nseed: 0\nrun: {{name: toy}}\n"
-        "training: {{max_steps: 12, effective_batch: 8, log_every_steps: 5}}\n"
-    )
 
     def make(lines, overrides=None):
-        path = tmp_path / "toy.yaml"
-        path.write_text(base.format(root=ROOT, out=tmp_path / "runs") + lines)
-        return load_config(path, overrides)
+        text = f"task: {ROOT}/tests/toy.py:Toy\noutput_dir: {tmp_path}/runs\nseed: 0\nrun: {{name: toy}}\n"
+        text += "training: {max_steps: 12, effective_batch: 8, log_every_steps: 5}\n"
+        (tmp_path / "toy.yaml").write_text(text + lines)
+        return load_config(tmp_path / "toy.yaml", overrides)
 
     return make
 
@@ -35,20 +32,19 @@ def changed(lines):
     return {line.split(": ", 1)[1] for line in lines}
 
 
-@pytest.mark.parametrize("profile", profiles.names())
-def test_a_profile_prints_every_key_that_it_changes(written, profile):
+def test_a_profile_prints_every_key_that_it_changes(written):
     assert {*profiles.names()} == {*get_args(get_type_hints(Memory)["profile"])} - {""}
-    before = written(f"memory: {{profile: {profile}}}\ncheckpoint: {{keep_last: 5, every_steps: 3}}\n")
-    after, lines = profiles.apply(before, has_gpu=True)
-    old, new = flat(before), flat(after)
-    differing = {key for key in new if old[key] != new[key]} - {"memory.profile"}
-    assert {key: new[key] for key in profiles.settings(profile)} == profiles.settings(profile)
-    assert differing <= {*profiles.settings(profile), "training.max_steps"}
-    assert {line.split()[0] for line in changed(lines)} == (differing or {"the"})
-    assert after.memory.profile == "" and profiles.apply(after, True) == (after, [])
+    for profile in profiles.names():
+        before = written(f"memory: {{profile: {profile}}}\ncheckpoint: {{keep_last: 5, every_steps: 3}}\n")
+        after, lines = profiles.apply(before, has_gpu=True)
+        old, new, values = flat(before), flat(after), profiles.settings(profile)
+        differing = {key for key in new if old[key] != new[key]} - {"memory.profile"}
+        assert {key: new[key] for key in values} == values and differing <= {*values, "training.max_steps"}
+        assert {line.split()[0] for line in changed(lines)} == (differing or {"the"})
+        assert after.memory.profile == "" and profiles.apply(after, True) == (after, [])
 
 
-def test_an_override_wins_over_the_profile_and_fp16_needs_a_gpu(written):
+def test_an_override_wins_over_the_profile_fp16_needs_a_gpu_and_the_batch_fits_the_slots(written):
     after, lines = profiles.apply(written("memory: {profile: optimized}\n"), has_gpu=False)
     assert after.training.precision == "auto"
     assert "precision is auto instead of fp16, because there is no GPU" in changed(lines)
@@ -61,9 +57,6 @@ def test_an_override_wins_over_the_profile_and_fp16_needs_a_gpu(written):
     assert "training.epochs stays 0, which was given as override" in changed(lines)
     whole = written("memory: {profile: prototype}\n", {"checkpoint": {"keep_last": 3}})
     assert profiles.apply(whole, True)[0].checkpoint.keep_last == 3
-
-
-def test_a_profile_that_cannot_be_dealt_into_the_slots_is_refused(written):
     overrides = {"training": {"max_steps": 1, "effective_batch": 9}, "training.micro_batch_slots": 3}
     config = written("memory: {profile: optimized}\n", overrides)
     with pytest.raises(BadInput, match="effective_batch 16 cannot be dealt into 3"):

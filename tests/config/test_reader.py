@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -41,43 +40,27 @@ MISTAKES = {
 # key -> values that it does not take
 REFUSED = {
     "seed": ["abc", "1.0", "1e3", "1.5", "010", "0x10", "1:30", "1_000", '"5"', "true", "[1]", "null", "1" + "0" * 21],
-    "optimizer.lr": [".nan", "-.inf", "1e400", "1_0.5", "'1e-3'", "no", "0"],
-    "optimizer.betas": ["0.9", "[0.9]"],
-    "optimizer.nesterov": ["no", "on", "1", '"true"'],
-    "checkpoint.frozen": ["fp8", "[hash]"],
-    "workload.choice": ["most", "-1.5"],
-    "workload.only": ["two"],
-    "workload.title": ["[a]"],
-    "workload.weights": ["[1]"],
-    "workload.extra": ["5"],
-    "workload.width": ["65", "0"],
-    "data.num_workers": ["-1"],
+    "optimizer.lr": [".nan", "-.inf", "1e400", "1_0.5", "'1e-3'", "no", "0"], "optimizer.betas": ["0.9", "[0.9]"],
+    "optimizer.nesterov": ["no", "on", "1", '"true"'], "checkpoint.frozen": ["fp8", "[hash]"],
+    "workload.choice": ["most", "-1.5"], "workload.only": ["two"], "workload.title": ["[a]"],
+    "workload.weights": ["[1]"], "workload.extra": ["5"], "workload.width": ["65", "0"], "data.num_workers": ["-1"],
     "data.subset_ratio": ["0", "1.5", "slow"],
-}
+}  # fmt: skip
 INSIDE = {"optimizer.betas": "[0.9, @1]", "workload.depths": "[1, @x]", "workload.weights": "{a: 1, b: @-1}"}
 
 
-def check(tmp_path, marked, expected):
-    text = (GOOD[:-1] if marked.startswith("\n") else "") + marked
-    before, after = text.split("@")
-    with pytest.raises(BadInput) as error:
-        load(tmp_path, f"{before}{after}\n" if after else before)
-    line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
-    (sentence,) = str(error.value).splitlines()
-    assert sentence.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ") and expected in sentence
-
-
-@pytest.mark.parametrize(("marked", "sentence"), MISTAKES.items())
-def test_a_mistake_is_reported_with_line_and_column(tmp_path, marked, sentence):
-    check(tmp_path, marked, sentence)
-
-
-def test_a_value_that_a_key_does_not_take_is_reported_with_line_and_column(tmp_path):
-    refused = [(key, f"@{value}") for key, values in REFUSED.items() for value in values]
-    for key, value in [*refused, *INSIDE.items()]:
+def test_a_mistake_is_reported_with_line_and_column(tmp_path):
+    mistakes = dict(MISTAKES)
+    for key, value in [*((key, f"@{value}") for key, values in REFUSED.items() for value in values), *INSIDE.items()]:
         section, _, name = key.rpartition(".")
-        line = f"{section}: {{{name}: {value}}}" if section else f"{name}: {value}"
-        check(tmp_path, f"\n{line}", f"{key}")
+        mistakes[f"\n{section}: {{{name}: {value}}}" if section else f"\n{name}: {value}"] = key
+    for marked, sentence in mistakes.items():
+        before, after = ((GOOD[:-1] if marked.startswith("\n") else "") + marked).split("@")
+        with pytest.raises(BadInput) as error:
+            load(tmp_path, f"{before}{after}\n" if after else before)
+        line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
+        (message,) = str(error.value).splitlines()
+        assert message.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ") and sentence in message, marked
 
 
 def test_every_word_from_elsewhere_is_answered_with_keys_that_exist_and_stands_for_one_thing(tmp_path):
@@ -120,20 +103,13 @@ workload:
 TEXTS = st.text(max_size=20)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 ANY_SETTINGS = st.builds(
-    Settings,
-    width=st.integers(1, 64),
-    title=TEXTS,
-    note=st.none() | TEXTS,
+    Settings, width=st.integers(1, 64), title=TEXTS, note=st.none() | TEXTS, choice=st.integers(0, 99) | st.just("all"),
     size=st.integers(-(10**17), 10**17) | TEXTS.filter(lambda text: not re.fullmatch(r"[-+]?\d+", text)),
-    choice=st.integers(0, 99) | st.just("all"),
-    depths=st.lists(st.integers(-9, 9)).map(tuple),
-    pair=st.tuples(TEXTS, NUMBERS),
-    weights=st.dictionaries(TEXTS, st.floats(0, 1e300)),
+    depths=st.lists(st.integers(-9, 9)).map(tuple), pair=st.tuples(TEXTS, NUMBERS),
+    weights=st.dictionaries(TEXTS, st.floats(0, 1e300)), extra=st.none() | st.builds(Encoder, layers=st.integers(1, 9)),
     encoder=st.builds(Encoder, layers=st.integers(1, 9), kind=st.sampled_from(["plain", "deep"])),
-    extra=st.none() | st.builds(Encoder, layers=st.integers(1, 9)),
-    ramp_steps=st.just(0),
-    ramp_epochs=st.floats(0, 9),
-)
+    ramp_steps=st.just(0), ramp_epochs=st.floats(0, 9),
+)  # fmt: skip
 
 
 @settings(derandomize=True, max_examples=40, deadline=None, phases=[Phase.generate])
@@ -147,9 +123,8 @@ def test_a_configuration_round_trips_through_yaml(tmp_path_factory, workload_set
     assert reload(folder_of_file, config) == config
 
 
-@pytest.mark.parametrize(
-    ("yaml_text", "name", "expected"),
-    [
+def test_a_scalar_is_read_by_the_type_of_its_field(tmp_path):
+    for yaml_text, name, expected in (
         ("heads: 2", "heads", 2), ("heads: null", "heads", None), ("heads:", "heads", None), ("note: ~", "note", None),
         ("note: 5", "note", "5"), ('note: "null"', "note", "null"), ("title: ''", "title", ""),
         ("title: 1e-3", "title", "1e-3"), ("title: no", "title", "no"), ("size: 5", "size", 5),
@@ -160,48 +135,23 @@ def test_a_configuration_round_trips_through_yaml(tmp_path_factory, workload_set
         ("encoder: {kind: deep}", "encoder", Encoder(layers=3, kind="deep")),
         ("encoder:", "encoder", Encoder(layers=3)), ("# title: x", "title", ""),
         ("ramp_epochs: 2", "ramp_steps", 0), ("width: 4", "ramp_steps", 7),
-    ],
-)  # fmt: skip
-def test_a_scalar_is_read_by_the_type_of_its_field(tmp_path, yaml_text, name, expected):
-    value = getattr(load(tmp_path, f"{GOOD}data:\n  # dir: x\nworkload:\n  {yaml_text}\n").workload, name)
-    assert (value, type(value)) == (expected, type(expected))
+    ):  # fmt: skip
+        value = getattr(load(tmp_path, f"{GOOD}data:\n  # dir: x\nworkload:\n  {yaml_text}\n").workload, name)
+        assert (value, type(value)) == (expected, type(expected)), yaml_text
 
 
-@dataclass(frozen=True)
-class Part:
-    share: float = 1.0
-
-
-@dataclass(frozen=True)
-class Named:
-    parts: dict[str, Part] = dataclasses.field(default_factory=dict)
-    numbers: dict[str, int] = dataclasses.field(default_factory=dict)
-
-
-def test_flat_has_sections_by_name_and_other_mappings_as_one_value():
-    values = flat(Named({"a": Part(), "b": Part(2.0)}, {"c": 1}))
-    assert values == {"parts.a.share": 1.0, "parts.b.share": 2.0, "numbers": {"c": 1}}
-    assert flat(Named()) == {"parts": {}, "numbers": {}}
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "expected"),
-    [
+def test_an_override_is_read_as_a_file_would_be_and_a_mistake_in_it_names_it(tmp_path):
+    for key, text, expected in (
         ("training.max_steps", "200", 200), ("training.max_steps", 200, 200), ("training.deterministic", True, True),
         ("training.gradient_checkpointing", "all", "all"), ("optimizer.lr", "1e-3", 1e-3), ("optimizer.lr", 1e-8, 1e-8),
         ("optimizer.betas", "[0.8, 0.9]", (0.8, 0.9)), ("optimizer.betas", (0.8, 0.9), (0.8, 0.9)),
         ("run.name", "no", "no"), ("run.name", "'x'", "'x'"), ("output_dir", "", ""),
         ("output_dir", "a: b # c", "a: b # c"), ("output_dir", Path("/tmp/x"), "/tmp/x"),
-        ("workload.heads", None, None),
-        ("workload.weights", {"a": 1}, {"a": 1.0}), ("workload.weights.b", "2", {"b": 2.0}),
-    ],
-)  # fmt: skip
-def test_an_override_is_read_as_a_file_would_be(tmp_path, key, text, expected):
-    value = flat(load(tmp_path, GOOD, **{key: text}))[key.removesuffix(".b")]
-    assert (value, type(value)) == (expected, type(expected))
-
-
-def test_a_mistake_in_an_override_names_it(tmp_path):
+        ("workload.heads", None, None), ("workload.weights", {"a": 1}, {"a": 1.0}),
+        ("workload.weights.b", "2", {"b": 2.0}),
+    ):  # fmt: skip
+        value = flat(load(tmp_path, GOOD, **{key: text}))[key.removesuffix(".b")]
+        assert (value, type(value)) == (expected, type(expected))
     for key, text in [
         ("training.max_steps", "1.5"), ("training.max_steps", 200.0), ("training.max_step", 5),
         ("trainin.max_steps", 5), ("max_steps", 5), ("task.name", "x"), ("optimizer.betas", "[0.9, 2]"),
@@ -212,12 +162,8 @@ def test_a_mistake_in_an_override_names_it(tmp_path):
             load(tmp_path, GOOD, **{key: text})
         (line,) = str(error.value).splitlines()
         assert line.startswith(f"override {key}: ")
-
-
-def test_an_override_of_a_length_replaces_its_other_form(tmp_path):
-    by_epochs = "task: toy\ntraining: {epochs: 3, effective_batch: 8}\n"
-    config = load(tmp_path, by_epochs, training__max_steps=5)
-    assert (config.training.max_steps, config.training.epochs) == (5, 0)
+    config = load(tmp_path, GOOD.replace("max_steps: 10", "epochs: 3"), training__max_steps=5)
+    assert (config.training.max_steps, config.training.epochs) == (5, 0)  # the other form of a length is replaced
     assert load(tmp_path, GOOD, training__epochs="2").training.max_steps == 0
     assert load(tmp_path, GOOD, training__epochs=0).training.max_steps == 10
     with pytest.raises(BadInput, match=r"^override training\.epochs: .*two forms of one length"):
@@ -241,36 +187,29 @@ BASE = GOOD + (
 )
 
 
-def based(tmp_path, text, base=BASE, **overrides):
-    (tmp_path / "base.yaml").write_text(base, "utf-8")
-    return load(tmp_path, "base: base.yaml\n" + text, **overrides)
+def test_a_base_gives_what_the_file_does_not_and_a_mistake_in_it_names_its_file(tmp_path):
+    def based(text, base=BASE, **overrides):
+        (tmp_path / "base.yaml").write_text(base, "utf-8")
+        return load(tmp_path, "base: base.yaml\n" + text, **overrides)
 
-
-def test_a_base_gives_what_the_file_does_not(tmp_path):
     text = "seed: 4\noptimizer: {lr: 0.25}\nscheduler: {warmup_steps: 7}\ndata:\n"
-    config = based(tmp_path, text + "workload: {depths: [1], encoder: {layers: 1}}\n")
+    config = based(text + "workload: {depths: [1], encoder: {layers: 1}}\n")
     assert (config.run.name, config.task, config.seed, config.training.effective_batch) == ("toy_small", "toy", 4, 8)
     assert (config.optimizer.lr, config.optimizer.eps, config.data.dir) == (0.25, 0.1, "x")
     assert (config.scheduler.warmup_steps, config.scheduler.warmup_epochs) == (7, 0)
     assert (config.workload.depths, config.workload.encoder) == ((1,), Encoder(layers=1, kind="deep"))
-    assert based(tmp_path, "", optimizer__lr=1, training__epochs=2).training.max_steps == 0
+    assert based("", optimizer__lr=1, training__epochs=2).training.max_steps == 0
     assert "base" not in to_yaml(config) and reload(tmp_path, config) == config
-
-
-@pytest.mark.parametrize(
-    ("text", "base", "places"),
-    [
+    for text, base, places in (
         ("seed: x\n", BASE + "output_dir: [1]\n", ["base.yaml:9:13: ", "toy_small.yaml:2:7: "]),
         ("", "- a list\n", ["base.yaml:1:1: The file does not consist of key: value lines. It is the base of toy_"]),
         ("", "base: toy_small.yaml\n" + BASE, ["base.yaml:1:1: There is no key base"]),
         ("training: {effective_batch: 3, micro_batch_slots: 2}\n", BASE, ["toy_small.yaml:2:12: training.effective_"]),
-    ],
-)
-def test_a_mistake_in_a_base_names_its_file(tmp_path, text, base, places):
-    with pytest.raises(BadInput) as error:
-        based(tmp_path, text, base)
-    lines = [line.removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()]
-    assert len(lines) == len(places) and all(map(str.startswith, lines, places)), lines
+    ):
+        with pytest.raises(BadInput) as error:
+            based(text, base)
+        lines = [line.removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()]
+        assert len(lines) == len(places) and all(map(str.startswith, lines, places)), lines
 
 
 def test_a_file_that_cannot_be_used_is_refused_by_name_or_at_its_place(tmp_path):

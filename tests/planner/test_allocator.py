@@ -2,32 +2,21 @@
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.planner.allocator import MIB, Allocator
 
 
-@pytest.mark.parametrize(
-    "size, allocated, reserved",
-    [
-        (1, 512, 2 * MIB),
-        (MIB, MIB, 2 * MIB),  # the last small one
-        (MIB + 1, MIB + 512, 20 * MIB),
-        (10 * MIB, 10 * MIB, 10 * MIB),
-        (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
+def test_a_request_takes_the_smallest_block_and_segment_of_its_class_and_neighbours_are_merged():
+    for size, allocated, reserved in (
+        (1, 512, 2 * MIB), (MIB, MIB, 2 * MIB),  # the last small one
+        (MIB + 1, MIB + 512, 20 * MIB), (10 * MIB, 10 * MIB, 10 * MIB), (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
         (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB or less stays with the block
-    ],
-)
-def test_a_request_takes_the_block_and_segment_of_its_class(size, allocated, reserved):
-    allocator = Allocator()
-    assert allocator.allocate(0) is None and allocator.release(None) is None
-    allocator.allocate(size)
-    assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
-
-
-def test_the_smallest_free_block_that_is_large_enough_is_taken_and_neighbours_are_merged():
+    ):  # fmt: skip
+        allocator = Allocator()
+        assert allocator.allocate(0) is None and allocator.release(None) is None and allocator.allocate(size)
+        assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
     allocator = Allocator()
     large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
     allocator.release(large)
@@ -36,10 +25,9 @@ def test_the_smallest_free_block_that_is_large_enough_is_taken_and_neighbours_ar
     assert (allocator.reserved, allocator.peak_allocated) == (70 * MIB, 70 * MIB)
     allocator = Allocator()
     blocks = [allocator.allocate(5 * MIB) for _ in range(4)]  # one segment of 20 MiB
-    for block in (blocks[0], blocks[2], blocks[1], blocks[3]):
-        allocator.release(block)
-    assert allocator.allocate(9 * MIB) and allocator.allocate(9 * MIB)
-    assert allocator.reserved == 20 * MIB
+    for number in (0, 2, 1, 3):
+        allocator.release(blocks[number])
+    assert allocator.allocate(9 * MIB) and allocator.allocate(9 * MIB) and allocator.reserved == 20 * MIB
 
 
 def test_the_cache_is_emptied_before_memory_runs_out_and_what_does_not_fit_is_granted():

@@ -16,47 +16,32 @@ def rates(target):
     return card.fp16_tflops, card.bf16_tflops, card.fp32_tflops, card.bandwidth_gb_s
 
 
-def test_a_card_is_found_by_its_name_or_by_memory_and_capability():
-    assert find_card(" T4 ").card == find_card("t4").card and find_card("a100").card == find_card("a100-40").card
-    own = find_card("8 GiB, capability 8.6")
+def test_a_card_is_found_by_its_name_or_by_memory_and_capability_and_else_the_known_ones_are_named():
+    t4, own = find_card("t4"), find_card("8 GiB, capability 8.6")
+    assert find_card(" T4 ").card == t4.card and find_card("a100").card == find_card("a100-40").card
     assert (own.card.capability, own.card.memory_gib, find_card("8 GiB").card.capability) == ((8, 6), 8, (7, 5))
     assert (find_card(".5 GiB").card.memory_gib, find_card("5. GiB").card.memory_gib) == (0.5, 5)
-    for name in ("RTX 3090", "rtx 3090", "V100", "RTX A6000", "h100-sxm"):
-        assert not find_card(name).assumed, "as people write it"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["t5", "", "8 GB", "5.5.5 GiB", "-3 GiB", "24 GiB, 0 TFLOP/s", "24 GiB, 936 GB/s, 900 GB/s", "24 GiB, fast",
-     "71 TFLOP/s, 936 GB/s", "tpu-v5e"],
-)  # fmt: skip
-def test_an_unknown_card_names_the_known_ones_and_the_form_of_ones_own(name):
-    with pytest.raises(BadInput, match=r'Known cards: t4, p100, .*"8 GiB, capability 8\.6".*71 TFLOP/s, 936 GB/s'):
-        find_card(name)
-
-
-def test_a_plan_uses_at_most_92_percent_of_what_the_context_leaves():
-    card, t4 = find_card("10 GiB, capability 7.5"), find_card("t4")
-    assert card.usable_bytes == 10 * GIB - CONTEXT_BYTES and card.limit_bytes == int(0.92 * card.usable_bytes)
-    assert find_card("h200").cublas_workspace == 32 * MIB > card.cublas_workspace
+    assert not any(find_card(name).assumed for name in ("RTX 3090", "rtx 3090", "V100", "RTX A6000", "h100-sxm"))
+    assert own.usable_bytes == 8 * GIB - CONTEXT_BYTES and own.limit_bytes == int(0.92 * own.usable_bytes)
+    assert find_card("h200").cublas_workspace == 32 * MIB > own.cublas_workspace
     assert t4.flops("bf16") == t4.flops("fp32") < t4.flops("fp16"), "a format without units"
+    for name in (
+        "t5", "", "8 GB", "5.5.5 GiB", "-3 GiB", "24 GiB, 0 TFLOP/s", "24 GiB, 936 GB/s, 900 GB/s", "24 GiB, fast",
+        "71 TFLOP/s, 936 GB/s", "tpu-v5e",
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=r'Known cards: t4, p100, .*"8 GiB, capability 8\.6".*71 TFLOP/s, 936 GB/s'):
+            find_card(name)
 
 
-@pytest.mark.parametrize(
-    "own, like",
-    [
+def test_rates_may_be_given_in_any_order_and_those_that_are_not_are_the_nearest_cards_with_a_sentence():
+    for own, like in (
         ("16 GiB, capability 7.0", "v100-16"), ("24 GiB, capability 8.6", "rtx3090"),
         ("8 GiB, capability 8.9", "rtx4070"), ("14.7 GiB, capability 7.5", "t4"), ("16 GiB, capability 6.1", "p100"),
         ("32 GiB, capability 12.0", "h100-pcie"),
-    ],
-)  # fmt: skip
-def test_rates_that_are_not_given_are_the_nearest_cards_and_that_is_said(own, like):
-    target, nearest = find_card(own), find_card(like)
-    assert rates(target) == rates(nearest) and not nearest.assumed
-    assert f"GB/s of {nearest.card.name} were taken. Give its own" in target.assumed[0] and len(target.assumed) == 1
-
-
-def test_rates_may_be_given_in_any_order_and_the_rest_is_said():
+    ):  # fmt: skip
+        target, nearest = find_card(own), find_card(like)
+        assert rates(target) == rates(nearest) and not nearest.assumed
+        assert f"GB/s of {nearest.card.name} were taken. Give its own" in target.assumed[0] and len(target.assumed) == 1
     whole = find_card("24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s")
     assert rates(whole) == (71, 71, pytest.approx(71 / 2), 936)
     assert "fp32 of 24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s: the ratio" in whole.assumed[0]

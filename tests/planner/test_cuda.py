@@ -20,56 +20,41 @@ def loss(net, device="cuda"):
     return net(torch.ones(8, 64, device=device)).sum()
 
 
-@pytest.mark.parametrize(
-    "dtype, capability, width, masked, kernel",
-    [
-        (torch.half, (8, 0), 64, False, "flash"),
-        (torch.half, (8, 0), 64, True, "efficient"),
-        (torch.half, (7, 5), 64, False, "efficient"),
-        (torch.half, (7, 5), 60, False, "math"),
-        (torch.bfloat16, (7, 5), 64, False, "math"),
-        (torch.float32, (8, 0), 4, False, "efficient"),
-    ],
-)
-def test_attention_takes_the_first_kernel_that_can(dtype, capability, width, masked, kernel):
-    query = torch.empty(1, 2, 8, width, dtype=dtype, device="meta")
-    mask = torch.empty(8, 8, dtype=torch.bool, device="meta") if masked else None
-    assert attention_kernel(capability, query, query, mask) == kernel
+def test_attention_takes_the_first_kernel_that_can_or_those_that_sdpa_kernel_names():
+    for dtype, capability, width, masked, kernel in (
+        (torch.half, (8, 0), 64, False, "flash"), (torch.half, (8, 0), 64, True, "efficient"),
+        (torch.half, (7, 5), 64, False, "efficient"), (torch.half, (7, 5), 60, False, "math"),
+        (torch.bfloat16, (7, 5), 64, False, "math"), (torch.float32, (8, 0), 4, False, "efficient"),
+    ):  # fmt: skip
+        query = torch.empty(1, 2, 8, width, dtype=dtype, device="meta")
+        mask = torch.empty(8, 8, dtype=torch.bool, device="meta") if masked else None
+        assert attention_kernel(capability, query, query, mask) == kernel
 
+    def predicted(backends, card):
+        def step(net):
+            q = net(torch.randn(2, 4, 64, 64, device="cuda"))
+            with torch.nn.attention.sdpa_kernel(backends):
+                return F.scaled_dot_product_attention(q, q, q).sum()
 
-ATTENTION = torch.nn.attention.SDPBackend
+        return predict(linear, step, card, precision="fp16")
 
-
-@pytest.mark.parametrize(
-    "backends, card, kernel",
-    [
-        ([ATTENTION.MATH, ATTENTION.EFFICIENT_ATTENTION], "t4", "efficient"),
-        (ATTENTION.CUDNN_ATTENTION, "h100", "cudnn"),
-        (ATTENTION.FLASH_ATTENTION, "l4", "flash"),
-        (ATTENTION.FLASH_ATTENTION, "t4", ""),
-    ],
-)
-def test_the_kernels_that_sdpa_kernel_names_are_taken_or_refused_as_the_card_would(backends, card, kernel):
-    def step(net):
-        q = net(torch.randn(2, 4, 64, 64, device="cuda"))
-        with torch.nn.attention.sdpa_kernel(backends):
-            return F.scaled_dot_product_attention(q, q, q).sum()
-
-    if kernel:
-        assert set(predict(linear, step, card, precision="fp16").attention) == {kernel}
-        return
+    kinds = torch.nn.attention.SDPBackend
+    for backends, card, kernel in (
+        ([kinds.MATH, kinds.EFFICIENT_ATTENTION], "t4", "efficient"),
+        (kinds.CUDNN_ATTENTION, "h100", "cudnn"), (kinds.FLASH_ATTENTION, "l4", "flash"),
+    ):  # fmt: skip
+        assert set(predicted(backends, card).attention) == {kernel}
     with pytest.raises(NotTraceable, match=r"No attention kernel .*\(flash\).*test_cuda.py, line \d+"):
-        predict(linear, step, card, precision="fp16")
+        predicted(kinds.FLASH_ATTENTION, "t4")
 
 
 def test_autocast_casts_products_down_and_losses_up():
     x, targets = torch.empty(4, 8, device="meta"), torch.empty(4, dtype=torch.long, device="meta")
     with simulated_cuda(find_card("t4")), torch.autocast("cuda", torch.float16):
-        logits = torch.nn.functional.linear(x, torch.empty(8, 8, device="meta"))
-        assert logits.dtype is torch.half and logits.softmax(-1).dtype is torch.float32
-        assert torch.nn.functional.cross_entropy(logits, targets).dtype is torch.float32
-        assert torch.nn.functional.cross_entropy(logits, targets, reduction="none").shape == (4,)
-        assert logits.sum().dtype is torch.float32
+        logits = F.linear(x, torch.empty(8, 8, device="meta"))
+        losses = F.cross_entropy(logits, targets), logits.softmax(-1), logits.sum()
+        assert logits.dtype is torch.half and {loss.dtype for loss in losses} == {torch.float32}
+        assert F.cross_entropy(logits, targets, reduction="none").shape == (4,)
 
 
 # --- torch.cuda -------------------------------------------------------------------------------------------------------
@@ -100,43 +85,25 @@ def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
     assert predict(made, lambda net: loss(net, 0)) == predict(linear, loss), "a model may ask for the card as well"
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda x: x.to("cuda:1"), lambda x: x.cuda(1), lambda x: x.to(torch.device("cuda", 2)), lambda x: x.to(1),
-        lambda x: torch.cuda.set_device(1), lambda x: x + torch.ones(8, 64, device=1),
-    ],
-)  # fmt: skip
-def test_a_second_card_is_refused_with_its_line(use):
-    def step(net):
-        use(torch.ones(8, 64, device="cuda:0"))
-        return loss(net)
-
-    with pytest.raises(NotTraceable, match=r"uses a second card, cuda:\d \(.*test_cuda.py, line \d+\)"):
-        predict(linear, step)
-
-
 WRAPPED = nn.DataParallel(linear())
 
 
-@pytest.mark.parametrize(
-    "wrap, sentence",
-    [
-        (
-            nn.parallel.DistributedDataParallel,
-            r"DistributedDataParallel \(.*test_cuda.py, line \d+\).* the plain model",
-        ),
-        (
-            lambda net: torch.distributed.init_process_group("gloo") or net,
-            r"init_process_group \(.*fully_shard divides",
-        ),
+def test_what_needs_several_cards_or_is_sparse_is_refused_with_its_line():
+    for use in (
+        lambda x: x.to("cuda:1"), lambda x: x.cuda(1), lambda x: x.to(torch.device("cuda", 2)), lambda x: x.to(1),
+        lambda x: torch.cuda.set_device(1), lambda x: x + torch.ones(8, 64, device=1),
+    ):  # fmt: skip
+        with pytest.raises(NotTraceable, match=r"uses a second card, cuda:\d \(.*test_cuda.py, line \d+\)"):
+            predict(linear, lambda net, use=use: use(torch.ones(8, 64, device="cuda:0")) and loss(net))
+    ddp = nn.parallel.DistributedDataParallel
+    for wrap, sentence in (
+        (ddp, r"DistributedDataParallel \(.*test_cuda.py, line \d+\).* the plain model"),
+        (lambda net: torch.distributed.init_process_group("gloo") or net, r"init_process_group \(.*fully_shard divide"),
         (lambda net: WRAPPED, r"DataParallel \(the model itself\)"),
         (lambda net: nn.Sequential(nn.Embedding(8, 4, sparse=True)), "0 is sparse"),
-    ],
-)
-def test_what_needs_several_cards_or_is_sparse_is_refused(wrap, sentence):
-    with pytest.raises(NotTraceable, match=sentence):
-        predict(lambda: wrap(linear()), loss)
+    ):
+        with pytest.raises(NotTraceable, match=sentence):
+            predict(lambda wrap=wrap: wrap(linear()), loss)
 
 
 def test_what_is_compiled_is_traced_as_it_is_and_that_is_said():
@@ -164,48 +131,42 @@ def sequence(net):
     return out.square().mean()
 
 
-@pytest.mark.parametrize("kind, gates, reserved", [(nn.LSTM, 4, 6), (nn.GRU, 3, 4), (nn.RNN, 1, 1)])
-def test_a_recurrent_layer_is_one_kernel_with_its_reserve(kind, gates, reserved):
-    result = predict(lambda: kind(D, D, 2), sequence)
+def test_a_recurrent_layer_is_one_kernel_with_its_reserve():
     rows = ROWS * STEPS
-    assert result.pass_flops == pytest.approx(3 * 2 * rows * 2 * gates * (D * D + D * D), rel=0.01)
-    held = 4 * rows * D * (2 + 2 * reserved)  # input, output, and the reserve of two layers
-    assert result.moments["after forward"] - 12 * result.parameters == pytest.approx(held, rel=0.02, abs=MIB)
-    assert any("reserve space of cuDNN's recurrent layers" in sentence for sentence in result.unseen)
+    for kind, gates, reserved in ((nn.LSTM, 4, 6), (nn.GRU, 3, 4), (nn.RNN, 1, 1)):
+        result = predict(lambda kind=kind: kind(D, D, 2), sequence)
+        assert result.pass_flops == pytest.approx(3 * 2 * rows * 2 * gates * (D * D + D * D), rel=0.01)
+        held = 4 * rows * D * (2 + 2 * reserved)  # input, output, and the reserve of two layers
+        assert result.moments["after forward"] - 12 * result.parameters == pytest.approx(held, rel=0.02, abs=MIB)
+        assert any("reserve space of cuDNN's recurrent layers" in sentence for sentence in result.unseen)
+    full, half = (predict(lambda: nn.LSTM(D, D), sequence, precision=p).moments for p in ("fp32", "fp16"))
+    assert half["after forward"] < 0.75 * full["after forward"]
 
 
-def shapes(out, last):
-    return [tuple(t.shape) for t in (out, *(last if isinstance(last, tuple) else (last,)))]
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        nn.LSTM(5, 7, 2, bidirectional=True), nn.LSTM(5, 7, batch_first=True, proj_size=3),
-        nn.GRU(5, 7, 2, dropout=0.5), nn.RNN(5, 7, nonlinearity="relu", bias=False),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_shapes_are_those_of_torch(net):
+def test_shapes_of_recurrent_layers_are_those_of_torch_and_packed_sequences_have_a_row_for_each_element():
     x, traced = torch.randn(4, 6, 5), []
-    real = shapes(*net(x))
+
+    def shapes(out, last):
+        return [tuple(t.shape) for t in (out, *(last if isinstance(last, tuple) else (last,)))]
 
     def inner(net):
         out, last = net(x.to("cuda"))
         traced.append(shapes(out, last))
         return out.sum()
 
-    predict(lambda: net, inner)
-    assert traced == [real, real]
+    for net in (
+        nn.LSTM(5, 7, 2, bidirectional=True), nn.LSTM(5, 7, batch_first=True, proj_size=3),
+        nn.GRU(5, 7, 2, dropout=0.5), nn.RNN(5, 7, nonlinearity="relu", bias=False),
+    ):  # fmt: skip
+        real = shapes(*net(x))
+        predict(lambda net=net: net, inner)
+        assert traced == [real, real], net
+        traced.clear()
 
-
-def test_packed_sequences_have_a_row_for_each_element_and_half_precision_keeps_less():
-    def inner(net):
+    def packing(net):
         packed = nn.utils.rnn.PackedSequence(torch.randn(9, 5, device="cuda"), torch.tensor([4, 3, 2]))
         out, (last, _) = net(packed)
         assert out.data.shape == (9, 7) and last.shape == (1, 4, 7)
         return out.data.sum()
 
-    assert predict(lambda: nn.LSTM(5, 7), inner).pass_flops == pytest.approx(3 * 2 * 9 * 4 * (5 * 7 + 7 * 7))
-    full, half = (predict(lambda: nn.LSTM(D, D), sequence, precision=p).moments for p in ("fp32", "fp16"))
-    assert half["after forward"] < 0.75 * full["after forward"]
+    assert predict(lambda: nn.LSTM(5, 7), packing).pass_flops == pytest.approx(3 * 2 * 9 * 4 * (5 * 7 + 7 * 7))

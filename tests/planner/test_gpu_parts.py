@@ -14,25 +14,20 @@ from tests.gpu import __main__ as gpu
 from tests.gpu import bench_plans
 
 
-def test_without_a_gpu_it_is_said_and_with_one_the_parts_that_are_named_run(monkeypatch, capsys):
-    parts = []
-    monkeypatch.setattr(gpu, "run", lambda named: parts.append(list(named)) or 0)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main([]) == 2 and "There is no GPU that PyTorch can use here" in capsys.readouterr().err
-    assert gpu.main(["sped"]) == 2 and "There is no part 'sped'. Write tests, memory, plans" in capsys.readouterr().err
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert gpu.main(["plans"]) == gpu.main([]) == 0 and parts == [["plans"], list(gpu.PARTS)]
-    for command in gpu.PARTS.values():
-        name = command[-1]
-        assert (ROOT / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")).is_file()
-
-
-def test_a_part_that_fails_stops_no_other(capfd):
+def test_parts_run_by_name_where_there_is_a_gpu_and_one_that_fails_stops_no_other(monkeypatch, capfd):
     ends = {"first": 3, "second": 0}
     code = {name: [sys.executable, "-c", f"print('ran {name}'); raise SystemExit({end})"] for name, end in ends.items()}
     assert gpu.run(code) == 1
-    said = capfd.readouterr().out
-    assert "ran first" in said and "ran second" in said and "with exit code 3" in said
+    output = capfd.readouterr().out
+    assert "ran first" in output and "ran second" in output and "with exit code 3" in output
+    parts = []
+    monkeypatch.setattr(gpu, "run", lambda named: parts.append(list(named)) or 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main([]) == 2 == gpu.main(["sped"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert gpu.main(["plans"]) == gpu.main([]) == 0 and parts == [["plans"], list(gpu.PARTS)]
+    for *_, name in gpu.PARTS.values():
+        assert (ROOT / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")).is_file()
 
 
 @pytest.mark.usefixtures("quick")

@@ -11,7 +11,7 @@ from lib.planner.kernels import bounds, cost, temporaries, workspace
 from lib.planner.trace import predict_task
 from tests.toy import Toy
 
-T4 = find_card("t4")
+T4, L4 = find_card("t4"), find_card("l4")
 mm, add, view = torch.ops.aten.mm.default, torch.ops.aten.add.Tensor, torch.ops.aten.view.default
 
 
@@ -19,7 +19,7 @@ def meta(*shape, dtype=torch.float32):
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-def test_a_large_product_takes_its_arithmetic_and_a_sum_its_traffic():
+def test_a_product_takes_its_arithmetic_in_the_cards_format_a_sum_its_traffic_and_a_view_nothing():
     a = meta(4096, 4096)
     gpu_seconds, *_, flops = cost(mm, (a, a), {}, a, T4)
     assert flops == 2 * 4096**3 and gpu_seconds == pytest.approx(flops / T4.flops("fp32"))
@@ -27,105 +27,84 @@ def test_a_large_product_takes_its_arithmetic_and_a_sum_its_traffic():
     assert flops == 0 and gpu_seconds == pytest.approx(3 * 4 * 4096**2 / (0.9e9 * T4.card.bandwidth_gb_s))
     row = meta(1, 4096).expand(4096, 4096)  # is read once
     assert cost(add, (a, row), {}, a, T4)[0] < 0.7 * gpu_seconds
-
-
-def test_a_products_format_follows_the_switches_and_the_card():
-    a, l4, before = meta(1024, 1024), find_card("l4"), torch.get_float32_matmul_precision()
-    plain, old = (cost(mm, (a, a), {}, a, card)[0] for card in (l4, T4))
+    assert not cost(view, (meta(4), [2, 2]), {}, meta(2, 2), T4).any()
+    assert bounds(np.array([1.0, 2.0, 3.0, 1.0, 5.0])) == (3, 2)
+    a, flops, before = meta(1024, 1024), 2 * 1024**3, torch.get_float32_matmul_precision()
+    plain, old = (cost(mm, (a, a), {}, a, card)[0] for card in (L4, T4))
     try:
         torch.set_float32_matmul_precision("high")
-        fast, same = (cost(mm, (a, a), {}, a, card)[0] for card in (l4, T4))
+        fast, same = (cost(mm, (a, a), {}, a, card)[0] for card in (L4, T4))
     finally:
         torch.set_float32_matmul_precision(before)
-    flops = 2 * 1024**3
     assert plain == pytest.approx(flops / 30e12) and old == same, "a T4 has no TF32"
     assert fast == pytest.approx(max(flops / (0.7 * 121e12 / 2), 3 * 4 * 1024**2 / 0.9 / 300e9))
 
 
-def arithmetic(target, dtype, layout=torch.contiguous_format, kernel=3):
-    """The best time of a convolution of 512 channels as a share of what its FLOPs take at the card's peak."""
-    x = meta(64, 512, 28, 28, dtype=dtype).contiguous(memory_format=layout)
-    args = (x, meta(512, 512, kernel, kernel, dtype=dtype), None, [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 1)
-    seconds, *_, flops = cost(torch.ops.aten.convolution.default, args, {}, x, target)
-    return flops / seconds / target.flops("fp16" if dtype is torch.half else "fp32")
-
-
 def test_convolutions_that_are_not_channels_last_are_slower_on_tensor_cores():
-    last, l4 = torch.channels_last, find_card("l4")
-    assert arithmetic(l4, torch.half, last) == pytest.approx(0.7)
-    assert arithmetic(l4, torch.half) == pytest.approx(0.6 * 0.7)
-    assert arithmetic(l4, torch.half, kernel=1) == arithmetic(l4, torch.half, last, 1), "a product of matrices"
+    def arithmetic(target, dtype, layout=torch.contiguous_format, kernel=3):
+        """The best time of a convolution of 512 channels as a share of what its FLOPs take at the card's peak."""
+        x, weight = meta(64, 512, 28, 28, dtype=dtype), meta(512, 512, kernel, kernel, dtype=dtype)
+        args = (x.contiguous(memory_format=layout), weight, None, [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 1)
+        seconds, *_, flops = cost(torch.ops.aten.convolution.default, args, {}, x, target)
+        return flops / seconds / target.flops("fp16" if dtype is torch.half else "fp32")
+
+    last = torch.channels_last
+    assert arithmetic(L4, torch.half, last) == pytest.approx(0.7)
+    assert arithmetic(L4, torch.half) == pytest.approx(0.6 * 0.7)
+    assert arithmetic(L4, torch.half, kernel=1) == arithmetic(L4, torch.half, last, 1), "a product of matrices"
     assert arithmetic(T4, torch.half, last) == pytest.approx(24 / 65)
     assert arithmetic(T4, torch.float32) == pytest.approx(1.0), "fp32 has no tensor cores there"
 
 
-def test_convolutions_keep_their_pixels_channels_last():
+def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_last():
     """On `meta` PyTorch forgets it; on the card each later layer would not be copied."""
-
-    def net():
-        return nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)), nn.ReLU(), nn.Conv2d(8, 1, 3)).to(
-            memory_format=torch.channels_last
-        )
-
-    def step(net):
-        return net(torch.randn(4, 8, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)).sum()
-
-    prediction = predict(net, step, precision="fp16")
-    assert prediction.by_category.get("workspace", 0) == 0 and prediction.most_peak_bytes == 0
-    weights_alone = predict(net, lambda net: net(torch.randn(4, 8, 64, 64, device="cuda")).sum())
-    assert weights_alone.most_peak_bytes > 0, "the input is copied, and what follows is not"
-
-
-def test_a_view_takes_no_time_and_the_longer_of_launch_and_gpu_counts():
-    assert not cost(view, (meta(4), [2, 2]), {}, meta(2, 2), T4).any()
-    assert bounds(np.array([1.0, 2.0, 3.0, 1.0, 5.0])) == (3, 2)
-
-
-def test_half_precision_convolutions_copy_a_plain_input():
-    x, weight = meta(2, 8, 16, 16, dtype=torch.half), meta(8, 8, 3, 3, dtype=torch.half)
+    x, weight, last = meta(2, 8, 16, 16, dtype=torch.half), meta(8, 8, 3, 3, dtype=torch.half), torch.channels_last
     assert temporaries("convolution", (x, weight), T4) == [x.numel() * 2]
-    assert temporaries("convolution", (x.to(memory_format=torch.channels_last), weight), T4) == []
+    assert temporaries("convolution", (x.to(memory_format=last), weight), T4) == []
     assert temporaries("convolution", (x, meta(8, 8, 1, 1, dtype=torch.half)), T4) == []
 
+    def net():
+        layers = [nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)]
+        return nn.Sequential(*layers, nn.ReLU(), nn.Conv2d(8, 1, 3)).to(memory_format=last)
 
-def convolved(groups=1, kernel=3, stride=1, layout=torch.contiguous_format, tries=False):
-    """The workspaces of a convolution of 64 channels of 32 x 32 pixels and of its backward pass, in values."""
-    x, weight = torch.empty(8, 64, 32, 32, device="meta"), torch.empty(64, 64 // groups, kernel, kernel, device="meta")
-    x = x.contiguous(memory_format=layout)
-    shape = [[stride, stride], [kernel // 2] * 2, [1, 1], False, [0, 0], groups]
-    out = torch.ops.aten.convolution(x, weight, None, *shape)
-    grads = torch.empty_like(out), x, weight, None, *shape, [True, True, False]
-    return (
-        workspace("convolution", (x, weight, None, *shape), out, tries) // 4,
-        workspace("convolution_backward", grads, None, tries) // 4,
-    )
+    def step(layout):
+        return lambda net: net(torch.randn(4, 8, 64, 64, device="cuda").contiguous(memory_format=layout)).sum()
 
-
-PIXELS = 8 * 64 * 32 * 32
+    prediction = predict(net, step(last), precision="fp16")
+    assert prediction.by_category.get("workspace", 0) == 0 and prediction.most_peak_bytes == 0
+    assert predict(net, step(torch.contiguous_format)).most_peak_bytes > 0, "the input is copied, and no more"
 
 
 def test_a_convolution_may_copy_what_it_reads_and_writes_or_take_winograds_tiles():
-    assert convolved() == convolved(kernel=1) == convolved(tries=True, kernel=1) == (2 * PIXELS, 3 * PIXELS)
-    assert convolved(stride=2) == (PIXELS + PIXELS // 4, 2 * PIXELS + PIXELS // 4)
-    assert convolved(layout=torch.channels_last) == (0, 0), "it has the order that the kernels want"
+    def convolved(groups=1, kernel=3, stride=1, layout=torch.contiguous_format, tries=False):
+        """The workspaces of a convolution of 64 channels of 32 x 32 pixels and of its backward pass, in values."""
+        x, weight = meta(8, 64, 32, 32).contiguous(memory_format=layout), meta(64, 64 // groups, kernel, kernel)
+        shape = [[stride, stride], [kernel // 2] * 2, [1, 1], False, [0, 0], groups]
+        out = torch.ops.aten.convolution(x, weight, None, *shape)
+        grads = torch.empty_like(out), x, weight, None, *shape, [True, True, False]
+        forward = workspace("convolution", (x, weight, None, *shape), out, tries)
+        return forward // 4, workspace("convolution_backward", grads, None, tries) // 4
+
+    last, pixels = torch.channels_last, 8 * 64 * 32 * 32
+    assert convolved() == convolved(kernel=1) == convolved(tries=True, kernel=1) == (2 * pixels, 3 * pixels)
+    assert convolved(stride=2) == (pixels + pixels // 4, 2 * pixels + pixels // 4)
+    assert convolved(layout=last) == (0, 0), "it has the order that the kernels want"
     assert convolved(groups=64) == (0, 0), "depthwise ones are PyTorch's own"
-    tiles = 4 * 64 * 64 * 9 + 9 * 2 * PIXELS // 4
-    assert convolved(tries=True) == convolved(tries=True, layout=torch.channels_last) == (tiles, 2 * tiles)
+    tiles = 4 * 64 * 64 * 9 + 9 * 2 * pixels // 4
+    assert convolved(tries=True) == convolved(tries=True, layout=last) == (tiles, 2 * tiles)
 
 
-def deep(width=64):
-    layers = [nn.Conv2d(3, width, 3, padding=1), *(nn.Conv2d(width, width, 3, padding=1) for _ in range(3))]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+def test_the_peak_of_a_convolution_net_is_an_interval_and_one_that_fits_at_its_lower_end_is_tight(toy):
+    def deep():
+        layers = [nn.Conv2d(inside, 64, 3, padding=1) for inside in (3, 64, 64, 64)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
+    def images(net):
+        return net(torch.randn(16, 3, 128, 128, device="cuda")).sum()
 
-def images(net):
-    return net(torch.randn(16, 3, 128, 128, device="cuda")).sum()
-
-
-def test_the_peak_of_a_convolution_net_is_an_interval_and_one_that_fits_at_its_lower_end_is_tight():
     prediction = predict(deep, images)
-    one = 4 * 16 * 64 * 128 * 128  # what a layer reads, and what it writes
-    assert prediction.most_peak_bytes - prediction.peak_bytes == pytest.approx(3 * one, rel=0.35)
+    layer = 4 * 16 * 64 * 128 * 128  # what a layer reads, and what it writes
+    assert prediction.most_peak_bytes - prediction.peak_bytes == pytest.approx(3 * layer, rel=0.35)
     shown, most = prediction.driver_bytes, prediction.most_driver_bytes
     assert shown == prediction.reserved_bytes + 200 * 2**20 < most == prediction.most_reserved_bytes + 200 * 2**20
     assert f"{shown / 2**30:.2f} to {most / 2**30:.2f} GiB, by the workspaces" in str(prediction)
@@ -134,9 +113,7 @@ def test_the_peak_of_a_convolution_net_is_an_interval_and_one_that_fits_at_its_l
     tight = predict(deep, images, f"{between / 0.92 / 2**30 + 200 / 2**10:.4f} GiB, capability 7.5")
     assert tight.fits and not tight.fits_at_most and "It may be tight" in str(tight)
 
-
-def test_an_interval_may_be_wider_where_a_task_tries_all_algorithms(toy):
-    class Pictures(Toy):
+    class Pictures(Toy):  # an interval is wider where a task tries all algorithms
         def model(self):
             return nn.Conv2d(3, 8, 3, padding=1)
 
@@ -146,8 +123,6 @@ def test_an_interval_may_be_wider_where_a_task_tries_all_algorithms(toy):
         def loss(self, model, batch):
             return {"squared": model(batch["x"]).square().sum()}, {}
 
-    plain, tried = (
-        predict_task(Pictures(config), config, find_card("t4"), 64, 1, 1)
-        for config in (toy(), toy({"training.cudnn_benchmark": True}))
-    )
+    configs = toy(), toy({"training.cudnn_benchmark": True})
+    plain, tried = (predict_task(Pictures(config), config, T4, 64, 1, 1) for config in configs)
     assert plain.peak_bytes == tried.peak_bytes <= plain.most_peak_bytes < tried.most_peak_bytes

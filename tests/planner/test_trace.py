@@ -27,12 +27,13 @@ PER_LAYER = 12 * D * D + 13 * D  # parameters
 WIDE = 512
 
 
-def encoder_step(net):
-    return net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean()
+def predicted(layers, recomputed=0, **more):
+    def net():
+        encoder = Encoder(layers, D)
+        recompute(encoder, recomputed)
+        return encoder
 
-
-def predicted(layers, **more):
-    return predict(lambda: Encoder(layers, D), encoder_step, "t4", **more)
+    return predict(net, lambda net: net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean(), "t4", **more)
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +61,18 @@ def loss(net):
 
 def test_the_optimizers_plateau_is_20_bytes_a_parameter_and_16_in_one_kernel():
     """Weights, gradients, two moments, and the temporary of foreach AdamW, which the fused kernel lacks: 4 each."""
-    plain, fused = (
-        predict(lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
-                lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
-                optimizer=lambda parameters, f=f: torch.optim.AdamW(parameters, fused=f or None))
-        for f in (False, True)
-    )  # fmt: skip
-    for result, each in ((plain, 20.2), (fused, 16)):
+    for fused, each in ((None, 20.2), (True, 16)):
+        result = predict(
+            lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
+            lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
+            optimizer=lambda parameters, fused=fused: torch.optim.AdamW(parameters, fused=fused),
+        )
         held = result.peak_bytes - result.by_category["workspace"]
         assert held / result.parameters == pytest.approx(each, rel=0.015)
 
 
-def test_recomputation_keeps_one_layers_activations():
-    def recomputing():
-        net = Encoder(8, D)
-        recompute(net, "all")
-        return net
-
-    plain, saved = predicted(8), predict(recomputing, encoder_step, "t4")
+def test_recomputation_keeps_one_layers_activations_and_plain_attention_the_matrix_of_scores():
+    plain, saved = predicted(8), predicted(8, "all")
     rest = plain.by_category["weights"] + plain.by_category["optimizer"]
     assert saved.by_category["activations"] < 1.2 * (8 * 4 * TOKENS * D + 66 * TOKENS * D)
     assert saved.peak_bytes - rest < 0.35 * (plain.peak_bytes - rest)
@@ -86,8 +81,6 @@ def test_recomputation_keeps_one_layers_activations():
     assert rows["blocks.0"].activations < 10 * TOKENS * D, "its input alone waits for the backward pass"
     assert rows["blocks.7"].at_peak > 50 * TOKENS * D, "and is computed again there"
 
-
-def test_plain_attention_costs_what_the_matrix_of_scores_takes():
     def step(net):
         q = net(torch.randn(8, 4, 512, 64, device="cuda"))
         return F.scaled_dot_product_attention(q, q, q).sum()
@@ -100,31 +93,24 @@ def test_plain_attention_costs_what_the_matrix_of_scores_takes():
 # --- the loop that people write ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "given, sentence",
-    [
+def test_what_no_loop_can_have_is_a_sentence():
+    for options, sentence in (
         ({"precision": "fp8"}, "no precision 'fp8'"), ({"accumulation": 0}, "accumulation 0"),
         ({"clip_norm": float("nan")}, "clip_norm nan"), ({"model": wide()}, "Give a function that makes it"),
         ({"step": lambda net: None}, "The step returned NoneType"),
         ({"step": lambda net: {"logits": loss(net)}}, "in which there is no loss"),
-    ],
-)  # fmt: skip
-def test_what_no_loop_can_have_is_a_sentence(given, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        predict(**{"model": wide, "step": loss, **given})
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=sentence):
+            predict(**{"model": wide, "step": loss, **options})
 
 
-def test_the_loss_is_found_in_a_tuple_a_mapping_and_a_models_output_and_a_prediction_is_the_same_every_time():
+def test_options_of_the_loop_take_and_free_what_they_should():
+    """The loss in what a step returns, gradients accumulated or dropped later, two optimizers' states, and DDP's."""
     plain = predict(wide, loss)
     for returned in (
         lambda value: (value, "more"), lambda value: {"loss": value}, lambda value: types.SimpleNamespace(loss=value),
     ):  # fmt: skip
         assert predict(wide, lambda net, returned=returned: returned(loss(net))) == plain
-
-
-def test_options_of_the_loop_take_and_free_what_they_should():
-    """Accumulated gradients, those dropped later, states of two optimizers, and what DDP adds."""
-    plain = predict(wide, loss)
     for more in ({"accumulation": 2}, {"zeroes_after_forward": True}):
         held = predict(wide, loss, **more).moments["after forward"] - plain.moments["after forward"]
         assert held == pytest.approx(4 * plain.parameters, rel=0.02), more
@@ -143,7 +129,7 @@ def test_options_of_the_loop_take_and_free_what_they_should():
         assert predict(wide, loss, card, precision="auto") == predict(wide, loss, card, precision=precision)
 
 
-def test_a_loop_that_keeps_its_outputs_is_told_apart():
+def test_kept_outputs_cost_their_size_and_a_model_in_eval_saves_its_masks_with_a_sentence():
     def step(net):
         torch.empty(640, 400_000, device="cuda")  # the peak comes in forward, while the last result is still held
         logits = net(torch.randn(640, 256, device="cuda"))
@@ -154,35 +140,31 @@ def test_a_loop_that_keeps_its_outputs_is_told_apart():
         for keeps in (False, True)
     )
     assert held.peak_bytes - freed.peak_bytes >= 640 * 50_000 * 4
-
-
-def test_a_model_in_eval_stays_so_and_it_is_said():
-    def made():
-        return nn.Sequential(nn.Linear(WIDE, WIDE), nn.Dropout(0.5), nn.BatchNorm1d(WIDE))
-
-    def step(net):
-        return net(torch.randn(2048, WIDE, device="cuda")).sum()
-
-    trained, fixed = predict(made, step), predict(lambda: made().eval(), step)
+    nets = [
+        lambda mode=mode: nn.Sequential(nn.Linear(WIDE, WIDE), nn.Dropout(0.5)).train(mode) for mode in (True, False)
+    ]
+    trained, fixed = (predict(net, lambda net: net(torch.randn(2048, WIDE, device="cuda")).sum()) for net in nets)
     assert trained.moments["after forward"] - fixed.moments["after forward"] >= 2048 * WIDE  # the mask, at least
     assert ["made in eval()" in " ".join(result.unseen) for result in (trained, fixed)] == [False, True]
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_forward_pass_alone_holds_weights_one_layer_and_the_cache_that_it_returns(keeps):
-    def step(net):
-        x, cache = torch.randn(4096, WIDE, device="cuda"), []
-        for layer in net:
-            x = layer(x)
-            cache += [x] if keeps else []
-        return x, cache
+def test_a_forward_pass_alone_holds_weights_one_layer_and_the_cache_that_it_returns():
+    def step(keeps):
+        def forward(net):
+            x, cache = torch.randn(4096, WIDE, device="cuda"), []
+            for layer in net:
+                x = layer(x)
+                cache += [x] if keeps else []
+            return x, cache
 
-    result, each = predict_inference(wide, step), 4 * 4096 * WIDE
-    assert result.moments["after forward"] == pytest.approx(
-        4 * result.parameters + (4 if keeps else 1) * each, abs=2**24
-    )
-    assert list(result.moments) == ["after load", "after forward"] and not result.by_category.get("gradients")
-    assert result.pass_flops == 4 * 2 * 4096 * WIDE * WIDE
+        return forward
+
+    for keeps, layers in ((False, 1), (True, 4)):
+        result = predict_inference(wide, step(keeps))
+        held = 4 * result.parameters + layers * 4 * 4096 * WIDE
+        assert result.moments["after forward"] == pytest.approx(held, abs=2**24)
+        assert list(result.moments) == ["after load", "after forward"] and not result.by_category.get("gradients")
+        assert result.pass_flops == 4 * 2 * 4096 * WIDE * WIDE
 
 
 def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
@@ -244,7 +226,6 @@ class Tied(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList()
         self.embed, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
         if torch.empty(0).device.type != "meta":
             self.tie_weights()
@@ -253,38 +234,21 @@ class Tied(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, ids):
-        return self.head(self.embed(ids))
+        return self.head(self.embed(ids.long().abs() % 1000)).sum(-1)
 
 
-class TiedToy(Toy):
-    def model(self):
-        return Tied()
+def test_tied_weights_are_counted_once_and_a_frozen_base_has_neither_gradients_nor_moments(toy):
+    def of_task(make_model, config, card=find_card("t4")):  # noqa: B008
+        return predict_task(type("Other", (Toy,), {"model": lambda self: make_model()})(config), config, card, 2, 1, 1)
 
-    def example_batch(self, size, device):
-        return {"ids": torch.zeros(size, 8, dtype=torch.long, device=device)}
-
-    def count(self, batch):
-        return {"mean": len(batch["ids"])}
-
-    def loss(self, model, batch):
-        return {"mean": model(batch["ids"]).sum()}, {}
-
-
-def test_tied_weights_are_counted_once(toy):
     alone = predict(Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4")
-    assert alone.parameters == predict_task(TiedToy(toy()), toy(), find_card("t4"), 4, 1, 1).parameters == 64_000
+    assert alone.parameters == of_task(Tied, toy()).parameters == 64_000
 
+    def base():
+        frozen = nn.Linear(1024, 1024).requires_grad_(False)
+        return nn.Sequential(nn.Linear(3, 1024), frozen, nn.Linear(1024, 1))
 
-def test_a_frozen_base_has_neither_gradients_nor_moments_and_takes_half_in_fp16(toy):
-    class Adapted(Toy):
-        def model(self):
-            base = nn.Linear(1024, 1024)
-            return nn.Sequential(nn.Linear(3, 1024), base.requires_grad_(False), nn.Linear(1024, 1))
-
-    plain, halves = (
-        predict_task(Adapted(config), config, find_card("t4"), 2, 1, 1)
-        for config in (toy({"training.frozen_precision": precision}) for precision in ("", "fp16"))
-    )
+    plain, halves = (of_task(base, toy({"training.frozen_precision": precision})) for precision in ("", "fp16"))
     frozen, trained = 1024 * 1024, 4 * 1024 + 1024 + 1
     assert plain.parameters == halves.parameters == frozen + 1024 + trained
     # the fp16 copy that autocast makes of an fp32 base is not needed for one in fp16
@@ -314,19 +278,15 @@ def test_a_layer_has_what_can_be_counted_by_hand_and_all_sums_are_the_peak(trace
     assert 0.9 * traced.peak_bytes < sum(sizes) <= traced.peak_bytes and sizes == sorted(sizes, reverse=True)
 
 
-def test_the_peak_names_module_line_operator_and_shape(traced):
+def test_the_peak_names_module_line_operator_and_shape_and_the_table_folds_alike_and_small_layers(traced):
     gelu = next(group for group in traced.alive if group.what == "gelu")
     assert (gelu.module, gelu.count, gelu.shape) == ("blocks.*", 3, (BATCH, LENGTH, 4 * D))
     assert gelu.line.startswith("planner/models.py:") and gelu.size == 3 * 4 * 4 * TOKENS * D
     assert "F.gelu" in Path(models.__file__).read_text().splitlines()[int(gelu.line.partition(":")[2]) - 1]
     made = [group for group in traced.alive if group.category == "temporaries" and group.module.startswith("blocks")]
     assert made and all(group.line.startswith("planner/models.py") for group in made), "what backward makes"
-
-
-def test_the_table_shows_alike_layers_and_small_ones_as_one_row(traced):
     row = next(line for line in of_layers(traced).splitlines() if line.startswith("blocks.0 ... blocks.2 (3)"))
-    whole = f"{3 * 4 * PER_LAYER / 2**20:,.1f}"
-    assert row.split()[4:6] == [whole, whole]
+    assert row.split()[4:6] == [f"{3 * 4 * PER_LAYER / 2**20:,.1f}"] * 2
     mixed = [Layer(f"a.{n}", 1, n // 2, 0, 0, 0, 1) for n in range(4)]
     assert [row.name for row in folded(mixed)] == ["a.0 ... a.1", "a.2 ... a.3"]
     small = [Layer(f"small_{name}", 1, 8, 8, 16, 8, 0) for name in "abcde"]
@@ -353,8 +313,7 @@ def test_a_prediction_is_the_same_as_without_memory(monkeypatch):
 
 
 def test_a_result_that_was_there_before_is_what_pytorch_returns():
-    memory = shapes.Shapes(lambda func, args, kwargs, out: torch.zeros(5).numpy())
-    aten = torch.ops.aten
+    memory, aten = shapes.Shapes(lambda func, args, kwargs, out: torch.zeros(5).numpy()), torch.ops.aten
 
     def twice(func, *args):
         return [memory.run(func, args, {}, shapes.tensors_of(args))[0] for _ in range(2)]
@@ -362,21 +321,17 @@ def test_a_result_that_was_there_before_is_what_pytorch_returns():
     def empty(*shape, dtype=torch.float32):
         return torch.empty(*shape, dtype=dtype, device="meta")
 
-    def storage(tensor):
-        return tensor.untyped_storage()._cdata
-
     whole = empty(4, dtype=torch.long)
-    types_of = [[out.dtype for out in twice(aten.mul.Tensor, whole, by)] for by in (2, 2.0, 1, True)]
-    assert types_of == [[torch.long] * 2, [torch.float32] * 2, [torch.long] * 2, [torch.long] * 2]
+    types_of = [[out.dtype for out in twice(aten.mul.Tensor, whole, by)] for by in (2, 2.0, True)]
+    assert types_of == [[torch.long] * 2, [torch.float32] * 2, [torch.long] * 2]
     x = empty(8, 6).t()
-    first, second = twice(aten.relu.default, x)
-    assert first.stride() == second.stride() == (1, 6) and len({storage(t) for t in (x, first, second)}) == 3
-    x = empty(8, 6)
-    for func in (aten._unsafe_view.default, aten.view.default):  # whose result lies in the storage of an argument
-        assert all(storage(out) == storage(x) for out in twice(func, x, [48]))
+    outs = twice(aten.relu.default, x)
+    assert all(out.stride() == (1, 6) for out in outs)
+    assert len({tensor.untyped_storage()._cdata for tensor in (x, *outs)}) == 3
+    x = empty(8, 6)  # the result of a view lies in the storage of its argument
+    assert all(out.untyped_storage()._cdata == x.untyped_storage()._cdata for out in twice(aten.view.default, x, [48]))
     x = empty(8)
-    assert all(out is x for out in twice(aten.add_.Tensor, x, 1.0))
-    twice(aten.unsqueeze_.default, x, 0)
+    assert all(out is x for out in twice(aten.add_.Tensor, x, 1.0)) and twice(aten.unsqueeze_.default, x, 0)
     assert x.shape == (1, 1, 8), "what changes a shape in place is done every time"
     convolved = (empty(2, 4, 6, 6), empty(2, 3, 8, 8), empty(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     first, second = twice(aten.convolution_backward.default, *convolved, [True, True, False])
@@ -390,17 +345,33 @@ def test_a_result_that_was_there_before_is_what_pytorch_returns():
 # --- against PyTorch's profiler ---------------------------------------------------------------------------------------
 
 
-CASES = {
-    "encoder": (lambda: Encoder(2, 256), lambda: torch.ones(8, 128, 256)),
-    "language model": (LanguageModel, lambda: torch.arange(4 * 128).view(4, 128)),
-}
+@pytest.mark.parametrize("name", ["encoder", "language model"])
+def test_the_tracked_peak_of_a_real_step_is_the_profilers(name):
+    torch.manual_seed(0)
+    model = Encoder(2, 256) if name == "encoder" else LanguageModel()
 
+    def steps():
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        for _ in range(2):
+            optimizer.zero_grad()
+            batch = torch.ones(8, 128, 256) if name == "encoder" else torch.arange(4 * 128).view(4, 128)
+            model(batch).square().mean().backward()
+            optimizer.step()
 
-def _steps(model, optimizer, batch):
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(batch()).square().mean().backward()
-        optimizer.step()
+    held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        steps()
+    events = profiler.profiler.kineto_results.events()
+    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+        held += change
+        peak = max(peak, held)
+    model.zero_grad()
+    tracker = Tracker(find_card("t4"), device="cpu")
+    tracker.allocator = Exact()
+    tracker.adopt(model)
+    with tracker:
+        steps()
+    assert tracker.allocator.peak == pytest.approx(peak, rel=1e-3)
 
 
 class Exact:
@@ -415,24 +386,3 @@ class Exact:
 
     def release(self, block):
         self.allocated -= block.size
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_tracked_peak_of_a_real_step_is_the_profilers(name):
-    make, batch = CASES[name]
-    torch.manual_seed(0)
-    model = make()
-    held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
-    events = profiler.profiler.kineto_results.events()
-    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
-        held += change
-        peak = max(peak, held)
-    model = make()
-    tracker = Tracker(find_card("t4"), device="cpu")
-    tracker.allocator = Exact()
-    tracker.adopt(model)
-    with tracker:
-        _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
-    assert tracker.allocator.peak == pytest.approx(peak, rel=1e-3)

@@ -35,18 +35,17 @@ def files(configured, tmp_path):
         path = tmp_path / "data" / ("one" if k % 2 else "zero") / f"{k}.num"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(str(k % 2))
-    trained = Files(configured("Heights"), tmp_path / "data")
     task = Files(configured("Heights"))
-    task.take_learned(trained.learned())
+    task.take_learned(Files(configured("Heights"), tmp_path / "data").learned())
     return task
 
 
 def model(weight):
-    found = nn.Linear(1, 2)
+    net = nn.Linear(1, 2)
     with torch.no_grad():
-        found.weight.copy_(torch.tensor([[weight], [-weight]]))  # for "one" and "zero", in the order of the alphabet
-        found.bias.copy_(torch.tensor([-weight / 2, weight / 2]))
-    return found
+        net.weight.copy_(torch.tensor([[weight], [-weight]]))  # for "one" and "zero", in the order of the alphabet
+        net.bias.copy_(torch.tensor([-weight / 2, weight / 2]))
+    return net
 
 
 def rows(folder):
@@ -61,17 +60,22 @@ def write(folder, **texts):
     return folder
 
 
-def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(files, tmp_path):
-    new = write(tmp_path / "new", a="0", c="1")
+def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(files, tmp_path, monkeypatch):
+    new, out = write(tmp_path / "new", a="0", c="1"), tmp_path / "out"
     write(new / "deeper" / "still", b="1")
     (new / "readme.txt").write_text("no number")
-    answers = files.predict([model(20.0)], new, tmp_path / "out")
-    assert rows(tmp_path / "out") == [
+    answers = files.predict([model(20.0)], new, out)
+    assert rows(out) == [
         ["sample", "prediction", "probability"],
         ["a.num", "zero", "1.0"], ["c.num", "one", "1.0"], ["deeper/still/b.num", "one", "1.0"],
     ]  # fmt: skip
     assert answers["a.num"]["prediction"] == "zero" and list(answers) == ["a.num", "c.num", "deeper/still/b.num"]
     assert list(files.predict([model(20.0)], new / "c.num", None)) == ["c.num"]
+    labels = torch.tensor([[0, 1, -100], [1, 1, 0], [0, 0, 0]])  # a class of each position, where kind says classes too
+    monkeypatch.setattr(Files, "batch", lambda self, samples, training: {"labels": labels})
+    monkeypatch.setattr(Files, "outputs", lambda self, model, batch: torch.eye(2)[batch["labels"].clamp(min=0)])
+    answers = files.predict([model(4.0)], new, None)
+    assert [row["prediction"] for row in answers.values()] == ["one zero", "zero zero one", "one one one"]
 
 
 def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory_runs_out(
@@ -95,47 +99,36 @@ def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory
     assert "Memory ran out. The work goes on with 2 samples at once" in capsys.readouterr().out
 
 
-def test_rows_without_targets_are_read_in_their_order(task, tmp_path):
-    words = task("Words")
+def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_of_a_task(task, tmp_path, monkeypatch):
+    words, heights, tags, following = map(task, ("Words", "Heights", "Tags", "Following"))
     words.take_learned({"classes": ["consonant", "vowel"]})
-    new = tmp_path / "new.jsonl"
+    new, out = tmp_path / "new.jsonl", tmp_path / "out"
     new.write_text("\n".join(json.dumps({"word": f"w{k}"}) for k in range(70)))
     torch.manual_seed(0)
     net = words.model().eval()
-    answers = words.predict([net], new, tmp_path / "out")
-    assert list(answers) == [str(k) for k in range(70)] and len(rows(tmp_path / "out")) == 71
-    batch = words.labelled([(f"w{k}", 0) for k in range(70)])
-    assert [row["probability"] for row in answers.values()] == pytest.approx(
-        net(batch["x"]).softmax(1).amax(1).tolist(), abs=1e-5
-    )
+    answers = words.predict([net], new, out)
+    assert list(answers) == [str(k) for k in range(70)] and len(rows(out)) == 71
+    shares = net(words.labelled([(f"w{k}", 0) for k in range(70)])["x"]).softmax(1).amax(1).tolist()
+    assert [row["probability"] for row in answers.values()] == pytest.approx(shares, abs=1e-5)
     assert {row["prediction"] for row in answers.values()} <= {"consonant", "vowel", "2", "3"}
-
-
-def test_numbers_tokens_and_rows_of_ones_own(task, tmp_path, monkeypatch):
-    heights, tags = task("Heights"), task("Tags")
     monkeypatch.setattr(type(heights), "read_new", lambda self, source: [((1.0, 2.0), None)])
     monkeypatch.setattr(type(tags), "read_new", lambda self, source: [([1, 0, 2], ""), ([3], "")])
-    line, same = heights.model(), tags.model()
-    with torch.no_grad():
-        same.weight.copy_(torch.eye(6))
-    assert heights.predict([line], tmp_path, None)["0"]["prediction"] == pytest.approx(
-        line(torch.tensor([1.0, 2.0])).item()
-    )
+    line, same = heights.model(), nn.Embedding.from_pretrained(torch.eye(6))
+    height = heights.predict([line], tmp_path, None)["0"]["prediction"]
+    assert height == pytest.approx(line(torch.tensor([1.0, 2.0])).item())
     assert [row["prediction"] for row in tags.predict([same], tmp_path, None).values()] == ["1 2", "3"]
-    following = task("Following")
-    monkeypatch.setattr(type(tags), "read_new", lambda self, source: [([1], ""), ([2], "")])
     with pytest.raises(BadInput, match=r"Write answers\(models, samples\) in Following"):
         following.predict([same], tmp_path, None)
     monkeypatch.setattr(type(following), "answers", lambda self, models, samples: [str(ids) for ids, _ in samples])
-    following.predict([same], tmp_path, tmp_path / "out")
-    assert rows(tmp_path / "out") == [["sample", "prediction"], ["0", "[1]"], ["1", "[2]"]]
+    following.predict([same], tmp_path, out)
+    assert rows(out) == [["sample", "prediction"], ["0", "[1, 0, 2]"], ["1", "[3]"]]
     monkeypatch.setattr(type(following), "answers", lambda self, models, samples: ["one"])
     with pytest.raises(BadInput, match="answers returned 1 rows for 2 samples"):
         following.predict([same], tmp_path, None)
 
 
-def test_rows_that_read_deals_are_not_numbered_in_another_order(task, files, tmp_path, monkeypatch):
-    heights = task("Heights")
+def test_new_rows_keep_their_order_and_a_target_that_they_lack_takes_no_feature_with_it(task, tmp_path, monkeypatch):
+    heights, seen = task("Heights"), []
     rows = [((k / 10, 0.0), 1.0) for k in range(6)]
     parts = {"train": rows[3:], "validation": rows[:2], "test": rows[2:3]}
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
@@ -145,10 +138,6 @@ def test_rows_that_read_deals_are_not_numbered_in_another_order(task, files, tmp
     assert len(heights.predict([heights.model()], tmp_path, None)) == 6
     parts = {"train": [(tmp_path / "a", 1.0)], "validation": [(tmp_path / "b", 1.0)]}
     assert [sample[0].name for sample in heights.read_new(tmp_path)] == ["a", "b"]  # each is told by its path
-
-
-def test_a_target_that_new_data_lacks_takes_no_feature_with_it(task, tmp_path, monkeypatch):
-    heights, seen = task("Heights"), []
     monkeypatch.setattr(type(heights), "batch", lambda self, samples, training: seen.extend(samples) or {
         "x": torch.zeros(len(samples), 2), "labels": torch.zeros(len(samples))})  # fmt: skip
 
@@ -246,12 +235,3 @@ def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_p
     for values in ({"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}):  # of an untrusted archive
         with pytest.raises(BadInput, match="of what was learned from data are no names"):
             files.take_learned(values)
-
-
-def test_classes_of_each_position_are_answered_in_a_row_where_kind_says_classes_too(files, monkeypatch, tmp_path):
-    labels = torch.tensor([[0, 1, -100], [1, 1, 0]])
-    monkeypatch.setattr(Files, "batch", lambda self, samples, training: {"labels": labels})
-    monkeypatch.setattr(Files, "outputs", lambda self, model, batch: torch.eye(2)[batch["labels"].clamp(min=0)])
-    folder = write(tmp_path / "new", a="1", b="1")
-    answers = files.predict([model(4.0)], folder, None)
-    assert [row["prediction"] for row in answers.values()] == ["one zero", "zero zero one"]

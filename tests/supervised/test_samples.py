@@ -63,20 +63,16 @@ def test_paths_count_from_the_folder_however_either_is_written(tmp_path, monkeyp
     assert canonical("a text", folder) == "'a text'" and canonical(Path("/x/1"), folder) == "/x/1"
 
 
-def test_what_cannot_be_told_apart_in_a_later_session_is_refused():
+def test_samples_have_an_order_and_a_hash_that_a_later_session_finds_again():
     class Picture:
         pass
 
     with pytest.raises(BadInput, match="A Picture cannot be told from another"):
         split([(Picture(), 1)])
     assert sum(map(len, split([({"a": np.ones(2)}, torch.ones(3), 1.5, None, b"x", 0)]).values())) == 1
-
-
-def test_files_come_in_the_order_of_their_paths_and_what_lies_in_one_keeps_its_own():
     mixed = [(Path("/d/b.txt"), "2"), (Path("/d/a.txt"), "9"), (Path("/d/b.txt"), "1")]
-    assert [text for _, text in in_order(mixed, Path("/d"))] == ["9", "2", "1"]
-    assert in_order([("b", 1), ("a", 2)], None) == [("b", 1), ("a", 2)]
-    assert in_order(iter([3, 1]), None) == [3, 1]
+    assert [text for _, text in in_order(mixed, Path("/d"))] == ["9", "2", "1"]  # of paths, in a file its own
+    assert in_order([("b", 1), ("a", 2)], None) == [("b", 1), ("a", 2)] and in_order(iter([3, 1]), None) == [3, 1]
 
 
 def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path):
@@ -93,15 +89,16 @@ def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path):
             list(records(tmp_path / "a.jsonl"))
 
 
-def test_rows_are_cut_to_a_length_and_filled_to_the_longest():
-    assert padded([[1, 2, 3], [4]], 0, 2).tolist() == [[1, 2], [4, 0]]
-    assert padded([[1], [4, 5]], -100, 9).tolist() == [[1, -100], [4, 5]]
-    assert padded([[], []], 7, 4).tolist() == [[7], [7]] and padded([[0.5]], 0.0, 4).dtype == torch.float32
+@settings(derandomize=True, max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(-9, 9), max_size=6), min_size=1), st.integers(-100, 0), st.integers(1, 8))
+def test_rows_are_cut_to_a_length_and_filled_to_the_longest(rows, filling, length):
+    width = max(1, *(min(len(row), length) for row in rows), 1)
+    assert padded(rows, filling, length).tolist() == [(row + [filling] * width)[:width] for row in rows]
+    assert padded([[0.5]], 0.0, 4).dtype == torch.float32
 
 
 def test_a_target_is_the_last_of_a_sample_and_is_replaced_in_its_kind():
-    Pair = namedtuple("Pair", "x y")
-    for sample in ((1, "t"), [1, "t"], {"x": 1, "y": "t"}, Pair(1, "t")):
+    for sample in ((1, "t"), [1, "t"], {"x": 1, "y": "t"}, namedtuple("Pair", "x y")(1, "t")):
         assert target_of(sample) == "t" and target_of(with_target(sample, "u")) == "u"
         assert type(with_target(sample, "u")) is type(sample)
     with pytest.raises(BadInput, match="has no target"):

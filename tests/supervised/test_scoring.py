@@ -18,51 +18,28 @@ def scores(metrics, true, guess, shares=None):
     return scoring.scores(metrics, Judged(true, guess, shares=shares))
 
 
-def test_names_are_those_of_scikit_learn_short_or_whole_and_functions_have_their_own():
+def test_metrics_are_those_of_scikit_learn_by_short_or_whole_names_and_functions_have_their_own():
     def misses(true, guess):
         return float((true != guess).sum())
 
-    found = scores(("macro_f1", "mcc", "quadratic_kappa", "zero_one_loss", misses), TRUE, GUESS)
-    assert found["macro_f1"] == reference.f1_score(TRUE, GUESS, average="macro")
-    assert found["mcc"] == reference.matthews_corrcoef(TRUE, GUESS)
-    assert found["quadratic_kappa"] == reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic")
-    assert found["zero_one_loss"] == reference.zero_one_loss(TRUE, GUESS) and found["misses"] == 2.0
-
-
-def test_metrics_of_probabilities_leave_out_classes_that_are_not_there():
-    found = scores(("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES)
-    assert found["roc_auc"] == pytest.approx(reference.roc_auc_score(TRUE, SHARES, multi_class="ovr"))
-    assert found["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES)) and found["top_3_accuracy"] == 1.0
-    wider = np.hstack([SHARES, np.zeros((6, 1))])
-    assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == found["roc_auc"]
+    assert scores(("macro_f1", "mcc", "quadratic_kappa", "zero_one_loss", misses), TRUE, GUESS) == {
+        "macro_f1": reference.f1_score(TRUE, GUESS, average="macro"), "misses": 2.0,
+        "mcc": reference.matthews_corrcoef(TRUE, GUESS), "zero_one_loss": reference.zero_one_loss(TRUE, GUESS),
+        "quadratic_kappa": reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic"),
+    }  # fmt: skip
+    shared = scores(("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES)
+    assert shared["roc_auc"] == pytest.approx(reference.roc_auc_score(TRUE, SHARES, multi_class="ovr"))
+    assert shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES)) and shared["top_3_accuracy"] == 1.0
+    wider = np.hstack([SHARES, np.zeros((6, 1))])  # classes that are not there are left out
+    assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == shared["roc_auc"]
     two = scores(("roc_auc",), np.array([0, 1, 1]), GUESS[:3], np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]]))
     assert two["roc_auc"] == 0.5
     assert np.isnan(scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])["roc_auc"])
 
 
-def test_which_direction_is_better_follows_from_the_name():
-    def my_error(true, guess):
-        return 0.0
-
-    def bias(true, guess):
-        return 0.0
-
-    smaller = ("rmse", "mae", "log_loss", "mean_absolute_error", "mean_poisson_deviance", my_error)
-    assert {better(metric) for metric in smaller} == {"min"}
-    assert {better(metric) for metric in ("accuracy", "r2", "roc_auc", "quadratic_kappa", "my_score")} == {"max"}
-    assert better(bias) == ""
-    with pytest.raises(BadInput, match="a function without a name"):
-        name_of(lambda true, guess: 0.0)
-
-
-def test_a_metric_of_probabilities_or_of_positive_numbers_takes_any_guess():
+def test_metrics_of_numbers_take_any_guess_and_judge_the_known_ones_of_each_row():
     true, guess = np.array([1.0, 2.0]), np.array([-3.0, 2.0])
     assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(true, [0.0, 2.0])
-    with pytest.raises(BadInput, match="'f1' cannot judge these targets .*multiclass.* Name another one in the task's"):
-        scores(("f1",), TRUE, GUESS)
-
-
-def test_unknown_numbers_leave_the_others_of_their_row_in_the_metric():
     true = np.array([[1.0, np.nan], [np.nan, 4.0], [3.0, 8.0]])
     guess = np.array([[2.0, 9.0], [9.0, 4.0], [3.0, 6.0]])
     columns = [reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))]
@@ -71,7 +48,16 @@ def test_unknown_numbers_leave_the_others_of_their_row_in_the_metric():
     assert mean.tolist() == [[2.0, 6.0]] * 2
 
 
-def test_a_metric_that_is_not_there_is_said_with_one_that_is():
+def test_which_direction_is_better_follows_from_the_name():
+    def function(name):
+        return type("Metric", (), {"__name__": name, "__call__": lambda self, true, guess: 0.0})()
+
+    smaller = ("rmse", "mae", "log_loss", "mean_absolute_error", "mean_poisson_deviance", function("my_error"))
+    assert {better(metric) for metric in smaller} == {"min"} and better(function("bias")) == ""
+    assert {better(metric) for metric in ("accuracy", "r2", "roc_auc", "quadratic_kappa", "my_score")} == {"max"}
+
+
+def test_a_metric_that_is_not_there_or_cannot_judge_the_targets_is_said_with_one_that_is():
     check(("accuracy", "roc_auc"), "classes")
     for metric, kind, sentence in (
         ("macrof1", "classes", "There is no metric 'macrof1'. Did you mean 'macro_f1'"),
@@ -80,6 +66,10 @@ def test_a_metric_that_is_not_there_is_said_with_one_that_is():
     ):  # fmt: skip
         with pytest.raises(BadInput, match=sentence):
             check((metric,), kind)
+    with pytest.raises(BadInput, match="'f1' cannot judge these targets .*multiclass.* Name another one in the task's"):
+        scores(("f1",), TRUE, GUESS)
+    with pytest.raises(BadInput, match="a function without a name"):
+        name_of(lambda true, guess: 0.0)
 
 
 def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_learns():

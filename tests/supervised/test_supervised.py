@@ -22,12 +22,12 @@ from lib.training import identity
 from lib.training.order import weights_of
 from tests.conftest import ROOT
 
-CPU = torch.device("cpu")
+TASKS = ROOT / "tests" / "supervised" / "tasks.py"
 
 
-def batch_of(task, part="train", number=8):
+def batch_of(task, part="train", number=8, first=0):
     samples = task.datasets()[part]
-    return task.collate([samples[i] for i in range(min(number, len(samples)))], torch.Generator())
+    return task.collate([samples[i] for i in range(len(samples))[first : first + number]], torch.Generator())
 
 
 class Loader(list):
@@ -35,17 +35,13 @@ class Loader(list):
 
     def __init__(self, task, part, size=4):
         self.dataset = task.datasets()[part]
-        ids = range(len(self.dataset))
-        super().__init__(
-            task.collate([self.dataset[i] for i in ids[first : first + size]], torch.Generator())
-            for first in range(0, len(ids), size)
-        )
+        super().__init__(batch_of(task, part, size, first) for first in range(0, len(self.dataset), size))
 
 
 @pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
 def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys, monkeypatch):
     monkeypatch.setattr(launch, "plot", lambda run, baseline: None)  # a third of the time of such a run
-    task = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{name}")
+    task = find_task(f"{TASKS}:{name}")
     summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
     metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
     assert summary.reason == "completed" and list(summary.metrics) == list(summary.baseline) == metrics
@@ -79,7 +75,6 @@ def test_sums_and_counts_are_those_of_torch(task):
         assert each.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-6)
         assert each is following or each.count(batch) == {"loss": 8}
     assert following.count({"labels": labels}) == {"loss": int((labels[:, 1:] != -100).sum())}
-    assert tags.count({"labels": labels}) == {"loss": int((labels != -100).sum())}
     model, batch = heights.model(), batch_of(heights)
     batch["labels"][:3] = math.nan  # an unknown number is no target and has no gradient
     assert heights.count(batch) == {"loss": 5}
@@ -87,19 +82,14 @@ def test_sums_and_counts_are_those_of_torch(task):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     scores = heights.evaluate(model, [batch])
     assert scores["loss"] == pytest.approx(scores["rmse"] ** 2, rel=1e-5)
-
-
-def test_balanced_classes_weigh_as_much_as_each_other_and_the_count_stays(task):
-    tags = task("Tags")
-    model, batch = tags.model(), batch_of(tags)
-    train = tags.targets("train")
+    # balanced classes weigh as much as each other, and the count stays
+    model, batch, train = tags.model(), batch_of(tags), tags.targets("train")
     counts = np.bincount(train, minlength=6)
     weights = torch.from_numpy(np.where(counts > 0, len(train) / (len(set(train)) * counts.clip(1)), 1.0))
-    right = F.cross_entropy(
-        model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten(), weights, reduction="sum"
-    )
-    assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-5)
-    assert tags.count(batch) == {"loss": int((batch["labels"] != -100).sum())}
+    out, labels = model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten()
+    right = F.cross_entropy(out, labels, weights, reduction="sum").item()
+    assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right, rel=1e-5)
+    assert tags.count(batch) == {"loss": int((labels != -100).sum())}
 
 
 def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anything_else(configured, words, monkeypatch):
@@ -120,9 +110,14 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
         planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
 
 
-def test_classes_that_no_training_sample_has_are_listed_with_their_part_before_a_run(task, monkeypatch):
+def test_names_of_classes_come_from_the_training_data_and_others_are_listed_with_their_part(task, monkeypatch):
     words = task("Words")
+    assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
+    assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
     rows = {part: list(words.parts[part].samples) for part in words.parts}
+    words.parts["test"].samples[0] = ("x", "other")
+    with pytest.raises(BadInput, match="no class 'other'. The classes are: consonant, vowel"):
+        words.parts["test"][0]
     rows["validation"] += [("x", "rare"), ("y", "rare")]
     rows["test"] += [("z", f"c{k:02}") for k in range(14)]
     monkeypatch.setattr(type(words), "read", lambda self, source: rows)
@@ -150,42 +145,30 @@ def test_metrics_are_those_of_the_whole_set_and_the_baseline_is_the_commonest_cl
 
 
 def test_targets_are_the_labels_also_where_batch_changes_them(task, monkeypatch):
-    heights = task("Heights")
-    plain = heights.targets("train")
-    calls = []
-    batch = type(heights).batch
+    heights, calls = task("Heights"), []
+    plain, batch = heights.targets("train"), type(heights).batch
 
-    def scaled(self, samples, training):
-        calls.append(len(samples))
-        found = batch(self, samples, training)
-        return {**found, "labels": found["labels"] * 10}
+    def targets(factor):
+        def scaled(self, samples, training):
+            calls.append(len(samples))
+            tensors = batch(self, samples, training)
+            return {**tensors, "labels": tensors["labels"] * factor}
 
-    monkeypatch.setattr(type(heights), "batch", scaled)
-    changed = task("Heights").targets("train")
-    assert changed == pytest.approx(plain * 10) and sum(calls) == 16 + len(plain)
-    monkeypatch.setattr(type(heights), "batch", lambda *all: calls.append(len(all[1])) or batch(*all))
-    calls.clear()
-    assert task("Heights").targets("train") == pytest.approx(plain) and sum(calls) == 16  # the rest is not decoded
+        calls.clear()
+        monkeypatch.setattr(type(heights), "batch", scaled)
+        return task("Heights").targets("train")
 
-
-def test_names_of_classes_come_from_the_training_data_and_are_said(task):
-    words = task("Words")
-    assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
-    assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
-    words.parts["test"].samples[0] = ("x", "other")
-    with pytest.raises(BadInput, match="no class 'other'. The classes are: consonant, vowel"):
-        words.parts["test"][0]
+    assert targets(10) == pytest.approx(plain * 10) and sum(calls) == 16 + len(plain)
+    assert targets(1) == pytest.approx(plain) and sum(calls) == 16  # the rest is not decoded
 
 
 def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(task, words, monkeypatch):
-    heights = task("Heights")
-    before = heights.fingerprint()
+    heights, first = task("Heights"), task("Words")
+    before, rows = heights.fingerprint(), heights.read()
     assert task("Heights").fingerprint() == before
-    rows = heights.read()
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**rows, "test": rows["test"][1:]})
     assert task("Heights").fingerprint() != before
-    first = task("Words")
-    moved = {part: [item[:-1] + item[-1:] for item in first.parts[part].samples] for part in first.parts}
+    moved = {part: [*first.parts[part].samples] for part in first.parts}
     moved["test"].append(moved["train"].pop())
     with monkeypatch.context() as patch:
         patch.setattr(type(first), "read", lambda self, source: moved)
@@ -198,21 +181,20 @@ def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(task,
 
 
 def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(task, monkeypatch):
+    def misses(true, guess):
+        return float((true != guess).sum())
+
     tags = task("Tags")
     monkeypatch.setattr(type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy"))
     torch.manual_seed(0)
     model, loader = tags.model().eval(), Loader(tags, "test")
-
-    def misses(true, guess):
-        return float((true != guess).sum())
-
     weighed, (true, guess, counts) = tags.evaluate(model, loader), tags._tested[:3]
     assert counts.sum() > len(counts) == len(true) == len({*zip(true.tolist(), guess.tolist(), strict=True)})
     trivial = tags.baseline()
     monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
     plain = tags.evaluate(model, loader)
-    assert tags._tested.counts is None and plain["misses"] == counts[true != guess].sum()
-    assert {name: plain[name] for name in weighed} == pytest.approx(weighed, rel=1e-12)
+    assert tags._tested.counts is None and plain.pop("misses") == counts[true != guess].sum()
+    assert plain == pytest.approx(weighed, rel=1e-12)
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
     pairs = evaluation._pairs(torch.tensor([5000, 1, 5000]), torch.tensor([1, 1, 1]), 6000)  # too many for a table
     assert pairs == {(1, 1): 1, (5000, 1): 2}
@@ -225,17 +207,16 @@ def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monk
         for part, rows in heights.read().items()
     }
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
-    monkeypatch.setattr(type(heights), "model", lambda self: nn.Linear(2, 2))
-    model, true = heights.model().eval(), np.array([y for _, y in parts["test"]])
+    model, true = nn.Linear(2, 2).eval(), np.array([y for _, y in parts["test"]])
     scores = heights.evaluate(model, Loader(heights, "test"))
     guess = model(torch.tensor([x for x, _ in parts["test"]])).detach().numpy()
     train = np.nanmean([y for _, y in parts["train"]], 0)
-    for found, answers in ((scores, guess), (heights.baseline(), np.broadcast_to(train, true.shape))):
-        assert found["rmse"] == pytest.approx(np.mean(np.sqrt(np.nanmean((true - answers) ** 2, 0))), rel=1e-4)
+    for metrics, answers in ((scores, guess), (heights.baseline(), np.broadcast_to(train, true.shape))):
+        assert metrics["rmse"] == pytest.approx(np.mean(np.sqrt(np.nanmean((true - answers) ** 2, 0))), rel=1e-4)
     assert "numbers.png" in heights.report({}, Path("figures"))
 
 
-def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, capsys, monkeypatch):
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, monkeypatch):
     monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
@@ -244,13 +225,12 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     assert topics.names == ["long", "vowel"] and topics.selection == ("macro_f1", "max")
     assert topics.prepared(("x", ["vowel"])) == ("x", [0.0, 1.0]) and topics.prepared(("x", [])) == ("x", [0.0, 0.0])
     model, batch = topics.model().eval(), batch_of(topics, "test", 10)
-    out, true = model(batch["x"]), batch["labels"].numpy().astype(int)
-    scores = topics.evaluate(model, Loader(topics, "test"))
-    right = F.binary_cross_entropy_with_logits(out, batch["labels"])
-    guess, shares = (out > 0).numpy().astype(int), out.sigmoid().detach().numpy()
-    assert scores == pytest.approx({
-        "loss": right.item(), "macro_f1": reference.f1_score(true, guess, average="macro", zero_division=0),
-        "accuracy": reference.accuracy_score(true, guess), "roc_auc": reference.roc_auc_score(true, shares),
+    out, true = model(batch["x"]).detach(), batch["labels"].numpy().astype(int)
+    assert topics.evaluate(model, Loader(topics, "test")) == pytest.approx({
+        "loss": F.binary_cross_entropy_with_logits(out, batch["labels"]).item(),
+        "macro_f1": reference.f1_score(true, out.numpy() > 0, average="macro", zero_division=0),
+        "accuracy": reference.accuracy_score(true, out.numpy() > 0),
+        "roc_auc": reference.roc_auc_score(true, out.sigmoid().numpy()),
     }, rel=1e-5)  # fmt: skip
     share = topics.targets("train").mean(0)
     assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
@@ -263,101 +243,117 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     monkeypatch.setattr(type(topics), "read_new", lambda self, source: [("word", None)])
     assert topics.predict([model], Path(), None)["0"] == {"prediction": "vowel", "probability": "0.731059"}
     planner.make(configured("Topics"), planner.find_card("t4"))
-    for mistake in (
-        lambda: topics.labelled([("word", [2.0, 0.0])]), lambda: topics.loss(nn.Linear(2, 3), batch),
-        lambda: topics.prepared(("x", ["wide"])),
-    ):  # fmt: skip
-        with pytest.raises(BadInput):
-            mistake()
+    with pytest.raises(BadInput):
+        topics.labelled([("word", [2.0, 0.0])])
+    with pytest.raises(BadInput):
+        topics.loss(nn.Linear(2, 3), batch)
+    with pytest.raises(BadInput):
+        topics.prepared(("x", ["wide"]))
 
 
 def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(task, monkeypatch):
-    words, seen = task("Words"), []
+    words, draws = task("Words"), []
     assert b"apple" in pickle.dumps(words.datasets()) and b"apple" not in pickle.dumps(words)
     assert "parts" not in vars(copy.copy(words))
     back = pickle.loads(pickle.dumps(words.datasets()["train"]))
     assert back[0] == words.parts["train"][0] and len(back) == len(words.parts["train"])
-    monkeypatch.setattr(type(words), "batch", lambda self, samples, training: seen.append(training) or {
+    monkeypatch.setattr(type(words), "batch", lambda self, samples, training: draws.append(training) or {
         "labels": torch.tensor([label for _, label in samples])})  # fmt: skip
-    batch_of(words, "train"), batch_of(words, "validation"), batch_of(words, "test")
-    words.example_batch(2, CPU)
-    assert seen == [True, False, False, False]
+    for part in ("train", "validation", "test"):
+        batch_of(words, part)
+    words.example_batch(2, torch.device("cpu"))
+    assert draws == [True, False, False, False]
 
 
 def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task):
-    words = task("Words")
+    def outputs(forward):
+        model = type("Model", (nn.Module,), {"forward": forward})()
+        batch = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "labels": torch.zeros(2).long()}
+        return task("Words").outputs(model, batch)
 
-    class Named(nn.Module):
-        def forward(self, b, a):
-            return type("Output", (), {"logits": a - b})()
-
-    batch = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "labels": torch.zeros(2).long()}
-    assert torch.equal(words.outputs(Named(), batch), torch.ones(2, 3))
-    subtract = type("Positional", (nn.Module,), {"forward": lambda self, x, y: x - y})()
-    assert torch.equal(words.outputs(subtract, batch), torch.ones(2, 3))
-    lost = type("Lost", (nn.Module,), {"forward": lambda self, **more: (1, 2)})()
-    some = type("Some", (nn.Module,), {"forward": lambda self, a, mask: a * mask})()
-    for model, sentence in ((lost, "returned a tuple without `logits`"), (some, "takes a, mask: 'b' is none of these")):
-        with pytest.raises(BadInput, match=sentence):
-            words.outputs(model, batch)
+    named = outputs(lambda self, b, a: type("Output", (), {"logits": a - b})())
+    assert torch.equal(named, torch.ones(2, 3)) and torch.equal(outputs(lambda self, x, y: x - y), torch.ones(2, 3))
+    with pytest.raises(BadInput, match="returned a tuple without `logits`"):
+        outputs(lambda self, **more: (1, 2))
+    with pytest.raises(BadInput, match="takes a, mask: 'b' is none of these"):
+        outputs(lambda self, a, mask: a * mask)
 
 
 def test_two_loss_terms_are_means_of_their_own_in_an_evaluation(task, monkeypatch):
     heights = task("Heights")
 
-    def count(self, batch):
-        return {"loss": len(batch["x"]), "far": 10 * len(batch["x"])}
-
     def loss(self, model, batch):
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"]), "far": batch["x"].sum() * 100}, {}
 
     monkeypatch.setattr(type(heights), "loss", loss)
-    monkeypatch.setattr(type(heights), "count", count)
+    monkeypatch.setattr(
+        type(heights), "count", lambda self, batch: {"loss": len(batch["x"]), "far": batch["x"].numel()}
+    )
     model, loader = heights.model().eval(), Loader(heights, "test")
-    found = heights.evaluate(model, loader)
+    scores = heights.evaluate(model, loader)
     with torch.no_grad():
-        assert found | Task.evaluate(heights, model, loader) == found
-    assert found["loss"] == pytest.approx(found["rmse"] ** 2 + found["far"], rel=1e-5)
+        assert scores | Task.evaluate(heights, model, loader) == scores
+    assert scores["loss"] == pytest.approx(scores["rmse"] ** 2 + scores["far"], rel=1e-5)
 
 
-def test_what_the_samples_say_of_their_order_is_the_parts(task, monkeypatch):
+def test_order_and_weights_of_samples_are_the_parts_and_lazy_sequences_stay_lazy(task, monkeypatch):
     class Rows(list):
         weights = [5.0] + [0.0] * 27
 
         def order(self, seed, epoch):
             return [3, 1]
 
-    heights = task("Heights")
-    parts = heights.read()
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**parts, "train": Rows(parts["train"])})
-    train = copy.copy(task("Heights").datasets()["train"])
+    class Lazy:
+        reads = 0
+
+        def __len__(self):
+            return 10**9
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return {"x": [0.5, 0.5], "y": float(index % 2)}
+
+    parts = task("Heights").read()
+
+    def reading(rows):
+        monkeypatch.setattr(find_task(f"{TASKS}:Heights"), "read", lambda self, source=None: rows)
+        return task("Heights")
+
+    heights = reading({**parts, "train": Rows(parts["train"])})
+    train = copy.copy(heights.datasets()["train"])
     assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
-    assert not hasattr(train, "lengths") and not hasattr(task("Heights").datasets()["test"], "weights")
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: Rows(parts["train"]))
+    assert not hasattr(train, "lengths") and not hasattr(heights.datasets()["test"], "weights")
     with pytest.raises(BadInput, match="read returned one list with `weights`, which is to be dealt to three parts"):
-        task("Heights").datasets()
+        reading(Rows(parts["train"])).datasets()
     files = Rows([(Path("b"), 1), (Path("a"), 2)])
     assert in_order(files, None) is files
+    lazy = Lazy()
+    heights = reading(dict.fromkeys(parts, lazy))
+    assert "1,000,000,000 train" in heights.describe_data() and lazy.reads == 0
+    assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
 
 
 def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_unclear():
     def bias(true, guess):
         return float((guess - true).mean())
 
-    heights = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Heights")
+    def mine(bases=Supervised, **members):
+        return type("Mine", (bases,), members)
+
+    heights = find_task(f"{TASKS}:Heights")
     for bases, members, sentence in (
-        ((heights,), {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
-        ((Supervised,), {"kind": "text"}, "Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"),
-        ((Supervised,), {"kind": "labels", "balanced": True}, "Mine.balanced is for classes and tokens"),
+        (heights, {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
+        (Supervised, {"kind": "text"}, "Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"),
+        (Supervised, {"kind": "labels", "balanced": True}, "Mine.balanced is for classes and tokens"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            type("Mine", bases, members)
-    assert type("Mine", (heights,), {"metrics": bias, "selection": ("bias", "min")}).selection[1] == "min"
-    assert type("Without", (heights,), {"metrics": ()}).selection == ("loss", "min")
-    mine = type("Mine", (Supervised,), {"metrics": "log_loss", "shown": ()})
-    assert (mine.metrics, mine.selection, mine.shown) == (("log_loss",), ("log_loss", "min"), ())
-    ours = type("Ours", (mine,), {"selection": ("loss", "min"), "metrics": ("roc_auc",)})
-    assert ours.selection == ("loss", "min") and ours.shown == ("roc_auc",)
+            mine(bases, **members)
+    assert mine(heights, metrics=bias, selection=("bias", "min")).selection[1] == "min"
+    assert mine(heights, metrics=()).selection == ("loss", "min")
+    parent = mine(metrics="log_loss", shown=())
+    assert (parent.metrics, parent.selection, parent.shown) == (("log_loss",), ("log_loss", "min"), ())
+    child = mine(parent, selection=("loss", "min"), metrics=("roc_auc",))
+    assert child.selection == ("loss", "min") and child.shown == ("roc_auc",)
 
 
 MISTAKES = {
@@ -376,7 +372,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def test_an_ordinary_mistake_is_named(task, monkeypatch):
+def test_an_ordinary_mistake_and_what_is_not_written_is_named(task, configured, monkeypatch, tmp_path):
     for sentence, (name, members) in MISTAKES.items():
         mistaken = task(name)
         with monkeypatch.context() as patch, pytest.raises(BadInput, match=sentence):
@@ -384,9 +380,6 @@ def test_an_ordinary_mistake_is_named(task, monkeypatch):
                 patch.setattr(type(mistaken), member, value)
             batch = batch_of(mistaken)
             mistaken.count(batch), mistaken.loss(mistaken.model(), batch)
-
-
-def test_what_is_not_written_is_named_with_what_it_returns(configured, monkeypatch, tmp_path):
     bare = Supervised(configured("Heights"), tmp_path)
     for method, call in {
         "model": bare.model, "read": bare.datasets, "batch": lambda: bare.batch([], False), "example": bare.example,
@@ -394,25 +387,7 @@ def test_what_is_not_written_is_named_with_what_it_returns(configured, monkeypat
         with pytest.raises(BadInput, match=rf"Supervised has no {method}\(.*Write it in the class Supervised"):
             call()
     with pytest.raises(BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"):
-        find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Words")(configured("Words")).datasets()
-
-
-def test_lazy_sequences_stay_lazy_and_dicts_are_samples(task, monkeypatch):
-    class Rows:
-        read = 0
-
-        def __len__(self):
-            return 10**9
-
-        def __getitem__(self, index):
-            self.read += 1
-            return {"x": [0.5, 0.5], "y": float(index % 2)}
-
-    rows, heights = Rows(), task("Heights")
-    parts = dict.fromkeys(("train", "validation", "test"), rows)
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
-    assert "1,000,000,000 train" in heights.describe_data() and rows.read == 0
-    assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
+        find_task(f"{TASKS}:Words")(configured("Words")).datasets()
 
 
 def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configured, words, cut, monkeypatch):

@@ -1,5 +1,6 @@
 """The repeated layers of any model: found, recomputed with the same gradient, planned, and refused where none are."""
 
+from collections import OrderedDict
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,6 @@ import torch
 from torch import nn
 
 from lib import planner, ranks
-from lib.config import with_changes
 from lib.errors import BadInput
 from lib.planner import make
 from lib.planner.card import FITS, find_card
@@ -19,6 +19,18 @@ from lib.training.state import new_state
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 transformers.logging.set_verbosity_error()
 SMALL = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 11}
+
+
+class Wrapped(nn.Module):
+    """What peft puts around a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = nn.Module()
+        self.base_model.model = model
+
+    def forward(self, *args, **kwargs):
+        return self.base_model.model(*args, **kwargs)
 
 
 def bert():
@@ -39,18 +51,6 @@ def t5():
     return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
 
 
-class Wrapped(nn.Module):
-    """What peft puts around a model."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.base_model = nn.Module()
-        self.base_model.model = model
-
-    def forward(self, *args, **kwargs):
-        return self.base_model.model(*args, **kwargs)
-
-
 class Block(nn.Module):
     def __init__(self, wide=2):
         super().__init__()
@@ -58,17 +58,6 @@ class Block(nn.Module):
 
     def forward(self, x):
         return x + self.mlp(self.norm(x))
-
-
-class Stage(nn.Module):
-    """As timm builds ConvNeXt and Swin: something smaller before, and the layers in a sequence."""
-
-    def __init__(self, depth):
-        super().__init__()
-        self.downsample, self.blocks = nn.Linear(4, 4), nn.Sequential(*[Block() for _ in range(depth)])
-
-    def forward(self, x):
-        return self.blocks(self.downsample(x))
 
 
 class Routed(nn.Module):
@@ -83,8 +72,14 @@ class Routed(nn.Module):
 
 
 def staged():
+    """As timm builds ConvNeXt and Swin: something smaller before, and the layers of a stage in a sequence."""
+
+    def stage(depth):
+        names = {"downsample": nn.Linear(4, 4), "blocks": nn.Sequential(*[Block() for _ in range(depth)])}
+        return nn.Sequential(OrderedDict(names))
+
     model = nn.Module()
-    model.stem, model.stages, model.head = nn.Linear(3, 4), nn.Sequential(Stage(2), Stage(3)), nn.Linear(4, 1)
+    model.stem, model.stages, model.head = nn.Linear(3, 4), nn.Sequential(stage(2), stage(3)), nn.Linear(4, 1)
     return model
 
 
@@ -95,10 +90,6 @@ def unlike():
     model.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 64), 3)
     model.heads = nn.ModuleList(Block(1) for _ in range(2))
     return model
-
-
-def pairs():
-    return nn.ModuleList(nn.ModuleList([Block(), nn.TransformerEncoderLayer(4, 2, 8)]) for _ in range(2))
 
 
 def convolutions(*widths):
@@ -112,26 +103,20 @@ def numbered():
     return model
 
 
-FOUND = [
-    (bert, ["BertLayer"] * 2),
-    (llama, ["LlamaDecoderLayer"] * 3),
-    (wrapped_gpt2, ["GPT2Block"] * 2),
-    (t5, ["T5Block"] * 4),
-    (lambda: Wrapped(staged()), ["Block"] * 5),
-    (unlike, ["TransformerEncoderLayer"] * 2 + ["TransformerDecoderLayer"] * 3),
-    (pairs, ["Block", "TransformerEncoderLayer"] * 2),
-    (lambda: nn.Sequential(*[Routed() for _ in range(3)]), ["Routed"] * 3),
-    (lambda: nn.Sequential(nn.Linear(3, 4), Block(), Block(), nn.Linear(4, 1)), ["Block"] * 2),
-    (lambda: nn.Sequential(*convolutions(3, 4, 4, 8)), ["Sequential"] * 3),
-    (lambda: nn.Sequential(nn.Sequential(*convolutions(3, 4), nn.Flatten()), nn.Sequential(nn.Linear(4, 1))), []),
-    (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)), []),
-    (numbered, ["Block"] * 2),
-]
-
-
-@pytest.mark.parametrize("make_model, names", FOUND)
-def test_repeated_layers_are_found_in_any_model(make_model, names):
-    assert [type(block).__name__ for block in find_blocks(make_model())] == names
+def test_repeated_layers_are_found_in_any_model():
+    pairs = [nn.ModuleList([Block(), nn.TransformerEncoderLayer(4, 2, 8)]) for _ in range(2)]
+    for model, names in (
+        (bert(), ["BertLayer"] * 2), (llama(), ["LlamaDecoderLayer"] * 3), (wrapped_gpt2(), ["GPT2Block"] * 2),
+        (t5(), ["T5Block"] * 4), (Wrapped(staged()), ["Block"] * 5), (numbered(), ["Block"] * 2),
+        (unlike(), ["TransformerEncoderLayer"] * 2 + ["TransformerDecoderLayer"] * 3),
+        (nn.ModuleList(pairs), ["Block", "TransformerEncoderLayer"] * 2),
+        (nn.Sequential(*[Routed() for _ in range(3)]), ["Routed"] * 3),
+        (nn.Sequential(nn.Linear(3, 4), Block(), Block(), nn.Linear(4, 1)), ["Block"] * 2),
+        (nn.Sequential(*convolutions(3, 4, 4, 8)), ["Sequential"] * 3),
+        (nn.Sequential(nn.Sequential(*convolutions(3, 4), nn.Flatten()), nn.Sequential(nn.Linear(4, 1))), []),
+        (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)), []),
+    ):  # fmt: skip
+        assert [type(block).__name__ for block in find_blocks(model)] == names
 
 
 IDS = torch.arange(12).reshape(3, 4) % 11
@@ -144,27 +129,29 @@ CALLS = {
 }
 
 
-def gradients(make_model, call, layers):
-    """Gradients, and the numbers that the forward pass keeps for them."""
-    torch.manual_seed(0)
-    model, kept = make_model().train(), []
-    recompute(model, layers)
-    torch.manual_seed(1)  # of dropout
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        loss = call(model)
-    loss.backward()
-    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}, sum(kept)
-
-
 @pytest.mark.parametrize("make_model", CALLS)
 def test_recomputation_changes_memory_alone(make_model):
     """Dropout is on, layers are called by position and by name, return tuples, and are handed a cache to fill."""
-    (plain, most), (recomputed, least) = (gradients(make_model, CALLS[make_model], n) for n in (0, "all"))
+
+    def gradients(layers):
+        """Gradients, and the numbers that the forward pass keeps for them."""
+        torch.manual_seed(0)
+        model, saved = make_model().train(), []
+        recompute(model, layers)
+        torch.manual_seed(1)  # of dropout
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+            loss = CALLS[make_model](model)
+        loss.backward()
+        return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}, sum(saved)
+
+    (plain, most), (recomputed, least) = gradients(0), gradients("all")
     assert plain.keys() == recomputed.keys() and all(torch.equal(plain[name], recomputed[name]) for name in plain)
     assert least < (0.6 if make_model is not staged else 1) * most
 
 
-def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused():
+def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused_and_tensors_go_by_position(
+    monkeypatch,
+):
     model = llama()
     model.gradient_checkpointing_enable()
     assert recompute(model, 0) == 0
@@ -177,17 +164,12 @@ def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused():
         model(input_ids=IDS, past_key_values=past)
     with torch.no_grad():  # without gradients nothing is recomputed, and generating text has its cache
         assert model(input_ids=IDS, use_cache=True).past_key_values.get_seq_length() == 4
-
-
-def test_tensors_by_name_reach_torch_by_position(monkeypatch):
-    """It keeps the random state of the devices that it sees there alone: dropout on a GPU would differ without."""
-    handed = []
+    calls, layer, x = [], nn.Linear(2, 2), torch.ones(1, 2)
     name = "lib.training.recomputation.recomputed"
-    monkeypatch.setattr(name, lambda run, *args, **_: handed.append(args) or run(*args))
-    layer, given = nn.Linear(2, 2), torch.ones(1, 2)
+    monkeypatch.setattr(name, lambda run, *args, **_: calls.append(args) or run(*args))
     recompute(layer, "all", [layer])
-    assert torch.equal(layer(input=given), nn.functional.linear(given, layer.weight, layer.bias))
-    assert handed == [(given,)]
+    assert torch.equal(layer(input=x), nn.functional.linear(x, layer.weight, layer.bias))
+    assert calls == [(x,)], "of tensors by name torch would not keep the random state of their GPU"
 
 
 LEARNER = """
@@ -271,24 +253,22 @@ def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not
     assert plan.layers == 3 and plan.chosen.micro_batch < 4096 and {o.recomputed for o in plan.options} == {0}
 
 
-def test_a_task_names_its_layers_itself_and_each_counts_once(learner):
+def test_a_task_names_its_layers_itself_and_fsdp2_divides_layers_and_then_the_rest(learner, monkeypatch):
+    def model_of(kind="Learner", **overrides):
+        config = learner(kind, **overrides)
+        return new_state(load_task(config), config).model
+
     task = load_task(learner("Chosen"))
     model = task.model()
-    assert checked_blocks(task, model) == [model.bert.encoder.layer[0], model.bert.encoder]
-    config = with_changes(learner("Chosen"), {"training.gradient_checkpointing": 1})
-    model = new_state(load_task(config), config).model
-    recomputed = [name for name, module in model.named_modules() if "forward" in vars(module)]
-    assert recomputed == ["bert.encoder.layer.0"]
+    assert checked_blocks(task, model) == [model.bert.encoder.layer[0], model.bert.encoder]  # each counts once
+    modules = model_of("Chosen", **{"training.gradient_checkpointing": 1}).named_modules()
+    assert [name for name, module in modules if "forward" in vars(module)] == ["bert.encoder.layer.0"]
     with pytest.raises(BadInput, match="Foreign.blocks returned a Linear that is no module of the model"):
-        new_state(load_task(learner("Foreign")), learner("Foreign"))
-
-
-def test_fsdp2_divides_found_layers_and_then_the_rest(learner, monkeypatch):
+        model_of("Foreign")
     divided = []
     monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, mesh: divided.append(module))
     monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
     monkeypatch.setattr(ranks, "tensors_from_first", lambda mine: mine)
-    config = learner(**{"training.fully_shard": True})
-    model = new_state(load_task(config), config).model
+    model = model_of(**{"training.fully_shard": True})
     assert divided == [*model.bert.encoder.layer, model]
