@@ -74,7 +74,7 @@ def bad(checks):
 
 
 def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit_code(
-    staleness_counts, stub, built, graph, capsys
+    staleness_counts, stub, built, graph, monkeypatch, capsys
 ):
     settings = [f"--set={key}={value}" for key, value in KEYS.items()]
     command = ["kaggle", "preflight", str(built), "--data", graph, *settings, "--steps-per-second", "1"]
@@ -88,6 +88,9 @@ def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit
     assert checks["verdict"] == "bad", "and nothing but JSON"
     row = {"section": "graphmer.yaml", "name": "checkpoints", "verdict": "bad", "advice": "Set it to 1 or more."}
     assert {**row, "value": "checkpoint.keep_last is 0: there would be nothing to resume from"} in checks["checks"]
+    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
+    last = check(built, graph)[-1]
+    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
 
 
 WASTEFUL = [
@@ -197,12 +200,6 @@ def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, ki
     assert counted[1] == 4 * weights and counted[0] >= 12 * weights
 
 
-def test_without_an_account_the_browser_is_named(stub, built, graph, monkeypatch):
-    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
-    last = check(built, graph)[-1]
-    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
-
-
 # --- several runs, and none -------------------------------------------------------------------------------------------
 
 IN_STEPS = {
@@ -273,16 +270,14 @@ def test_embedded_data_that_this_machine_cannot_make_is_a_warning(stub):
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_session_downloads_is_asked_for_its_size_and_not_downloaded(address):
+def test_what_a_session_downloads_and_addresses_in_code_are_asked_for_their_size_and_need_internet(
+    address, graph, edited
+):
     _, findings = of("02_glacier_pretrain", {"workload.download": f"['{address}/there']", "training.epochs": "3"})
     found = named(findings)
     assert found["download"].value == f"{address}/there answers, 1,234 bytes" and found["internet"].verdict == "bad"
     assert "the session downloads it from 1 address" in found["data"].value
     assert Files.asked == [("GET", "/there")]
-
-
-def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited):
-    code = f"# see {address}/a-page\nurl = '{address}/there'"
-    checks = check(edited(add_code(code)), graph)
+    checks = check(edited(add_code(f"# see {address}/a-page\nurl = '{address}/there'")), graph)
     assert any("the notebook's internet is off" in value for value in bad(checks))
     assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]
