@@ -208,15 +208,14 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     assert code == 1 and "notebooks/01_demo.ipynb is missing" in out
     build.main([], root)
     assert check() == (0, "")
-    source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     before = notebook(root).read_bytes()
-    code, out = check()
-    assert code == 1 and "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
-    assert notebook(root).read_bytes() == before
-    build.main([], root)
+    source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     notebook(root).with_name("02_gone.ipynb").write_text("{}")
     code, out = check()
-    assert code == 1 and "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
+    assert code == 1 and "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
+    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
+    assert notebook(root).read_bytes() == before
+    build.main([], root)
     assert check("01_demo")[0] == 0
     other = notebook(root).read_text(encoding="utf-8").replace("nvidiaTeslaT4", "nvidiaTeslaP100")
     for text in ("", "{}", other):  # damaged, or of other metadata
@@ -279,18 +278,6 @@ def test_edits_come_back(root: Path, keep_ids: bool) -> None:
     build.notebook_text(source(root), root)
 
 
-def test_an_edited_carrier_is_named_and_not_written_and_a_renamed_download_finds_its_source(root: Path, capsys) -> None:
-    def change(saved) -> None:
-        saved.cells[1].source = saved.cells[1].source.replace("    use(home)\n", "")
-        saved.cells[0].source = "# New"
-
-    path = edit(root, change).rename(root.parent / "my-demo (2).ipynb")
-    assert build.main(["--import", str(path)], root) == 1
-    assert "The carrier cell was edited" in capsys.readouterr().out
-    expected = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", "# # New")
-    assert source(root).read_text(encoding="utf-8") == expected
-
-
 UNREADABLE = [
     (lambda saved: saved.cells[2].update(source="!pip install x"), "a shell command or magic"),
     (lambda saved: saved.cells[2].update(source="x = 1\n\n# %% y\nz = 1"), "cannot be written in percent format"),
@@ -299,14 +286,23 @@ UNREADABLE = [
 ]
 
 
-def test_what_cannot_be_imported_changes_nothing(root: Path, capsys) -> None:
+def test_what_cannot_be_imported_changes_nothing_and_an_edited_carrier_is_not_written(root: Path, capsys) -> None:
     for change, message in UNREADABLE:
         assert build.main(["--import", str(edit(root, change))], root) == 2
-        error = capsys.readouterr().err
-        assert "was not imported" in error and message in error
+        assert message in (error := capsys.readouterr().err) and "was not imported" in error
     (root / "01_demo.ipynb").write_text("no JSON")
     assert build.main(["--import", str(root / "01_demo.ipynb")], root) == 2
     assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
+
+    def change(saved) -> None:
+        saved.cells[1].source = saved.cells[1].source.replace("    use(home)\n", "")
+        saved.cells[0].source = "# New"
+
+    path = edit(root, change).rename(root.parent / "my-demo (2).ipynb")  # a renamed download finds its source
+    assert build.main(["--import", str(path)], root) == 1
+    assert "The carrier cell was edited" in capsys.readouterr().out
+    expected = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", "# # New")
+    assert source(root).read_text(encoding="utf-8") == expected
 
 
 # The carrier at work

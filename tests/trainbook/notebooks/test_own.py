@@ -93,9 +93,12 @@ def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp
     assert main(["notebook", str(config)]) == 0
     first = (tmp_path / "a.ipynb").read_bytes()
     assert (tmp_path / "my.ipynb").read_bytes() == first
-    (config.parent / "late.py").write_text("said = print\n")
-    assert main(["notebook", str(config)]) == 0
-    assert (tmp_path / "my.ipynb").read_bytes() != first
+    with config.with_name("late.py").open("a") as file:
+        file.write("def later():\n    import bitsandbytes\n    import nobody_knows_this\n")
+    assert main(["notebook", str(config)]) == 0 and (tmp_path / "my.ipynb").read_bytes() != first
+    out = capsys.readouterr().out
+    assert "Kaggle's image lacks bitsandbytes" in out and "Whether Kaggle's image has nobody_knows_this" in out
+    assert json.loads((tmp_path / "my.ipynb").read_text())["metadata"]["kaggle"]["isInternetEnabled"]
 
 
 def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_of_every_notebook(config):
@@ -164,12 +167,3 @@ def test_other_names_and_endings_and_a_python_without_jupytext_are_sentences(con
     assert main(["notebook", str(config), "--out", "my.txt"]) == main(["notebook", "nothing.yaml"]) == 2
     monkeypatch.setitem(sys.modules, "jupytext", None)
     assert main(["notebook", str(config)]) == 2 and "needs jupytext" in capsys.readouterr().err
-
-
-def test_a_package_that_kaggle_s_image_lacks_asks_for_internet(config, tmp_path, capsys):
-    with config.with_name("late.py").open("a") as file:
-        file.write("def later():\n    import bitsandbytes\n    import nobody_knows_this\n")
-    assert main(["notebook", str(config)]) == 0
-    out = capsys.readouterr().out
-    assert "Kaggle's image lacks bitsandbytes" in out and "Whether Kaggle's image has nobody_knows_this" in out
-    assert json.loads((tmp_path / "my.ipynb").read_text())["metadata"]["kaggle"]["isInternetEnabled"]
