@@ -84,7 +84,7 @@ def test_a_limit_of_sessions_stops_it_and_a_larger_one_and_a_raised_length_go_on
     assert stub.sessions[2].request["kernelDataSources"] == [NAME]
 
 
-def test_the_quota_ends_a_chain_and_cuts_the_last_session_and_is_not_asked_without_a_gpu(stub, capsys):
+def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
     """10 h are left: the first session may take the usual 11.5, so it is cut; then 0.5 h are left, too little."""
     stub.quota_hours = (20.0, 30.0)
 
