@@ -53,6 +53,13 @@ def seal_of_all(named: Mapping[str, Tensor]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def unsaved(model: nn.Module) -> tuple[str, list[str]]:
+    """Returns one hash of the buffers that no checkpoint has, "" for none, and their names."""
+    in_checkpoints = model.state_dict().keys()
+    buffers = {weights.plain(name): b for name, b in model.named_buffers() if name not in in_checkpoints}
+    return seal_of_all(buffers) if buffers else "", list(buffers)
+
+
 def completed(found: Checkpoint | None) -> Checkpoint | None:
     """Returns a checkpoint with the frozen weights that its run keeps once; what is damaged there is left out."""
     left_out = found.state.get("frozen", {}) if found else {}

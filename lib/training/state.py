@@ -112,27 +112,17 @@ def first_state(
         if config.run.initial_weights:
             note(start_from(state, task, config))
         _seal_frozen(state, task, config)
-    _compare_unsaved(state, saved, note)
+    state.unsaved, names = frozen.unsaved(state.model)
+    if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
+        note(
+            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(names)}) are not "
+            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
+        )
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
     return state
-
-
-def _compare_unsaved(state: State, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> None:
-    """Hashes the buffers that no checkpoint has, and notes where `saved` names another hash.
-
-    Nothing is refused: what is computed may differ in the last digit on another machine.
-    """
-    in_checkpoints = state.model.state_dict().keys()
-    buffers = {weights.plain(name): b for name, b in state.model.named_buffers() if name not in in_checkpoints}
-    state.unsaved = frozen.seal_of_all(buffers) if buffers else ""
-    if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
-        note(
-            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(buffers)}) are not "
-            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
-        )
 
 
 def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Checkpoint | None:
