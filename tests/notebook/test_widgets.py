@@ -1,6 +1,7 @@
 """The cells with buttons of a training notebook: its memory panel and its plan."""
 
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -12,19 +13,16 @@ from tests.conftest import ROOT
 GRAPHMER = ROOT / "configs" / "graphmer.yaml"
 
 
-def test_the_memory_panel_prints_where_there_is_no_live_kernel_or_no_widgets(monkeypatch, capsys):
+def test_the_memory_panel_prints_without_a_live_kernel_or_widgets_and_measures_again_at_its_buttons(
+    monkeypatch, capsys
+):
     assert widgets.memory_panel() is None and "RAM: " in capsys.readouterr().out
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert widgets.memory_panel() is None and "RAM: " in capsys.readouterr().out
-
-
-def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatch, capsys):
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    readings = iter(["before", "checked", "cleared"])
-    monkeypatch.setattr(memory, "check_memory", lambda: next(readings))
-    panel = widgets.memory_panel()
-    (check, clear), text = panel.children[0].children, panel.children[1]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ipywidgets", None)
+        assert widgets.memory_panel() is None and "RAM: " in capsys.readouterr().out
+    monkeypatch.setattr(memory, "check_memory", mock.Mock(side_effect=["before", "checked", "cleared"]))
+    (check, clear), text = (panel := widgets.memory_panel()).children[0].children, panel.children[1]
     assert capsys.readouterr().out == "before\n" and text.layout.display == "none"
     check.click()
     assert text.value == "checked" and text.layout.display == ""

@@ -69,7 +69,10 @@ def jupyterlab(folder, scratch, file="00_memory.ipynb", settings=None):
         path = scratch / "settings" / f"{plugin}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={_free()}"]
+    with socket.socket() as probe:  # for a free port, and not 0: jupyter_server 2.12 writes down the 0 it was given
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={port}"]
     options += ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--LabApp.expose_app_in_browser=True"]
     with (scratch / "lab.log").open("w") as log:
         server = subprocess.Popen(
@@ -80,13 +83,6 @@ def jupyterlab(folder, scratch, file="00_memory.ipynb", settings=None):
         finally:
             server.terminate()
             server.wait(30)
-
-
-def _free():
-    """A free port, not 0: jupyter_server 2.12 writes down the 0 that it was given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _address(runtime, server):
@@ -141,17 +137,6 @@ class Shown:
             return place.width && !is_folded && !scrolls && (place.left < 0 || place.right > window.innerWidth);
         }).map(one => one.textContent)""")
 
-    def walk(self, steps):
-        """The controls that Tab reaches from the first one on, by label; each has a visible focus."""
-        self.box.get_by_label("Workload", exact=True).focus()
-        reached = []
-        for _ in range(steps):
-            label, look = self.box.page.evaluate(FOCUSED)
-            assert look, f"the focus on {label} is not seen"
-            reached.append(label)
-            self.box.page.keyboard.press("Tab")
-        return reached
-
 
 def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_plan(notebook, tmp_path):
     from playwright.sync_api import expect
@@ -167,7 +152,13 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
         for width in (700, 1400):  # of the window; a person may also have no mouse
             page.set_viewport_size({"width": width, "height": 1000})
             assert shown.cut() == []
-        reached = shown.walk(len(CONTROLS) + 3)  # a slider has two stops: its handle and its number
+        shown.box.get_by_label("Workload", exact=True).focus()
+        reached = []
+        for _ in range(len(CONTROLS) + 3):  # a slider has two stops: its handle and its number
+            label, is_seen = page.evaluate(FOCUSED)
+            assert is_seen, f"the focus on {label}"
+            reached.append(label)
+            page.keyboard.press("Tab")
         assert list(dict.fromkeys(reached)) == CONTROLS, "Tab goes from control to control as they stand"
 
         handle = shown.box.locator(".widget-slider", has_text="Roots").locator(".noUi-handle, .ui-slider-handle")

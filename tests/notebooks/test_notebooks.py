@@ -1,4 +1,4 @@
-"""Every built notebook runs headlessly from an empty folder, as Kaggle would run it, in both input layouts."""
+"""Every built notebook runs headlessly from an empty folder, as Kaggle would run it; 01 in test_chain.py."""
 
 import json
 import re
@@ -54,19 +54,18 @@ OVERRIDES = {
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
 PARAMETERS = {name: {"MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": values} for name, values in OVERRIDES.items()}
 PARAMETERS["00_memory"] = {"CONFIG": "graphmer_small", "BESIDE": ["rtx3050", "abacus"]}
-LAYOUTS = {"new layout": "datasets/someone/the-data", "old layout": "the-data"}
-OTHERS = {  # a small pretraining, because none is mounted, and the result of the vote
-    "03_glacier_finetune": ["glacier_pretrain_small-short"],
-    "04_glacier_ensemble": ["glacier_pretrain_small-short", "glacier_ensemble_small"],
-}
+MOUNT = "datasets/someone/the-data"
 RUNS = {  # what each leaves behind
-    "01_graphmer": ["graphmer_small"],
     "02_glacier_pretrain": ["glacier_pretrain_small"],
     "03_glacier_finetune": [f"glacier_finetune_small-fold{fold}" for fold in range(2)],
     "04_glacier_ensemble": [f"glacier_ensemble_small-seed{seed}" for seed in (42, 123)],
     "05_legal": ["legal_small"],
     "06_vqa": ["vqa_small"],
     "07_your_model": ["my"],
+}
+OTHERS = {  # a small pretraining, because none is mounted, and the result of the vote
+    "03_glacier_finetune": ["glacier_pretrain_small-short"],
+    "04_glacier_ensemble": ["glacier_pretrain_small-short", "glacier_ensemble_small"],
 }
 
 
@@ -102,101 +101,75 @@ def small_graph(folder: Path) -> None:
     (folder / "entities.jsonl").write_text("".join(lines))
 
 
-def small_judgments(folder: Path) -> None:
-    """A dozen generated judgments, a sentence and its role a line."""
-    folder.mkdir(parents=True)
-    for title, _, sentences, roles in judgments(Generator(documents=12, sentences=20)):
-        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(sentences, roles, strict=True))
-        (folder / f"{title}.txt").write_text("".join(lines))
-
-
-def execute(
-    name: str, folder: Path, parameters: dict, source: Path | None = None, ends_early: bool = False
-) -> tuple[nbformat.NotebookNode, str]:
-    """Runs a notebook, or an edited `source`, in `folder`; returns it with all its text output."""
-    known = carried.parameters(json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8")))
-    assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
+def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = False) -> tuple[list, str]:
+    """Runs a notebook in `folder`; returns its cells with their outputs, and all its text output."""
+    defaults = carried.parameters(json.loads(source.read_text("utf-8")))
+    assert set(parameters) <= set(defaults), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
-    papermill.execute_notebook(
-        source or ROOT / "notebooks" / f"{name}.ipynb",
-        out,
-        parameters,
-        kernel_name="python3",
-        cwd=folder,
-        execution_timeout=300,
-        progress_bar=False,
-    )
+    options = {"kernel_name": "python3", "cwd": folder, "execution_timeout": 300, "progress_bar": False}
+    papermill.execute_notebook(source, out, parameters, **options)
     notebook = nbformat.read(out, 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert bool(code[-1].execution_count) != ends_early, "whether the last cell ran"
     assert not unbalanced(page_of(notebook)), "the page of a version on Kaggle"
-    text = "".join(o.get("text", "") for cell in code for o in cell.outputs if o.output_type == "stream")
-    return notebook, text
+    return code, "".join(o.get("text", "") for cell in code for o in cell.outputs if o.output_type == "stream")
 
 
 def small_data(name: str, folder: Path) -> None:
-    if name == "01_graphmer":
-        small_graph(folder)
-    elif name == "05_legal":
-        small_judgments(folder)
-    elif name == "06_vqa":
-        drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
-    elif name == "07_your_model":
-        made.images(folder, number=30, size=16)
-    else:
-        bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
-        write_scenes(folder, 8, size=(48, 32), bands=bands, classes=classes)  # of two tiles each
+    match name:
+        case "05_legal":  # a dozen generated judgments, a sentence and its role a line
+            folder.mkdir(parents=True)
+            for title, _, sentences, roles in judgments(Generator(documents=12, sentences=20)):
+                lines = (f"{sentence}\t{role}\n" for sentence, role in zip(sentences, roles, strict=True))
+                (folder / f"{title}.txt").write_text("".join(lines))
+        case "06_vqa":
+            drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
+        case "07_your_model":
+            made.images(folder, number=30, size=16)
+        case _:
+            bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
+            write_scenes(folder, 8, size=(48, 32), bands=bands, classes=classes)  # of two tiles each
 
 
-# The layouts are the platform's matter and not the notebook's: these in the new one, 01 below in the old one.
-@pytest.mark.parametrize("name", [name for name in OVERRIDES if name != "01_graphmer"])
-def test_a_notebook_runs_from_an_empty_folder(name, kaggle, tmp_path):
-    small_data(name, kaggle / "input" / LAYOUTS["new layout"])
-    source = ROOT / "notebooks" / f"{name}.ipynb"
+@pytest.mark.parametrize("name", RUNS)
+def test_a_notebook_runs_from_an_empty_folder_and_leaves_its_results_and_nothing_else(name, kaggle, tmp_path):
+    small_data(name, kaggle / "input" / MOUNT)
+    source, working = ROOT / "notebooks" / f"{name}.ipynb", kaggle / "working"
     if name == "07_your_model":  # with a class of another name, as its reader writes it
         content = source.read_text("utf-8")
         assert content.count("class Images(") == content.count("my_task.py:Images") == 1
-        content = content.replace("class Images(", "class Pets(").replace("my_task.py:Images", "my_task.py:Pets")
         source = tmp_path / "pets.ipynb"
-        source.write_text(content, "utf-8")
-    text = check_first_run(name, kaggle, "new layout", source)
-    assert name != "07_your_model" or "The cell of Pets is now the file" in text
-    if name == "04_glacier_ensemble":
-        assert "the seeds vote alone" in text and "8 masks are in" in text
-        assert len(list((kaggle / "working" / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
-        entry = (kaggle / "working" / "glacier_ensemble_small" / "maskgeration.py").read_text()
-        assert entry.startswith("def maskgeration(") and compile(entry, "maskgeration.py", "exec")
-
-
-def check_first_run(name: str, kaggle: Path, layout: str, source: Path | None = None) -> str:
-    """Runs a notebook over mounted data, checks what it says and leaves, and returns its text."""
-    notebook, text = execute(name, kaggle / "working", PARAMETERS[name], source)
+        source.write_text(content.replace("class Images(", "class Pets(").replace("py:Images", "py:Pets"), "utf-8")
+    cells, text = execute(source, working, PARAMETERS[name])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(r"warning +GPU +none", text)
-    assert f"Data: {kaggle / 'input' / LAYOUTS[layout]}" in text and "embedded default" not in text
-    for run in (kaggle / "working" / left for left in RUNS[name]):
+    assert f"Data: {kaggle / 'input' / MOUNT}" in text and "embedded default" not in text
+    assert name != "07_your_model" or "The cell of Pets is now the file" in text
+    for run in (working / left for left in RUNS[name]):
         summary = json.loads((run / "summary.json").read_text())
         assert (summary["reason"], summary["step"]) == ("completed", 6)
         assert summary["baseline"] and summary["baseline"].keys() <= summary["metrics"].keys()
         assert (run / "plots" / "metrics.png").stat().st_size > 10_000
-    assert (kaggle / "working" / "outputs.tar.gz").stat().st_size > 10_000
-    assert any("image/png" in o.get("data", {}) for cell in notebook.cells for o in cell.get("outputs", []))
+    assert (working / "outputs.tar.gz").stat().st_size > 10_000
+    assert any("image/png" in o.get("data", {}) for cell in cells for o in cell.outputs)
     assert "Download: the Output tab of this version, outputs.tar.gz" in text
-    left = {path.name for path in (kaggle / "working").iterdir()}
-    others = {"outputs.tar.gz", *OTHERS.get(name, ())}
-    assert left == {*RUNS[name], *others}, "a notebook leaves its results and nothing else"
-    return text
+    assert {path.name for path in working.iterdir()} == {*RUNS[name], "outputs.tar.gz", *OTHERS.get(name, ())}
+    if name == "04_glacier_ensemble":
+        assert "the seeds vote alone" in text and "8 masks are in" in text
+        assert len(list((working / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
+        entry = (working / "glacier_ensemble_small" / "maskgeration.py").read_text()
+        assert entry.startswith("def maskgeration(") and compile(entry, "maskgeration.py", "exec")
 
 
 def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_buttons(kaggle):
-    small_graph(kaggle / "input" / LAYOUTS["new layout"])
-    notebook, text = execute("00_memory", kaggle / "working", PARAMETERS["00_memory"])
+    small_graph(kaggle / "input" / MOUNT)
+    cells, text = execute(ROOT / "notebooks" / "00_memory.ipynb", kaggle / "working", PARAMETERS["00_memory"])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
     assert re.search(r"graphmer_small fits on 2 x T4: [\s\S]*[\d.,]+( M)? parameters, fp16", text)
     assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
     assert "OVERRIDES = {" in text
     assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
     assert re.search(r"peak: +[\d.]+ GiB allocated", text), "one's own model"
-    data = [o.data for cell in notebook.cells for o in cell.get("outputs", []) if "data" in o]
+    data = [o.data for cell in cells for o in cell.outputs if "data" in o]
     assert [d for d in data if "graphmer_small fits on 2 x T4" in d.get("text/html", "")], "the bar"
     assert not [d for d in data if any("widget" in kind for kind in d)], "a widget would be blank"
     assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
@@ -207,7 +180,7 @@ def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_da
     overrides = {**parameters["OVERRIDES"], "workload.split.validation": 0.05, "workload.split.test": 0.05}
     given = {**parameters, "OVERRIDES": overrides, "SMOKE_ONLY": True}
     # papermill itself would raise for any other end than a completed one
-    _, text = execute("01_graphmer", kaggle / "working", given, ends_early=True)
+    _, text = execute(ROOT / "notebooks" / "01_graphmer.ipynb", kaggle / "working", given, ends_early=True)
     assert "The embedded default is used: the standard library" in text
     assert "2 steps in micro-batches of" in text and "SMOKE_ONLY is True, so nothing is trained." in text
     assert not list(kaggle.glob("working/*/checkpoints")) and not list(kaggle.glob("working/*/summary.json"))

@@ -16,15 +16,6 @@ def test_parameters_are_assigned_below_those_of_the_notebook():
     assert (values["MAX_STEPS"], values["OVERRIDES"], values["SMOKE_STEPS"]) == (6, {"seed": 1}, 0)
 
 
-def test_each_notebook_is_run_and_a_failed_one_is_said(monkeypatch, tmp_path, capsys):
-    taken = []
-    monkeypatch.setattr(pictures, "FOLDER", tmp_path / "pictures")
-    monkeypatch.setattr(pictures, "take", lambda name, *given: taken.append((name, *given)) or name != "01_graphmer")
-    assert pictures.main(["--quick"]) == 1
-    assert [name for name, *_ in taken] == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-    assert taken[1][1]["MAX_STEPS"] == 6 and "Not every cell ran in: 01_graphmer." in capsys.readouterr().out
-
-
 def test_the_pictures_of_the_front_page_are_those_of_the_command():
     shown = {file for _, file, _ in pictures.FRONT.values()}
     assert all((of_docs.FOLDER / file).is_file() for file in shown)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -11,16 +12,24 @@ from lib import launch
 from tests.conftest import ROOT, TOY
 from trainbook import commands
 
+TRAIN = ["train", "toy.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def configuration(tmp_path):
+    (tmp_path / "toy.yaml").write_text(TOY)
+
+
+def run(*command):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
+
 
 def test_the_deadline_exits_with_75_and_running_again_completes_with_0(tmp_path, capsys, quick):
     """The first session is a process of its own; the second is the same command without starting Python again."""
-    (tmp_path / "toy.yaml").write_text(TOY)
-    short = ["--set", "session.minutes=0.001", "--set", "session.margin_seconds=0"]
-    command, environment = [sys.executable, "-m", "trainbook"], {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, "train", "toy.yaml", *short], env=environment, capture_output=True, text=True)
+    done = run("-m", "trainbook", *TRAIN, "--set", "session.minutes=0.001", "--set", "session.margin_seconds=0")
     assert done.returncode == 75, done.stderr
-    assert commands.main(["train", "toy.yaml"]) == 0
-    assert "completed at step 12" in capsys.readouterr().out
+    assert commands.main(TRAIN) == 0 and "completed at step 12" in capsys.readouterr().out
     assert (tmp_path / "runs" / "toy" / "summary.json").is_file()
 
 
@@ -35,7 +44,6 @@ MISTAKES = {
 
 
 def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, capsys, monkeypatch):
-    (tmp_path / "toy.yaml").write_text(TOY)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for arguments, sentence in MISTAKES.items():
         assert commands.main(["train", *arguments.split()]) == 2
@@ -43,76 +51,41 @@ def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, capsys,
     assert not (tmp_path / "runs").exists()
 
 
-def test_help_does_not_wait_for_torch():
-    for arguments in (["--help"], ["kaggle", "push", "-h"]):
-        imported = imported_by(arguments)
-        assert not {"torch", "numpy", "psutil", "lib.task", "lib.launch", "lib.doctor.machine"} & imported
-
-
-def test_asking_kaggle_does_not_wait_for_torch(real_client):
+def test_help_and_asking_kaggle_do_not_wait_for_torch(real_client):
     real_client.ended(lambda session: session.say("no results"))
-    for word in ("status", "fetch"):
-        assert "torch" not in imported_by(["kaggle", word, "graphmer", "--owner", "ada"])
+    slow = {"torch", "numpy", "psutil", "lib.task", "lib.launch", "lib.doctor.machine"}
+    graphmer = ["graphmer", "--owner", "ada"]
+    for arguments, unwanted in (
+        (["kaggle", "push", "-h"], slow),
+        (["kaggle", "status", *graphmer], {"torch"}),
+        (["kaggle", "fetch", *graphmer], {"torch"}),
+    ):
+        code = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); "
+        done = run("-c", f"{code}from trainbook.commands import main; main({arguments})")
+        modules = set(done.stdout.split("MODULES")[1].split())
+        assert "trainbook.kaggle.commands" in modules and not unwanted & modules, done.stderr
 
 
-def imported_by(arguments):
-    """The modules that a command has imported when it ends."""
-    code = (
-        "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); "
-        "from trainbook.commands import main; "
-        f"main({arguments})"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    modules = set(done.stdout.split("MODULES")[1].split())
-    assert "trainbook.kaggle.commands" in modules, done.stderr
-    return modules
+FAILURES = [
+    (OSError(28, "No space left on device", "/dev/shm/x"), 1, "refused at /dev/shm/x: No space left on device."),
+    (FileNotFoundError(2, "No such file", "mine"), None, ""),
+    (ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"), 2, "package torch. In a checkout, `make"),
+    (ModuleNotFoundError("No module named 'my_own'", name="my_own"), None, ""),
+    (KeyboardInterrupt(), 130, "Run the same command again"),
+]
 
 
-def test_a_disk_that_refuses_is_a_sentence_and_a_mistake_of_a_task_its_traceback(tmp_path, capsys, monkeypatch):
-    (tmp_path / "toy.yaml").write_text(TOY)
-    for error in (OSError(28, "No space left on device", "/dev/shm/x"), FileNotFoundError(2, "No such file", "mine")):
-
-        def refuse(config, error=error):
-            raise error
-
-        monkeypatch.setattr(launch, "prepare", refuse)
-        if error.errno == 28:
-            assert commands.main(["train", "toy.yaml"]) == 1
-            assert "The disk refused at /dev/shm/x: No space left on device." in capsys.readouterr().err
-        else:
-            with pytest.raises(FileNotFoundError):
-                commands.main(["train", "toy.yaml"])
-
-
-def test_an_interrupt_where_no_step_is_to_finish_says_how_to_go_on_but_not_for_each_rank(tmp_path, capsys, monkeypatch):
-    def interrupt(config):
-        raise KeyboardInterrupt
-
-    (tmp_path / "toy.yaml").write_text(TOY)
-    monkeypatch.setattr(launch, "prepare", interrupt)
-    assert commands.main(["train", "toy.yaml"]) == 130
-    assert "Run the same command again" in capsys.readouterr().err
+def test_a_disk_or_an_interrupt_is_a_sentence_and_a_mistake_of_a_task_its_traceback(capsys, monkeypatch):
+    for error, code, sentence in FAILURES:
+        monkeypatch.setattr(launch, "prepare", mock.Mock(side_effect=error))
+        with contextlib.nullcontext() if code else pytest.raises(type(error)):
+            assert commands.main(TRAIN) == code
+            assert sentence in capsys.readouterr().err
     monkeypatch.setattr("lib.launch.torchrun.as_rank", contextlib.nullcontext)
-    monkeypatch.setenv("RANK", "1")
-    assert commands.main(["train", "toy.yaml"]) == 130 and capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "1")  # of several: one of them says it
+    assert commands.main(TRAIN) == 130 and capsys.readouterr().err == ""
 
 
-def test_a_python_without_the_packages_says_where_to_get_them(tmp_path, capsys, monkeypatch):
-    command = [sys.executable, "-S", "-c", "import runpy; runpy.run_module('lib', run_name='__main__')"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+def test_a_python_without_the_packages_says_where_to_get_them():
+    done = run("-S", "-c", "import runpy; runpy.run_module('lib', run_name='__main__')")
     assert done.returncode == 1 and "Traceback" not in done.stderr and "make train" in done.stderr
-
-    def lacking(name):
-        def prepare(config):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-        return prepare
-
-    (tmp_path / "toy.yaml").write_text(TOY)
-    monkeypatch.setattr(launch, "prepare", lacking("torch.nn"))
-    assert commands.main(["train", "toy.yaml"]) == 2
-    assert "has no package torch. In a checkout, `make train`" in capsys.readouterr().err
-    monkeypatch.setattr(launch, "prepare", lacking("my_own"))
-    with pytest.raises(ModuleNotFoundError):
-        commands.main(["train", "toy.yaml"])

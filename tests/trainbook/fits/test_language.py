@@ -54,11 +54,10 @@ def test_the_largest_length_fits_and_the_next_does_not(tiny):
 SENTENCES = [
     ({"method": "dpo"}, "no method 'dpo'. Write inference, lora, qlora, full"),
     ({"quantised": "gptq"}, "no quantised 'gptq'. Write nf4, nf4-dq, int8"),
-    ({"optimizer": "lion"}, "no optimizer 'lion'"),
+    ({"optimizer": "lion"}, "no optimizer 'lion'"), ({"precision": "fp8"}, "no precision 'fp8'"),
     ({"length": 0}, "length is 0"), ({"batch": -1}, "batch is -1"), ({"rank": 0}, "rank is 0"),
     ({"method": "full", "quantised": "nf4"}, "Quantised weights cannot be trained"),
     ({"targets": ("nothing",)}, "The linear layers are down_proj, gate_proj, k_proj, lm_head"),
-    ({"precision": "fp8"}, "no precision 'fp8'"),
 ]  # fmt: skip
 
 

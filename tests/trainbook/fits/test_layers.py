@@ -21,6 +21,14 @@ def rows(count, dtype=torch.float16):
     return torch.ones(count, D, dtype=dtype, device="cuda")
 
 
+def trained(parameters):
+    return torch.optim.AdamW([p for p in parameters if p.requires_grad])
+
+
+def summed(net):
+    return net(rows(4096)).float().sum()
+
+
 @pytest.mark.parametrize(
     "kind, each", [("nf4", 0.5 + 4 / 64), ("nf4-dq", 0.5 + 1 / 64 + 4 / 64 / 256), ("int8", 1 + 4 / D)]
 )
@@ -31,31 +39,18 @@ def test_weights_take_the_bytes_of_their_kind_and_one_layer_is_unpacked(kind, ea
     assert unpacked == pytest.approx(2 * D * D, rel=0.05)
 
 
-def test_layers_that_are_spared_keep_their_weights():
-    net = made()
-    quantise(net, "nf4", torch.float16, [net[3]])
-    assert [type(layer) for layer in net] == [Quantised] * 3 + [nn.Linear]
-
-
 def test_adapters_alone_are_trained_and_keep_what_enters_them():
     """Half-precision rows enter in fp32, which is kept for the first matrix; the base keeps nothing."""
-
-    def step(net):
-        return net(rows(4096)).float().sum()
 
     def adapted():
         return nn.Sequential(*adapt(quantise(nn.ModuleDict({"q": made()[0]}), "nf4", torch.float16), 8, ["q"]).values())
 
-    def trained(parameters):
-        return torch.optim.AdamW([p for p in parameters if p.requires_grad])
-
-    result = predict(adapted, step, optimizer=trained)
+    result = predict(adapted, summed, optimizer=trained)
     adapters = 2 * 8 * D
     assert result.by_category["optimizer"] == pytest.approx(8 * adapters, rel=0.1)
     states = result.moments["after load"] + 8 * adapters + result.by_category["workspace"]
-    kept = result.moments["after forward"] - states
     entered, low = 4 * 4096 * D, 4 * 4096 * 8
-    assert kept == pytest.approx(entered + low, rel=0.1)
+    assert result.moments["after forward"] - states == pytest.approx(entered + low, rel=0.1)
     assert result.pass_flops == pytest.approx(2 * 4096 * (D * D + 5 * adapters), rel=0.05)
 
 
@@ -65,21 +60,21 @@ def test_the_gradient_goes_through_a_quantised_layer():
         net[0] = Adapted(net[0], 8, 0.0)
         return net
 
-    def trained(parameters):
-        return torch.optim.AdamW([p for p in parameters if p.requires_grad])
-
-    result = predict(chained, lambda net: net(rows(4096)).float().sum(), optimizer=trained)
     products = 4 + 3  # forward, and back through the three behind the adapter
-    assert result.pass_flops == pytest.approx(2 * 4096 * D * D * products, rel=0.07)
+    assert predict(chained, summed, optimizer=trained).pass_flops == pytest.approx(
+        2 * 4096 * D * D * products, rel=0.07
+    )
 
 
-def test_what_cannot_be_is_a_sentence():
+def test_what_cannot_be_is_a_sentence_and_layers_that_are_spared_keep_their_weights():
     with pytest.raises(BadInput, match="no weights of the kind 'fp4'. Write nf4, nf4-dq, int8"):
         quantise(made(), "fp4", torch.float16)
-    with pytest.raises(BadInput, match="No adapter of rank 8 can be put on q_proj. The linear layers are 0, 1, 2, 3"):
-        adapt(made(), 8, ["q_proj"])
-    with pytest.raises(BadInput, match="No adapter of rank 0"):
-        adapt(made(), 0, ["0"])
+    for rank, name in ((8, "q_proj"), (0, "0")):
+        with pytest.raises(BadInput, match=f"No adapter of rank {rank} can be put on {name}"):
+            adapt(made(), rank, [name])
+    net = made()
+    quantise(net, "nf4", torch.float16, [net[3]])
+    assert [type(layer) for layer in net] == [Quantised] * 3 + [nn.Linear]
 
 
 def test_8_bit_adam_keeps_two_bytes_and_two_scales_a_block():

@@ -28,22 +28,16 @@ def test_the_largest_size_is_that_of_a_search_of_every_size(limit, power, multip
     assert len(sizes) == len(set(sizes)) <= 24 and tuple(sizes) == answer.traced
 
 
-def wide():
-    return nn.Linear(256, 256)
-
-
 def predicted(size, card="0.5 GiB, capability 7.5"):
-    return predict(wide, lambda net: net(torch.ones(size, 256, device="cuda")).square().sum(), card)
+    rows = lambda net: net(torch.ones(size, 256, device="cuda")).square().sum()  # noqa: E731
+    return predict(lambda: nn.Linear(256, 256), rows, card)
 
 
-def test_a_model_of_ones_own_gets_its_largest_batch():
-    found = largest(predicted, multiple=1000, most=10**6)
-    assert predicted(found.size).fits and not predicted(found.size + 1000).fits
-    assert len(found.traced) <= 12 and f"{found.size:,} is the largest size that fits." in str(found)
-    assert found.prediction == predicted(found.size)
-
-
-def test_where_nothing_fits_the_smallest_is_said_and_bounds_without_a_size_are_refused():
+def test_a_model_of_ones_own_gets_its_largest_batch_and_where_nothing_fits_the_smallest_is_said():
+    answer = largest(predicted, multiple=1000, most=10**6)
+    assert predicted(answer.size).fits and not predicted(answer.size + 1000).fits
+    assert len(answer.traced) <= 12 and f"{answer.size:,} is the largest size that fits." in str(answer)
+    assert answer.prediction == predicted(answer.size)
     answer = largest(lambda size: predicted(size, "0.215 GiB"), multiple=100_000, most=10**6)
     assert answer.size == 0 and str(answer).startswith("No size fits: 100,000 alone takes 0.")
     for bounds in ({"most": 0}, {"multiple": 0}, {"most": 5, "multiple": 6}, {"most": 1.5}):

@@ -62,10 +62,8 @@ class Session:
         """Leaves a run's summary.json and metrics.csv, as a notebook does."""
         run = self.working / "toy"
         run.mkdir(parents=True, exist_ok=True)
-        facts = {"run": "toy", "reason": "deadline", "max_steps": 100, **facts}
-        (run / "summary.json").write_text(json.dumps(facts))
-        rows = f"step,split,loss,elapsed_seconds\n{facts['step']},train,0.5,7200\n"
-        (run / "metrics.csv").write_text(rows)
+        (run / "summary.json").write_text(json.dumps({"run": "toy", "reason": "deadline", "max_steps": 100, **facts}))
+        (run / "metrics.csv").write_text(f"step,split,loss,elapsed_seconds\n{facts['step']},train,0.5,7200\n")
 
 
 @dataclass
@@ -122,31 +120,27 @@ class Stub:
         unknown = [name for name in body.get("datasetDataSources", []) if name not in self.datasets]
         with self.lock:
             self.overlaps += any(session.status in ACTIVE for session in self.sessions)
-            version = len(self.sessions) + 1
-            session = Session(version, body, self.folder / f"version-{version}" / "working", self._mounts(body))
-            session.working.mkdir(parents=True)
-            self.sessions.append(session)
+            session = self._added(body)
         threading.Thread(target=self._run, args=(session,), daemon=True).start()
         url = f"https://www.kaggle.com/code/{body['slug']}"
-        return {"ref": body["slug"], "url": url, "versionNumber": version, "invalidDatasetSources": unknown}
+        return {"ref": body["slug"], "url": url, "versionNumber": session.version, "invalidDatasetSources": unknown}
 
     def ended(self, runner: Callable[[Session], None]) -> Session:
         """A session that was pushed and has ended before the test begins."""
-        session = Session(len(self.sessions) + 1, {}, self.folder / f"version-{len(self.sessions) + 1}" / "working", {})
-        session.working.mkdir(parents=True)
-        self.sessions.append(session)
-        self.runner = runner
+        session, self.runner = self._added({}), runner
         self._run(session)
         return session
 
-    def _mounts(self, body: dict) -> dict[str, Path]:
-        """Data sets, and the newest completed output of the notebooks, in the new layout."""
-        found = {f"datasets/{name}": self.folder / "datasets" / name for name in body.get("datasetDataSources", [])}
-        for name in body.get("kernelDataSources", []):
-            completed = [session for session in self.sessions if session.status == "COMPLETE"]
-            if completed:
-                found[f"notebooks/{name}"] = completed[-1].working
-        return found
+    def _added(self, body: dict) -> Session:
+        """A new session; it mounts data sets, and the newest completed output of the notebooks, in the new layout."""
+        mounts = {f"datasets/{name}": self.folder / "datasets" / name for name in body.get("datasetDataSources", [])}
+        if completed := [session for session in self.sessions if session.status == "COMPLETE"]:
+            mounts |= {f"notebooks/{name}": completed[-1].working for name in body.get("kernelDataSources", [])}
+        version = len(self.sessions) + 1
+        session = Session(version, body, self.folder / f"version-{version}" / "working", mounts)
+        session.working.mkdir(parents=True)
+        self.sessions.append(session)
+        return session
 
     def _run(self, session: Session) -> None:
         session.status = "RUNNING"
@@ -183,12 +177,9 @@ class Stub:
         first = int(body.get("pageToken") or 0)
         page = names[first : first + PAGE]
         url = f"http://localhost/files/{session.version}/"
-        answer = {"files": [{"fileName": name, "url": url + quote(name)} for name in page], "log": self.log(session)}
+        text = "[" + "\n,".join(json.dumps(event) for event in session.log) + "]" * (session.status not in ACTIVE)
+        answer = {"files": [{"fileName": name, "url": url + quote(name)} for name in page], "log": text}
         return answer | ({"nextPageToken": str(first + PAGE)} if first + PAGE < len(names) else {})
-
-    def log(self, session: Session) -> str:
-        text = "[" + "\n,".join(json.dumps(event) for event in session.log)
-        return text + ("]" if session.status not in ACTIVE else "")
 
     def get_kernel(self, body: dict) -> dict:
         slug = body["kernelSlug"]
@@ -209,13 +200,9 @@ class Stub:
         self.uploads[token] = Upload(body["name"], int(body["contentLength"]))
         return {"token": token, "createUrl": f"http://localhost/upload/{token}"}
 
-    def create_dataset(self, body: dict) -> dict:
-        return self._version(f"{body['ownerSlug']}/{body['slug']}", body)
-
-    def version_dataset(self, body: dict) -> dict:
-        return self._version(f"{body['ownerSlug']}/{body['datasetSlug']}", body["body"])
-
-    def _version(self, name: str, body: dict) -> dict:
+    def save_dataset(self, body: dict) -> dict:
+        """A new data set, or the next version of one, whose `body` holds another."""
+        name, body = f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}", body.get("body", body)
         files = {self.uploads[f["token"]].name: bytes(self.uploads[f["token"]].data) for f in body.get("files", [])}
         self.datasets.setdefault(name, []).append({**body, "contents": files})
         return {"status": "ok", "url": f"https://www.kaggle.com/datasets/{name}", "ref": name}
@@ -232,8 +219,8 @@ class Stub:
         "kernels.KernelsApiService/GetKernel": get_kernel,
         "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": get_quota,
         "blobs.BlobApiService/StartBlobUpload": start_upload,
-        "datasets.DatasetApiService/CreateDataset": create_dataset,
-        "datasets.DatasetApiService/CreateDatasetVersion": version_dataset,
+        "datasets.DatasetApiService/CreateDataset": save_dataset,
+        "datasets.DatasetApiService/CreateDatasetVersion": save_dataset,
         "datasets.DatasetApiService/GetDatasetStatus": dataset_status,
     }
 
@@ -264,20 +251,16 @@ class Handler(BaseHTTPRequestHandler):
         self.stub.calls.append((name, body))
         method = Stub.METHODS.get(name)
         short = name.split("/")[-1]
-        failures = self.stub.failures.get(short, [])
-        code = failures.pop(0) if failures else 200
+        code = failures.pop(0) if (failures := self.stub.failures.get(short)) else 200
         if "Authorization" not in self.headers:
-            self.refuse(401)
-        elif method is None:
+            return self.refuse(401)
+        if method is None or code != 200:
+            return self.refuse(404 if method is None else code)
+        time.sleep(self.stub.delay.get(short, 0))
+        try:
+            self.answer(200, method(self.stub, body))
+        except FileNotFoundError:
             self.refuse(404)
-        elif code != 200:
-            self.refuse(code)
-        else:
-            time.sleep(self.stub.delay.get(short, 0))
-            try:
-                self.answer(200, method(self.stub, body))
-            except FileNotFoundError:
-                self.refuse(404)
 
     def refuse(self, code: int) -> None:
         """An error in one of the two forms that Kaggle has; neither holds the code in its message."""
@@ -288,8 +271,7 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         if match := re.fullmatch(r"/files/(\d+)/(.*)", path):
             file = self.stub.sessions[int(match[1]) - 1].working / unquote(match[2])
-            data = file.read_bytes() if file.is_file() else b"outside"
-            self.answer(200, data)
+            self.answer(200, file.read_bytes() if file.is_file() else b"outside")
         elif path.startswith("/api/v1/kernels/logs/stream/"):
             self.stub.streams += 1
             session = self.stub.newest()
@@ -372,18 +354,11 @@ def serving(folder: Path) -> Iterator[tuple[Stub, dict[str, str]]]:
     home = folder / "home"
     (home / "tmp").mkdir(parents=True)
     environment = {
-        "KAGGLE_API_ENVIRONMENT": "LOCALHOST",
-        "HTTP_PROXY": address,
-        "http_proxy": address,
-        "NO_PROXY": "",
-        "no_proxy": "",
-        "KAGGLE_USERNAME": "ada",
-        "KAGGLE_KEY": KEY,
-        "KAGGLE_CONFIG_DIR": str(home / ".kaggle"),
-        "HOME": str(home),
-        "TMPDIR": str(home / "tmp"),
+        "KAGGLE_API_ENVIRONMENT": "LOCALHOST", "HTTP_PROXY": address, "http_proxy": address, "NO_PROXY": "",
+        "no_proxy": "", "KAGGLE_USERNAME": "ada", "KAGGLE_KEY": KEY, "KAGGLE_CONFIG_DIR": str(home / ".kaggle"),
+        "HOME": str(home), "TMPDIR": str(home / "tmp"),
         "LANGUAGE": "C",  # or the client looks on the disk for a translation of each of a thousand texts
-    }
+    }  # fmt: skip
     try:
         yield stub, environment
     finally:

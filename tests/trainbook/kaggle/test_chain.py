@@ -18,11 +18,19 @@ from trainbook.commands import main
 from trainbook.kaggle import chain
 
 NAME = "ada/trainbook-01-graphmer"
-POLL = ["--poll-seconds", "0.05"]
+COMMAND = ["kaggle", "chain", "graphmer", "--poll-seconds", "0.05"]
 
 
-def sessions(tmp_path):
-    return json.loads((tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE).read_text())["sessions"]
+def run(*options):
+    return main([*COMMAND, *options])
+
+
+def notes(tmp_path):
+    return tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE
+
+
+def steps(tmp_path):
+    return [one["step"] for one in json.loads(notes(tmp_path).read_text())["sessions"]]
 
 
 def trains(steps_a_session, total=100, until=lambda: None):
@@ -53,8 +61,7 @@ def asked(stub, more=2):
 
 def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys):
     stub.runner = trains(40, until=asked(stub))
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    assert [one["step"] for one in sessions(tmp_path)] == [40, 80, 100]
+    assert run() == 0 and steps(tmp_path) == [40, 80, 100]
     assert [s.request.get("kernelDataSources", []) for s in stub.sessions] == [[], [NAME], [NAME]]
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.strip().startswith(("1 ", "2 ", "3 "))]
@@ -64,17 +71,16 @@ def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys)
         ["3", "3", "80", "->", "100", "2.00", "0.00", "0.5000", "completed"],
     ]
     assert "Completed at step 100" in out and stub.overlaps == 0
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0 and len(stub.sessions) == 3  # it stays completed
+    assert run() == 0 and len(stub.sessions) == 3  # it stays completed
 
 
 def test_a_limit_of_sessions_stops_it_and_a_larger_one_and_a_raised_length_go_on(stub, tmp_path, capsys):
     stub.runner = trains(40, total=80)
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "1"]) == 75
-    assert "1 sessions were run. A larger --max-sessions" in capsys.readouterr().out and len(stub.sessions) == 1
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "5"]) == 0
+    assert run("--max-sessions", "1") == 75
+    assert "A larger --max-sessions" in capsys.readouterr().out and len(stub.sessions) == 1
+    assert run("--max-sessions", "5") == 0
     stub.runner = trains(60, total=100)
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0
-    assert [(one["first_step"], one["step"]) for one in sessions(tmp_path)] == [(0, 40), (40, 80), (80, 100)]
+    assert run("--retry") == 0 and steps(tmp_path) == [40, 80, 100]
     assert stub.sessions[2].request["kernelDataSources"] == [NAME]
 
 
@@ -87,54 +93,37 @@ def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
         stub.quota_hours = (29.5, 30.0)
 
     stub.runner = runner
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 75
+    assert run() == 75
     out = capsys.readouterr().out
     assert stub.sessions[0].parameter("SESSION_MINUTES") == 590.0 and len(stub.sessions) == 1
     assert "0.5 of 30 GPU hours are left" in out and "9.50" in out
-
-
-def test_without_time_to_train_none_is_started_and_without_a_gpu_the_quota_is_not_asked(stub):
     stub.quota_hours, stub.runner = (29.9, 30.0), trains(100)
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--min-hours", "0"]) == 75 and stub.sessions == []
+    assert run("--min-hours", "0") == 75 and len(stub.sessions) == 1
     stub.calls.clear()
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--no-gpu"]) == 0
-    assert stub.count("GetAcceleratorQuotaStatistics") == 0
-
-
-def test_a_lost_session_is_made_again_from_the_last_output(stub, tmp_path):
-    good = trains(50)
-    stub.runner = lambda session: stub.lose(session) if session.version == 2 else good(session)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    assert [(one["reason"], one["step"]) for one in sessions(tmp_path)] == [
-        ("deadline", 50), ("lost", 50), ("completed", 100),
-    ]  # fmt: skip
-    assert stub.sessions[2].mounts[f"notebooks/{NAME}"] == stub.sessions[0].working
+    assert run("--no-gpu") == 0 and stub.count("GetAcceleratorQuotaStatistics") == 0
 
 
 def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
     good = trains(100)
     stub.runner = lambda session: stub.lose(session) if session.version <= 2 else good(session)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
+    assert run() == 1
     out = capsys.readouterr().out
     assert "2 sessions in a row left no results" in out and "exceeded the limits" in out and len(stub.sessions) == 2
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1 and len(stub.sessions) == 2
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0 and len(stub.sessions) == 3
+    assert run() == 1 and len(stub.sessions) == 2
+    assert run("--retry") == 0 and len(stub.sessions) == 3
 
 
-FACTS = [
+@pytest.mark.parametrize("facts, number, sentence", [
     ({"reason": "failed", "error": "The loss is not finite."}, 1, "The loss is not finite."),
     ({"reason": "deadline"}, 2, "stayed at step 7"),
-]
-
-
-@pytest.mark.parametrize("facts, number, sentence", FACTS)
+])  # fmt: skip
 def test_a_training_that_fails_or_gets_nowhere_ends_it(stub, capsys, facts, number, sentence):
     stub.runner = lambda session: session.summary(step=7, session=session.version, **facts)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
+    assert run() == 1
     assert sentence in capsys.readouterr().out and len(stub.sessions) == number
 
 
-def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub, capsys):
+def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub):
     ended = threading.Event()
 
     def runner(session):
@@ -142,33 +131,35 @@ def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub, capsys):
         ended.wait(60)
 
     stub.runner = runner
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 130
+    assert run() == 130
     stub.runner = trains(100)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0 and len(stub.sessions) == 2
+    assert run() == 0 and len(stub.sessions) == 2
 
 
-def test_a_refusal_ends_it_and_leaves_no_session_behind(stub, tmp_path, capsys):
+def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_notes_behind(stub, tmp_path, capsys):
     stub.refuse_push = "Maximum batch GPU session count of 2 reached."
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 2
-    assert "count of 2 reached" in capsys.readouterr().err and sessions(tmp_path) == []
+    assert run() == 2
+    assert "count of 2 reached" in capsys.readouterr().err and steps(tmp_path) == []
+    stub.failures["GetKernelSessionStatus"] = [409] * 100
+    assert run() == 2 and stub.sessions == []
+    assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS
+    notes(tmp_path).write_text("{")
+    assert run() == 2 and notes(tmp_path).read_text() == "{", "notes that cannot be read are not thrown away"
 
 
-def test_a_running_session_is_waited_for_and_not_doubled(stub, tmp_path):
-    """Pushed by hand, or by a chain whose notes are lost."""
-    stub.runner = trains(60, until=asked(stub))
-    main(["kaggle", "push", "graphmer"])
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    assert [one["step"] for one in sessions(tmp_path)] == [60, 100] and stub.overlaps == 0
-
-
-def test_an_output_from_before_is_gone_on_with(stub, tmp_path):
-    stub.ended(trains(60))
-    stub.runner = trains(40)
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    assert [one["step"] for one in sessions(tmp_path)] == [60, 100]
+@pytest.mark.parametrize("active", [True, False])
+def test_a_session_that_was_pushed_by_hand_is_waited_for_and_gone_on_with(stub, tmp_path, active):
+    """Or one that was pushed by a chain whose notes are lost."""
+    if active:
+        stub.runner = trains(60, until=asked(stub))
+        main(["kaggle", "push", "graphmer"])
+    else:
+        stub.ended(trains(60))
+        stub.runner = trains(40)
+    assert run() == 0 and steps(tmp_path) == [60, 100] and stub.overlaps == 0
     assert stub.sessions[1].request["kernelDataSources"] == [NAME]
-    assert main(["kaggle", "chain", "graphmer", *POLL, "--fresh", "--max-sessions", "1"]) == 75
-    assert [one["step"] for one in sessions(tmp_path)] == [40] and "kernelDataSources" not in stub.sessions[2].request
+    assert run("--fresh", "--max-sessions", "1") == 75
+    assert len(steps(tmp_path)) == 1 and "kernelDataSources" not in stub.sessions[2].request
 
 
 def test_the_end_of_the_session_before_is_not_taken_for_that_of_the_new_one(stub, tmp_path):
@@ -179,8 +170,7 @@ def test_the_end_of_the_session_before_is_not_taken_for_that_of_the_new_one(stub
         slow(session)
 
     stub.runner = runner
-    assert main(["kaggle", "chain", "graphmer", "--poll-seconds", "0.05"]) == 0
-    assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
+    assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
 
 
 @pytest.mark.parametrize("code, nested", [(429, False), (503, True)])
@@ -188,19 +178,10 @@ def test_a_server_that_fails_for_a_while_does_not_end_it(stub, tmp_path, nested,
     stub.nested, stub.runner = nested, trains(50)
     for method in ("GetKernelSessionStatus", "GetAcceleratorQuotaStatistics", "ListKernelSessionOutput"):
         stub.failures[method] = [200, code, code]
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
-    assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
-
-
-def test_a_refusal_that_is_not_understood_ends_it_after_some_polls(stub, capsys):
-    stub.failures["GetKernelSessionStatus"] = [409] * 100
-    assert main(["kaggle", "chain", "graphmer", *POLL]) == 2
-    assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS and stub.sessions == []
+    assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------
-
-COMMAND = ["kaggle", "chain", "graphmer", *POLL]
 
 
 class Forked:
@@ -212,9 +193,8 @@ class Forked:
         self.process.start()
 
     def _run(self):
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
         with self.said.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
-            os._exit(main(COMMAND))
+            os._exit(run())
 
     def wait(self):
         self.process.join(60)
@@ -226,13 +206,12 @@ class Started:
 
     def __init__(self, said):
         self.said = said
+        command = [sys.executable, "-m", "trainbook", *COMMAND, "--stale"]  # this checkout's notebook as it is
+        interruptible = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a background job ignores it
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with said.open("a") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trainbook", *COMMAND, "--stale"],  # this checkout's notebook as it is
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=file,
-                stderr=file,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+                command, env=environment, stdout=file, stderr=file, preexec_fn=interruptible
             )
 
     def wait(self):
@@ -264,7 +243,7 @@ def killed_and_finished(stub, tmp_path, monkeypatch, kind, moment):
         time.sleep(0.1)
     assert code == 0, said
     assert stub.overlaps == 0 and [s.status for s in stub.sessions] == ["COMPLETE", "COMPLETE"]
-    assert [one["step"] for one in sessions(tmp_path)] == [50, 100]
+    assert steps(tmp_path) == [50, 100]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -299,12 +278,4 @@ def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path, monke
     ended.set()
     assert code == 130 and "continues by itself" in said
     monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
-    assert main(COMMAND) == 0 and len(real_client.sessions) == 1
-
-
-def test_notes_that_cannot_be_read_are_not_thrown_away(stub, tmp_path, capsys):
-    notes = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE
-    notes.parent.mkdir(parents=True)
-    notes.write_text("{")
-    assert main(COMMAND) == 2
-    assert "cannot be read" in capsys.readouterr().err and notes.read_text() == "{"
+    assert run() == 0 and len(real_client.sessions) == 1

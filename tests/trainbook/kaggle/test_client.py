@@ -10,23 +10,28 @@ from trainbook.kaggle import client
 NAME = "ada/trainbook-01-graphmer"
 
 
-def test_a_push_without_its_data_is_an_error_although_the_client_says_successfully(stub, capsys):
+def test_what_the_client_calls_a_success_or_a_bare_404_is_a_sentence(stub, capsys):
+    assert main(["kaggle", "status", "ada/not-there"]) == 2
+    assert "compare owner and slug" in capsys.readouterr().err
     assert main(["kaggle", "push", "graphmer", "--dataset", "ada/misspelt"]) == 2
     assert "without some of its dataset sources: ['ada/misspelt']" in capsys.readouterr().err
 
 
-def test_a_log_is_followed_until_the_session_ends(stub, capsys):
+def test_the_status_and_the_log_of_a_running_session_are_read_and_followed_until_it_ends(stub, capsys):
     def runner(session):
-        session.say("one\n")
-        session.say("two\n")
+        session.say("step 1\n")
+        session.say('{"a": 1} é\n')
         stub.wait_for(lambda: stub.streams)
+        raise RuntimeError("ValueError: no data")
 
     stub.runner = runner
     main(["kaggle", "push", "graphmer"])
     stub.wait_for(lambda: len(stub.sessions[0].log) == 2)
-    assert main(["kaggle", "status", "graphmer", "--follow"]) == 0
-    last = f"one\ntwo\n{NAME}: complete\nThe results: trainbook kaggle fetch {NAME}\n"
-    assert capsys.readouterr().out.endswith(last)
+    assert main(["kaggle", "status", "graphmer", "--log"]) == 0
+    assert capsys.readouterr().out.endswith(f'{NAME}: running\nstep 1\n{{"a": 1}} é\n\n')
+    assert main(["kaggle", "status", "graphmer", "--follow"]) == 1
+    said = capsys.readouterr().out
+    assert 'step 1\n{"a": 1} é\n' in said and f"{NAME}: error (ValueError: no data)" in said
 
 
 @pytest.mark.parametrize("status, code", [("ERROR", 1), ("CANCEL_ACKNOWLEDGED", 130), ("COMPLETE", 0)])
@@ -44,11 +49,6 @@ def test_a_log_is_read_whole_cut_off_or_plain():
     first = '[{"stream_name":"stdout","time":1.0,"data":"a\\n"}\n,{"stream_na'
     assert client.readable(first + 'me":"stderr","data":"b"}]') == "a\nb" and client.readable(first) == "a\n"
     assert client.readable("no JSON at all") == "no JSON at all" and client.readable("") == ""
-
-
-def test_a_notebook_that_is_not_there_is_said(stub, capsys):
-    assert main(["kaggle", "status", "ada/not-there"]) == 2
-    assert "compare owner and slug" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -81,10 +81,10 @@ def test_as_a_child_the_client_says_its_code_and_refuses_with_exit_code_0_and_is
 
 
 ADVICE = {
-    "Maximum batch GPU session count of 2 reached.": "Two of your sessions are running already. Stop one",
-    "Maximum weekly GPU quota of 30.00 hours reached.": "New ones come on Saturday at 00:00 UTC",
-    "Your weekly GPU quota has been exceeded": "New ones come on Saturday at 00:00 UTC",
-    "Conflict [HTTP 409]": "Wait a minute and run the command again",
+    "Maximum batch GPU session count of 2 reached.": "Two of your sessions are running already",
+    "Maximum weekly GPU quota of 30.00 hours reached.": "on Saturday at 00:00 UTC",
+    "Your weekly GPU quota has been exceeded": "on Saturday at 00:00 UTC",
+    "Conflict [HTTP 409]": "Wait a minute",
     "Something else.": "Correct what it names.",
 }
 

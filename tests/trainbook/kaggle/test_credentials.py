@@ -29,16 +29,8 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
 
 
 def test_credentials_are_known_by_their_names_and_in_addresses():
-    named = {
-        "KAGGLE_KEY": "0123456789",
-        "A_SECRET": "abcdefghi",
-        "PGPASSWORD": "postgres-word",
-        "GITHUB_PAT": "ghp_01234",
-    }
-    addresses = {
-        "DATABASE_URL": "postgres://ada:lovelace-1815@host/db",
-        "MLFLOW_TRACKING_URI": "https://mlflow.example",
-    }
+    named = {"KAGGLE_KEY": "0123456789", "A_SECRET": "abcdefghi", "PGPASSWORD": "postgres-word", "A_PAT": "ghp_01234"}
+    addresses = {"DATABASE_URL": "postgres://ada:lovelace-1815@host/db", "TRACKING_URI": "https://mlflow.example"}
     others = {"A_TOKEN": "short", "KEYBOARD": "german-layout", "PWD": "/home/ada/work", "PATH": "/usr/bin:/bin"}
     assert sorted(credentials.values({**named, **addresses, **others})) == sorted([*named.values(), "lovelace-1815"])
 

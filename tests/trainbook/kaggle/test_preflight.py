@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -64,35 +65,37 @@ def check(path, graph, **overrides):
     return [finding for findings in sections.values() for finding in findings]
 
 
+def named(checks):
+    return {finding.name: finding for finding in checks}
+
+
 def bad(checks):
     return [finding.value for finding in checks if finding.verdict == "bad"]
 
 
-def command(built, graph, *options):
-    settings = [f"--set={key}={value}" for key, value in KEYS.items()]
-    given = [str(built), "--data", graph, *settings, "--steps-per-second", "1"]
-    return main(["kaggle", "preflight", *given, *options])
-
-
 def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit_code(
-    staleness_counts, stub, built, graph, capsys
+    staleness_counts, stub, built, graph, monkeypatch, capsys
 ):
-    assert command(built, graph) == 0
+    settings = [f"--set={key}={value}" for key, value in KEYS.items()]
+    command = ["kaggle", "preflight", str(built), "--data", graph, *settings, "--steps-per-second", "1"]
+    assert main(command) == 0
     out = capsys.readouterr().out
     assert out.endswith("all is well.\nReady to push.\n")
     assert "signed in as ada" in out and "30.0 of 30 GPU hours are left" in out
     assert "T4 x2 is chosen, and 2 slots keep 2 cards busy" in out and "fp16 on a T4" in out
-    assert command(built, graph, "--json", "--set=checkpoint.keep_last=0") == 1
+    assert main([*command, "--json", "--set=checkpoint.keep_last=0"]) == 1
     checks = json.loads(capsys.readouterr().out)
     assert checks["verdict"] == "bad", "and nothing but JSON"
     row = {"section": "graphmer.yaml", "name": "checkpoints", "verdict": "bad", "advice": "Set it to 1 or more."}
     assert {**row, "value": "checkpoint.keep_last is 0: there would be nothing to resume from"} in checks["checks"]
+    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
+    last = check(built, graph)[-1]
+    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
 
 
 WASTEFUL = [
     ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
     ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
-    ({"checkpoint.keep_last": 0}, "nothing to resume from"),
     ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
     ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
     ({"training.maximum": 3}, "is refused"),
@@ -108,21 +111,16 @@ def test_a_configuration_that_would_waste_quota_is_bad(stub, built, graph):
     assert "0.4 of 30 GPU hours are left this week" in values and any("triples.jsonl:1" in value for value in values)
 
 
-def cell(notebook, tag):
-    return next(one for one in notebook["cells"] if tag in one["metadata"].get("tags", []))
-
-
 def add_code(text):
-    return lambda notebook: notebook["cells"].append(
-        {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None}
-    )
+    cell = {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None}
+    return lambda notebook: notebook["cells"].append(cell)
 
 
 FAILING = [
     (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
     (add_code(f"key = '{KEY}'"), "credential of your environment"),
     (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
-    (lambda notebook: cell(notebook, "carrier").update(source=""), "does not carry lib"),
+    (lambda notebook: carried.tagged(notebook, "carrier")[0].update(source=""), "does not carry lib"),
     (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
 ]
 
@@ -142,12 +140,21 @@ TIMES = [
     (0.1, "warning", "take 27.8 h: 3 session(s), 1 week(s) of quota"),
     (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session(s), 1 week(s) of quota"),
 ]
+UNPLANNED = [
+    (BadInput("Nothing fits."), "the step does not fit a T4: Nothing fits."),
+    (TrainingFailed("Traceback:\nValueError: x"), "a training step fails: ValueError: x"),
+]
 
 
-def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph):
+def test_the_time_is_counted_in_sessions_and_weeks_and_not_without_a_plan(stub, built, graph, monkeypatch):
     for speed, verdict, words in TIMES:
-        finding = next(each for each in check(built, graph, speed=speed) if each.name == "time")
-        assert finding.verdict == verdict and words in finding.value
+        time = named(check(built, graph, speed=speed))["time"]
+        assert time.verdict == verdict and words in time.value
+    for error, words in UNPLANNED:
+        monkeypatch.setattr(preflight.planner, "plan", mock.Mock(side_effect=error))
+        checks = check(built, graph, speed=0.0)
+        assert bad(checks) == [words] and named(checks)["time"].verdict == "warning"
+        assert "length or speed is not known" in named(checks)["time"].value
 
 
 def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, graph, monkeypatch):
@@ -156,21 +163,6 @@ def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, gr
     checks = check(built, graph, speed=0.0, **{"workload.model.hidden": 24})
     assert any("GiB of a T4" in finding.value for finding in checks)
     assert any("as the planner expects" in finding.value for finding in checks)
-
-
-@pytest.mark.parametrize("error, words", [
-    (BadInput("Nothing fits."), "the step does not fit a T4: Nothing fits."),
-    (TrainingFailed("Traceback:\nValueError: x"), "a training step fails: ValueError: x"),
-])  # fmt: skip
-def test_without_a_plan_the_speed_is_not_known_and_that_is_bad(stub, built, graph, monkeypatch, error, words):
-    def refuse(config, card):
-        raise error
-
-    monkeypatch.setattr(preflight.planner, "plan", refuse)
-    checks = check(built, graph, speed=0.0)
-    assert bad(checks) == [words]
-    time = next(finding for finding in checks if finding.name == "time")
-    assert time.verdict == "warning" and "length or speed is not known" in time.value
 
 
 @pytest.mark.parametrize("lightweight, ema_decay", [(False, 0.9), (True, 0.0)])
@@ -208,12 +200,6 @@ def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, ki
     assert counted[1] == 4 * weights and counted[0] >= 12 * weights
 
 
-def test_without_an_account_the_browser_is_named(stub, built, graph, monkeypatch):
-    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
-    last = check(built, graph)[-1]
-    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
-
-
 # --- several runs, and none -------------------------------------------------------------------------------------------
 
 IN_STEPS = {
@@ -232,7 +218,7 @@ def of(name, settings, *options):
 
 def test_all_runs_of_a_queue_are_counted(stub, capsys):
     sections, _ = of("03_glacier_finetune", IN_STEPS)
-    found = {finding.name: finding for finding in sections["glacier_finetune.yaml"]}
+    found = named(sections["glacier_finetune.yaml"])
     assert found["queue"].value.startswith("6 runs: glacier_pretrain-short, glacier_finetune-fold0, ")
     assert found["time"].value == (
         "720 steps at 2 steps/s and 5 runs of 3,600 steps at 2 steps/s, as the planner expects, take 2.6 h: "
@@ -242,9 +228,13 @@ def test_all_runs_of_a_queue_are_counted(stub, capsys):
     assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
 
 
-def test_a_notebook_that_trains_nothing_needs_no_quota_and_what_a_cell_writes_is_to_be_looked_at(stub, monkeypatch):
-    monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
+def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epochs_is_made_up(stub, monkeypatch):
     monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
+    found = named(of("02_glacier_pretrain", {})[1])
+    assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
+    assert found["data"].value == "glacier_pretrain: none is given: the embedded data is used"
+    assert found["download"].value == "nothing is downloaded from an address"  # the page has one in an example
+    monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
     sections, findings = of("07_your_model", {})
     assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
     assert "written by a cell" in sections["my.yaml"][0].value
@@ -252,16 +242,6 @@ def test_a_notebook_that_trains_nothing_needs_no_quota_and_what_a_cell_writes_is
     sections, findings = of("00_memory", {})
     assert not bad(findings) and list(sections) == ["Notebook", "Addresses", "Account"]
     assert any("it trains nothing" in finding.value for finding in findings)
-
-
-def test_a_length_in_epochs_is_not_guessed_and_no_data_is_made_to_count_it(stub, monkeypatch):
-    monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
-    _, findings = of("02_glacier_pretrain", {})
-    by_name = {finding.name: finding for finding in findings}
-    assert by_name["time"].verdict == "warning" and "not known without the data" in by_name["time"].value
-    assert by_name["data"].value == "glacier_pretrain: none is given: the embedded data is used"
-    downloads = [finding.value for finding in findings if finding.name == "download"]
-    assert downloads == ["nothing is downloaded from an address"]  # the page has one in an example
 
 
 def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
@@ -282,7 +262,7 @@ def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
 def test_embedded_data_that_this_machine_cannot_make_is_a_warning(stub):
     settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
     _, findings = of("01_graphmer", settings, "embedded")
-    found = {finding.name: finding for finding in findings}["data"]
+    found = named(findings)["data"]
     assert found.verdict == "warning" and "cannot be made on this machine: " in found.value
     assert "no-such-package" in found.value
 
@@ -290,16 +270,14 @@ def test_embedded_data_that_this_machine_cannot_make_is_a_warning(stub):
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_session_downloads_is_asked_for_its_size_and_not_downloaded(address):
+def test_what_a_session_downloads_and_addresses_in_code_are_asked_for_their_size_and_need_internet(
+    address, graph, edited
+):
     _, findings = of("02_glacier_pretrain", {"workload.download": f"['{address}/there']", "training.epochs": "3"})
-    found = {finding.name: finding for finding in findings}
+    found = named(findings)
     assert found["download"].value == f"{address}/there answers, 1,234 bytes" and found["internet"].verdict == "bad"
     assert "the session downloads it from 1 address" in found["data"].value
     assert Files.asked == [("GET", "/there")]
-
-
-def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited):
-    code = f"# see {address}/a-page\nurl = '{address}/there'"
-    checks = check(edited(add_code(code)), graph)
+    checks = check(edited(add_code(f"# see {address}/a-page\nurl = '{address}/there'")), graph)
     assert any("the notebook's internet is off" in value for value in bad(checks))
     assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]

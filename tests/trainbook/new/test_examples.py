@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -63,9 +64,13 @@ def lines_of_code(path):
 
 
 @each
-def test_an_example_is_short_as_it_is_formatted(name):
+def test_an_example_is_short_as_it_is_formatted_and_planned_where_there_is_no_data(example, name, tmp_path):
     subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", EXAMPLES / f"{name}.py"], check=True)
     assert lines_of_code(EXAMPLES / f"{name}.py") <= MOST_LINES[name]
+    config = example(name)
+    shutil.rmtree(tmp_path / name)
+    plan = planner.make(config, planner.find_card("t4"), 2)
+    assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
 
 
 class Killed(BaseException):
@@ -79,23 +84,13 @@ def results(folder):
     return [*files, table, (folder / "summary.json").is_file()]
 
 
-def killed_at(monkeypatch, step):
-    whole = loop.optimizer_step
-
-    def until(state, *rest):
-        if state.step == step:
-            raise Killed
-        return whole(state, *rest)
-
-    monkeypatch.setattr(loop, "optimizer_step", until)
-
-
 @each
 def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts(example, name, tmp_path, monkeypatch):
     summary = launch.train(example(name, **{"output_dir": "whole"}))
     assert summary.reason == "completed" and not summary.missing and set(summary.baseline) <= set(summary.metrics)
+    step = loop.optimizer_step
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        killed_at(patched, 3)
+        patched.setattr(loop, "optimizer_step", mock.Mock(side_effect=[*3 * [mock.DEFAULT], Killed], wraps=step))
         launch.train(example(name))
     assert checkpoint.steps(Path("runs", name, "checkpoints")) == [2]
     resumed = launch.train(example(name))
@@ -129,14 +124,6 @@ def predict(name, tmp_path, monkeypatch):
     assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
     classes = {"images": {"circle", "square", "triangle"}, "text": set(made.WORDS)}.get(name)
     assert classes is None or {answer["prediction"] for answer in answers} <= classes
-
-
-@each
-def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
-    config = example(name)
-    shutil.rmtree(tmp_path / name)
-    plan = planner.make(config, planner.find_card("t4"), 2)
-    assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
 
 
 def test_the_language_model_is_planned_on_a_folder_and_trained_from_it(example, tmp_path, capsys):

@@ -33,7 +33,7 @@ def written(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("kind", new.KINDS)
-def test_what_is_written_is_sound_and_trains_at_once(written, kind, capsys):
+def test_what_is_written_has_reasons_is_sound_and_trains_at_once(written, kind, capsys):
     said = written(kind)
     assert sorted(path.name for path in Path().iterdir()) == ["my.yaml", "my_data", "my_task.py", "test_my_task.py"]
     assert "kaggle push my.yaml --dataset OWNER/my-data" in said
@@ -41,6 +41,11 @@ def test_what_is_written_is_sound_and_trains_at_once(written, kind, capsys):
     assert commands.main(["train", "my.yaml", *FEW]) == 0
     said = capsys.readouterr().out
     assert "completed at step 3" in said and "my_data" in said
+    lines = (ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
+    keys = [line for line in lines if not line.startswith("#") and not line.endswith(":")]
+    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:]), "every key has its reason"
+    config = load_config(ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml")
+    assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
 
 
 def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
@@ -51,15 +56,6 @@ def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_con
     task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
     with pytest.raises(BadInput, match="Tabular"):
         check()
-
-
-@pytest.mark.parametrize("kind", new.KINDS)
-def test_every_key_of_a_configuration_has_its_reason_and_is_known(kind):
-    lines = (ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
-    keys = [line for line in lines if not line.startswith("#") and not line.endswith(":")]
-    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:])
-    config = load_config(ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml")
-    assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
 
 
 def test_nothing_is_overwritten_and_names_and_kinds_that_cannot_be_are_refused(capsys):

@@ -1,8 +1,8 @@
 """The notebook of a configuration of one's own: what it carries, says and needs."""
 
-import importlib
 import json
 import random
+import subprocess
 import sys
 
 import pytest
@@ -16,7 +16,7 @@ from trainbook.commands import main
 from trainbook.kaggle import carried
 from trainbook.notebooks import own, source
 
-LARGE = f"X = '{random.Random(0).randbytes(700_000).hex()}'"
+LARGE = f"X = '{random.Random(0).randbytes(800_000).hex()}'"
 OWN = {f"configs/{name}" for name in ("my.yaml", "mine.py", "layers.py", "waves.py", "late.py")}
 
 
@@ -42,6 +42,12 @@ def text_of(made):
     return "\n".join("".join(cell["source"]) for cell in made["cells"] if cell not in packed)
 
 
+def unpack(made, folder):
+    for name, text in carried.carried_files(made).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config):
     made = built(config)
     assert files_of(made) == OWN
@@ -49,25 +55,20 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     assert lib >= {"lib/task/contract.py", "lib/launch/run.py", "lib/__main__.py", "lib/planner/__main__.py"}
     assert not files_of(made, "workloads/") | files_of(made, "trainbook/")
     assert carried.carried_files(made)["configs/mine.py"] == project.TASK
+    shipped = built(ROOT / "configs" / "graphmer.yaml")
+    names = {"configs/graphmer.yaml", "configs/graphmer_small.yaml", "workloads/graphmer/__init__.py"}
+    assert names <= files_of(shipped, "") and "OWN" not in code_of(shipped, "dependencies")
 
 
 def test_an_import_of_trainbook_is_no_package_to_install_and_finds_the_carried_lib(config, tmp_path, monkeypatch):
-    assert "trainbook/__init__.py" not in carried.carried_files(built(config))
     (config.parent / "mine.py").write_text("import trainbook\n" + project.TASK)
     made = built(config)
     assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies")
-    for name, text in carried.carried_files(made).items():
-        (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "home" / name).write_text(text)
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
-    monkeypatch.setenv("PYTHONPATH", "")
-    for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "trainbook")]:
-        monkeypatch.delitem(sys.modules, name)
-    package = importlib.import_module("trainbook")
-    assert tmp_path / "home" == package.HOME
-    assert importlib.import_module("lib.errors").__file__ == str(tmp_path / "home" / "lib" / "errors.py")
-    for name in ("lib", "lib.errors", "trainbook"):
-        monkeypatch.delitem(sys.modules, name)
+    unpack(made, tmp_path / "home")
+    code = "import trainbook; from lib import errors; print(trainbook.HOME, errors.__file__)"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "home"))
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True).stdout.split()
+    assert said == [str(tmp_path / "home"), str(tmp_path / "home" / "lib" / "errors.py")]
 
 
 def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_path, capsys):
@@ -92,51 +93,46 @@ def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp
     assert main(["notebook", str(config)]) == 0
     first = (tmp_path / "a.ipynb").read_bytes()
     assert (tmp_path / "my.ipynb").read_bytes() == first
-    (config.parent / "late.py").write_text("said = print\n")
-    assert main(["notebook", str(config)]) == 0
-    assert (tmp_path / "my.ipynb").read_bytes() != first
+    with config.with_name("late.py").open("a") as file:
+        file.write("def later():\n    import bitsandbytes\n    import nobody_knows_this\n")
+    assert main(["notebook", str(config)]) == 0 and (tmp_path / "my.ipynb").read_bytes() != first
+    out = capsys.readouterr().out
+    assert "Kaggle's image lacks bitsandbytes" in out and "Whether Kaggle's image has nobody_knows_this" in out
+    assert json.loads((tmp_path / "my.ipynb").read_text())["metadata"]["kaggle"]["isInternetEnabled"]
 
 
-def test_title_text_and_packages_come_from_the_task(config):
+def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_of_every_notebook(config):
     made = built(config)
     text = text_of(made)
     assert text.startswith("# Sums of sines from three waves\n\nThey are made from their index.\n")
     assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies"), "a caught import may be missing"
     assert '(HOME / "configs/mine.py").read_text()' in text and "@" not in text
+    cells = [cell.source for cell in source.read_source(ROOT / "notebooks_src" / "02_glacier_pretrain.py").cells]
+    headings = [line for line in text.split("\n") if line.startswith("## ")]
+    assert headings == [line for cell in cells for line in cell.split("\n") if line.startswith("## ")]
+    assert len(headings) == 12  # and before them the title and the library
+    built_there = json.loads((ROOT / "notebooks" / "02_glacier_pretrain.ipynb").read_text("utf-8"))
+    assert list(carried.parameters(made)) == list(carried.parameters(built_there))
+    code = {cell for cell in cells if "\n" not in cell and not cell.startswith("#")}
+    assert {"doctor.admit(config)", "found = resume.announce(run)", "print(outputs.table(run.output_dir))"} <= code
+    assert {"".join(cell["source"]) for cell in made["cells"]} >= code, "the template's cells are theirs"
     (config.parent / "mine.py").write_text(project.TASK.replace('"""Sums of', "'''Sums of") .replace(
         'index.\n    """', "index.\n    '''").replace("Sums of sines from", "A long title " * 9))  # fmt: skip
     assert text_of(built(config)).startswith("# my\n\nA long title A long title")
 
 
-def test_the_sections_are_those_of_every_training_notebook(config):
-    headings = [line for line in text_of(built(config)).split("\n") if line.startswith("## ")]
-    other = source.read_source(ROOT / "notebooks_src" / "02_glacier_pretrain.py")
-    cells = [cell.source for cell in other.cells]
-    assert headings == [line for cell in cells for line in cell.split("\n") if line.startswith("## ")]
-    assert len(headings) == 12  # and before them the title and the library
-    built_there = json.loads((ROOT / "notebooks" / "02_glacier_pretrain.ipynb").read_text("utf-8"))
-    assert list(carried.parameters(built(config))) == list(carried.parameters(built_there))
-    code = {cell for cell in cells if "\n" not in cell and not cell.startswith("#")}
-    assert {"doctor.admit(config)", "found = resume.announce(run)", "print(outputs.table(run.output_dir))"} <= code
-    assert {"".join(cell["source"]) for cell in built(config)["cells"]} >= code, "the template's cells are theirs"
-
-
 def test_a_small_configuration_goes_along_and_without_one_the_same_is_trained(config, monkeypatch, capsys):
     monkeypatch.setattr(notebook.torch.cuda, "is_available", lambda: False)
-    home = config.parent.parent / "home"
     parameters = {key: default for key, (default, _) in carried.parameters(built(config)).items()}
 
     def configured():
-        made = built(config)
-        for name, text in carried.carried_files(made).items():
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            (home / name).write_text(text)
-        return notebook.configure("my", home, parameters)
+        unpack(built(config), config.parent.parent / "home")
+        return notebook.configure("my", config.parent.parent / "home", parameters)
 
     assert configured().run.name == "my"
     assert "there is no GPU, and no my_small.yaml" in capsys.readouterr().out
     (config.parent / "my_small.yaml").write_text("base: my.yaml\ntraining: {max_steps: 2}\n")
-    assert configured().run.name == "my_small" and (home / "configs" / "my_small.yaml").is_file()
+    assert configured().run.name == "my_small"
     assert "my.yaml where there is a GPU, otherwise my_small.yaml" in text_of(built(config))
 
 
@@ -150,22 +146,13 @@ def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(confi
     assert 'notebook.configure("conf/my", HOME' in text_of(made) and carried.workload(made) == ("conf/my", False)
 
 
-def test_a_configuration_of_a_task_of_lib_has_a_notebook_too():
-    made = built(ROOT / "configs" / "graphmer.yaml")
-    names = {"configs/graphmer.yaml", "configs/graphmer_small.yaml", "workloads/graphmer/__init__.py"}
-    assert names <= files_of(made, "") and "OWN" not in code_of(made, "dependencies")
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda c: c.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n"), "asks for a queue of several runs"),
-        (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
-        (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
-        (lambda c: c.with_name("late.py").write_bytes(b"# \xff\n"), r"late\.py"),
-        (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "sentence"), [
+    (lambda c: c.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n"), "asks for a queue of several runs"),
+    (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
+    (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
+    (lambda c: c.with_name("late.py").write_bytes(b"# \xff\n"), r"late\.py"),
+    (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
+])  # fmt: skip
 def test_what_no_notebook_can_carry_is_refused(config, change, sentence):
     change(config)
     with pytest.raises(BadInput, match=sentence):
@@ -177,17 +164,6 @@ def test_other_names_and_endings_and_a_python_without_jupytext_are_sentences(con
         with pytest.raises(BadInput, match="A notebook carries a configuration whose name has"):
             built(config.rename(config.with_name(name)))
         config.with_name(name).rename(config)
-    assert main(["notebook", str(config), "--out", "my.txt"]) == 2
-    assert main(["notebook", "nothing.yaml"]) == 2
+    assert main(["notebook", str(config), "--out", "my.txt"]) == main(["notebook", "nothing.yaml"]) == 2
     monkeypatch.setitem(sys.modules, "jupytext", None)
-    assert main(["notebook", str(config)]) == 2
-    assert "Building a notebook needs jupytext" in capsys.readouterr().err
-
-
-def test_a_package_that_kaggle_s_image_lacks_asks_for_internet(config, tmp_path, capsys):
-    with config.with_name("late.py").open("a") as file:
-        file.write("def later():\n    import bitsandbytes\n    import nobody_knows_this\n")
-    assert main(["notebook", str(config)]) == 0
-    out = capsys.readouterr().out
-    assert "Kaggle's image lacks bitsandbytes" in out and "Whether Kaggle's image has nobody_knows_this" in out
-    assert json.loads((tmp_path / "my.ipynb").read_text())["metadata"]["kaggle"]["isInternetEnabled"]
+    assert main(["notebook", str(config)]) == 2 and "needs jupytext" in capsys.readouterr().err
