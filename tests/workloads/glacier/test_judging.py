@@ -1,7 +1,6 @@
 """Scores of tiles put together by scene, gains over baselines with intervals, votes, and the worst scenes."""
 
 import csv
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +10,9 @@ from torch import nn
 from lib.scores import IGNORE, Confusion, scores_of
 from lib.task import load_task
 from workloads.glacier import figures
-from workloads.glacier.judging import Judged, Tested, gains, measured, strongest, tile_counts
+from workloads.glacier.judging import Judged, gains, measured, strongest, tile_counts
 
 CLASSES = ("land", "ice", "lake")
-
-
-def drawn(tiles=6, classes=3, seed=0):
-    return np.random.default_rng(seed).integers(0, 50, (tiles, classes, classes))
 
 
 def right(shares, pixels=1000):
@@ -25,20 +20,16 @@ def right(shares, pixels=1000):
     return np.array([[[share, 1 - share], [1 - share, share]] for share in shares]) * pixels
 
 
-def test_counts_of_tiles_are_confusions_of_each():
+def test_counts_and_measures_of_many_tiles_are_those_of_each():
     draw = np.random.default_rng(0)
     predicted, truth = (torch.from_numpy(draw.integers(0, 3, (4, 5, 6)).astype(np.uint8)) for _ in "ab")
-    truth[1] = IGNORE
-    truth[2, :2] = IGNORE
+    truth[1], truth[2, :2] = IGNORE, IGNORE
     counts = tile_counts(predicted, truth, 3)
     for tile in range(4):
         alone = Confusion(3)
         alone.add(predicted[tile], truth[tile])
         assert (counts[tile].numpy() == alone.matrix).all()
-
-
-def test_measures_of_many_matrices_are_those_of_one():
-    counts = drawn()
+    counts = draw.integers(0, 50, (6, 3, 3))
     counts[1, :, 2] = counts[1, 2] = 0  # neither there nor predicted
     counts[2, 1:] = 0  # one class alone
     for matrix, (mcc, iou) in zip(counts, measured(counts), strict=True):
@@ -59,10 +50,10 @@ def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
     assert np.isnan(gains(easier, easier, list("aaaa"))["mcc"].low), "one scene has no interval"
 
 
-def judged(counts, baselines, numbers=None, name="network"):
+def judged(counts, baselines, numbers=None):
     numbers = np.arange(len(counts)) if numbers is None else np.array(numbers)
     scenes = [f"s{index // 2}" for index in range(len(counts))]
-    return Judged(("land", "ice"), counts, baselines, numbers, scenes, scenes, name)
+    return Judged(("land", "ice"), counts, baselines, numbers, scenes, scenes, "network")
 
 
 def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
@@ -77,12 +68,8 @@ def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
     assert "The network is below the strongest baseline" in text and "holds 0" not in text
     alone = Judged(("land", "ice"), strong, {"weak": right([0.6] * 4)}, np.arange(4), ["s"] * 4, ["s"] * 4)
     assert "one scene alone" in alone.text() and "[" not in alone.text().split("\n\n")[1]
-
-
-def test_baselines_on_some_tiles_are_compared_with_the_network_on_these():
-    network = right([1.0, 0.5, 1.0, 0.5])
-    text = judged(network, {"weak": right([0.75, 0.75])}, numbers=[0, 2]).text()
-    assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.500" in text
+    text = judged(right([1.0, 0.5, 1.0, 0.5]), {"weak": right([0.75, 0.75])}, numbers=[0, 2]).text()
+    assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.500" in text, "on the same tiles"
 
 
 def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(tmp_path):
@@ -122,31 +109,9 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
 
 
-def test_the_worst_tiles_are_of_different_scenes():
-    scenes = np.array([0, 0, 1, 2, 3, 4, 5])
-    table = SimpleNamespace(scene=scenes)
-    part = SimpleNamespace(store=SimpleNamespace(table=table), chosen=np.arange(7))
-    tested = Tested(part, 2)
-    wrong = [1, 9, 3, 8, 2, 7, 5]
-    target = torch.zeros(7, 4, 4, dtype=torch.uint8)
-    predicted = torch.zeros(7, 4, 4, dtype=torch.int64)
-    for tile, pixels in enumerate(wrong):
-        predicted[tile].view(-1)[:pixels] = 1
-    for few in (slice(0, 3), slice(3, 7)):
-        tested.add({"image": torch.zeros(7, 1, 4, 4)[few], "target": target[few]}, predicted[few])
-    assert [int((tile.predicted != tile.target).sum()) for tile in tested.worst] == [9, 8, 7, 5]
-    assert tested.counts.shape == (7, 2, 2) and tested.confusion.matrix[0, 1] == sum(wrong)
-    assert len(tested.examples) == 4
-
-
-def test_a_composite_is_white_where_there_is_no_data_and_runs_have_bars_and_their_mean(tmp_path, monkeypatch):
+def test_a_composite_is_white_where_there_is_no_data():
     image = np.random.default_rng(0).normal(size=(5, 8, 8)).astype(np.float32)
     image[:, 2, 3], image[2, 0, 0], image[2, 7, 7] = np.nan, 100, -100
     picture = figures.composite(image)
     assert (picture[2, 3] == 1).all() and picture[0, 0, 0] == 1 and picture[7, 7, 0] == 0
     assert (figures.composite(np.full((2, 4, 4), np.nan)) == 1).all(), "two bands are shown as one grey"
-    drawn = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
-    scores = {"fold0": {"mcc": 0.5}, "fold1": {"mcc": 0.7, "iou_lake": 0.1}}
-    figures.runs(scores, ("mcc", "iou_lake", "absent"), tmp_path / "a.png")
-    assert [ax.get_title() for ax in drawn[0].axes] == ["mcc: mean 0.600", "iou_lake: mean 0.100", ""]

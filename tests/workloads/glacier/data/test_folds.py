@@ -19,6 +19,11 @@ def store_of(root, folder, source=TWO, **options):
     return Cutter(folder, source, Cut(size=32, **options)).all(*layout.find(root, source))
 
 
+def sides(values, parts):
+    """What the tiles of training, validation and test belong to."""
+    return [{values[s] for s in part} for part in (parts.train, parts.validation, parts.test)]
+
+
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
     split = Split(folds=5, test=0.15)
@@ -27,12 +32,8 @@ def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     everything = np.sort(np.concatenate([found[0].test, *(parts.validation for parts in found)]))
     assert np.array_equal(everything, np.arange(len(store)))
     for parts in found:
-        scenes = [set(store.table.scene[part]) for part in (parts.train, parts.validation, parts.test)]
-        assert not scenes[0] & scenes[1] and not scenes[0] & scenes[2] and not scenes[1] & scenes[2]
-
-
-def test_without_a_test_the_validation_is_repeated_and_that_is_said(tmp_path):
-    store = store_of(write_scenes(tmp_path / "data", 8), tmp_path / "store")
+        train, validation, test = sides(store.table.scene, parts)
+        assert not train & validation and not train & test and not validation & test
     parts = folds.parts(store, Split(validation=0.15, test=0), TWO.classes)
     assert np.array_equal(parts.test, parts.validation)
     assert any("no test of its own" in note for note in parts.notes)
@@ -59,19 +60,6 @@ def brute_force_overlaps(table, first, others):
         for i in first
         if any(table.space[i] == table.space[o] and touch(table.bounds[i], table.bounds[o]) for o in others)
     ]
-
-
-def test_overlaps_are_those_that_comparing_all_pairs_finds(tmp_path):
-    for number in range(4):  # scenes that overlap by a half, and one elsewhere
-        origin = (number * 32 * 30 + 7, 0) if number < 3 else (10**6, 0)
-        write_bands(tmp_path / "data", f"img{number}", *scene(number), origin=origin)
-    store = store_of(tmp_path / "data", tmp_path / "store", stride=16)
-    draw = np.random.default_rng(0)
-    for _ in range(5):
-        side = draw.random(len(store)) < 0.3
-        first, others = np.flatnonzero(~side), np.flatnonzero(side)
-        found = folds.overlapping(store.table, first, others)
-        assert found.tolist() == brute_force_overlaps(store.table, first, others)
 
 
 def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path):
@@ -101,10 +89,8 @@ def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
         except BadInput:  # the copy was all that this part had
             continue
         left_out += any("show ground of" in note for note in parts.notes)
-        digests = [
-            {store.digests[s] for s in store.table.scene[p]} for p in (parts.train, parts.validation, parts.test)
-        ]
-        assert not digests[0] & (digests[1] | digests[2]) and not digests[1] & digests[2]
+        train, validation, test = sides([store.digests[s] for s in store.table.scene], parts)
+        assert not train & (validation | test) and not validation & test
     assert left_out
 
 
@@ -132,22 +118,19 @@ def test_training_without_a_class_is_refused_and_a_held_out_part_without_one_is_
 
 
 def scenes_of(store, parts):
-    return [sorted({store.names[s] for s in store.table.scene[p]}) for p in (parts.train, parts.validation, parts.test)]
-
-
-def numbered(*numbers):
-    return [f"img{number:03d}" for number in numbers]
+    return [sorted(side) for side in sides([store.names[s] for s in store.table.scene], parts)]
 
 
 def test_names_give_parts_and_leave_the_rest_to_the_shares(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
     given = {"train": "img00[0-6]", "validation": "img00[78]", "test": "img009|img010", "out": "img011"}
     parts = folds.parts(store, Split(names=given), TWO.classes)
-    assert scenes_of(store, parts) == [numbered(*range(7)), numbered(7, 8), numbered(9, 10)]
+    names = [f"img{number:03d}" for number in range(12)]
+    assert scenes_of(store, parts) == [names[:7], names[7:9], names[9:11]]
     assert "7 to train, 2 to validate, 2 to test, 1 left out" in parts.notes[0]
     found = [folds.parts(store, Split(names={"test": "img00[0-2]"}, folds=3, fold=k), TWO.classes) for k in range(3)]
-    assert all(scenes_of(store, fold)[2] == numbered(0, 1, 2) for fold in found)
-    assert sorted(name for fold in found for name in scenes_of(store, fold)[1]) == numbered(*range(3, 12))
+    assert all(scenes_of(store, fold)[2] == names[:3] for fold in found)
+    assert sorted(name for fold in found for name in scenes_of(store, fold)[1]) == names[3:]
     with pytest.raises(BadInput, match="no scene is called x9. Names are such as img000"):
         folds.parts(store, Split(names={"test": "x9"}), TWO.classes)
     with pytest.raises(ValueError, match="Give train, validation, test or out a regular expression"):
@@ -172,8 +155,8 @@ def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken_or_refuse
     store = store_of(tmp_path / "data", tmp_path / "store", source)
     parts = folds.parts(store, Split(), source.classes)
     assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
-    groups = [{store.groups[s] for s in store.table.scene[p]} for p in (parts.train, parts.validation, parts.test)]
-    assert not groups[0] & groups[1] and not groups[0] & groups[2]
+    train, validation, test = sides([store.groups[s] for s in store.table.scene], parts)
+    assert not train & validation and not train & test
     with pytest.raises(BadInput, match="puts the group slice_0 into two parts"):
         folds.parts(store, Split(names={"test": ".*/000", "train": ".*/001"}), source.classes)
 

@@ -1,5 +1,7 @@
 """Files of scenes are matched by the documented layouts and by patterns, and what does not match is named."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import yaml
@@ -27,12 +29,6 @@ def names(root, source=TWO, labelled=True):
     scenes, problems = layout.find(root, source, labelled)
     assert problems == []
     return [scene.name for scene in scenes]
-
-
-def images_and_masks(folder, name="img001"):
-    image, classes = scene()
-    write_tiff(folder / "images" / f"{name}.tif", image)
-    write_tiff(folder / "masks" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes])
 
 
 # --- public collections -----------------------------------------------------------------------------------------------
@@ -108,11 +104,13 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
 # --- the documented layouts -------------------------------------------------------------------------------------------
 
 
-def test_patches_are_grouped_by_the_image_they_were_cut_from(tmp_path):
+def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_finds_in_a_name(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, problems = layout.find(write_patches(tmp_path), source)
+    scenes, problems = layout.find(write_patches(tmp_path / "patches"), source)
     assert problems == [] and len(scenes) == 6
     assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
+    scenes, _ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
+    assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
 def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
@@ -141,12 +139,6 @@ def test_new_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
     assert names(tmp_path, source, labelled=False) == ["a", "b"]
 
 
-def test_a_group_is_what_the_pattern_finds_in_a_name(tmp_path):
-    write_scenes(tmp_path, 12)
-    scenes, _ = layout.find(tmp_path, Source(bands=("red", "nir"), group_pattern=r"img(\d\d)"))
-    assert sorted({s.group for s in scenes}) == ["00", "01"]
-
-
 # --- what does not match ----------------------------------------------------------------------------------------------
 
 
@@ -159,19 +151,19 @@ def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_p
 
 
 def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(tmp_path):
-    with pytest.raises(BadInput, match="No raster and no .npy lies there"):
-        layout.find(tmp_path, TWO)
-    for name in "abcd":
-        write_tiff(tmp_path / "tiles" / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    def refused(sentence, *files, root=tmp_path, source=TWO):
+        for name in files:
+            write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
+        with pytest.raises(BadInput, match=sentence):
+            layout.find(root, source)
+
+    refused("is no folder", root=tmp_path / "none")
+    refused("No raster and no .npy lies there")
     source = Source(bands=("a",), images="{scene}.tif", masks="{scene}_mask.tif")
-    with pytest.raises(BadInput, match=r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif"):
-        layout.find(tmp_path, source)
-    with pytest.raises(BadInput, match="is no folder"):
-        layout.find(tmp_path / "none", TWO)
-    for name in ("images/a.tif", "masks/x.tif"):
-        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
-    with pytest.raises(BadInput, match=r"no mask has the name of an image \(names: a by images.*, x by masks"):
-        layout.find(tmp_path, TWO)
+    sentence = r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif"
+    refused(sentence, *(f"tiles/{name}.tif" for name in "abcd"), source=source)
+    sentence = r"no mask has the name of an image \(names: a by images.*, x by masks"
+    refused(sentence, "images/a.tif", "masks/x.tif")
 
 
 def test_files_named_differently_in_each_folder_are_matched_by_a_regular_expression(tmp_path):
@@ -216,44 +208,34 @@ def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
 # --- among mounted inputs ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def mounted(monkeypatch, tmp_path):
-    """mounted(data_dir) -> what the task finds among inputs: mounted.root is a data set, mounted.run an output."""
-    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
-    glacier = find_task("glacier")
-
-    def locate(data_dir=""):
-        return locate_data(data_dir, glacier.sentinels)
-
-    locate.root = tmp_path / "input" / "datasets" / "ada" / "scenes"
-    locate.run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
-    return locate
-
-
 @pytest.mark.parametrize("below", ["", "GlacierHack/data"])
 @pytest.mark.parametrize("name", ["", "scenes"])
-def test_glacierhacks_own_layout_is_found_at_the_first_try(mounted, capsys, below, name):
+def test_scenes_are_found_among_mounted_inputs_and_the_maps_of_an_earlier_run_are_none(
+    monkeypatch, tmp_path, capsys, below, name
+):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
+    run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
+    for number in (1, 2):
+        write_tiff(run / "masks" / f"img00{number}.tif", np.zeros((64, 64), np.uint8))
+    for record in ("config.yaml", "summary.json"):
+        (run / record).write_text("{}")
+    sentinels = find_task("glacier").sentinels
+    assert locate_data("", sentinels) is None
+    root = tmp_path / "input" / "datasets" / "ada" / "scenes" / below
     image, classes = scene(bands=5)
     for number in range(2):
-        write_bands(mounted.root / below / "Train", f"img{number:03d}", image, classes)
-    write_bands(mounted.root / below / "Test", "img900", image, None)
-    found = mounted(name)
-    assert found == mounted.root / below and capsys.readouterr().out == ""
-    assert names(found, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
+        write_bands(root / "Train", f"img{number:03d}", image, classes)
+    write_bands(root / "Test", "img900", image, None)
+    capsys.readouterr()
+    assert locate_data(name, sentinels) == root and capsys.readouterr().out == ""
+    assert names(root, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
 
 
-def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):
-    for name in ("img001", "img002"):
-        write_tiff(mounted.run / "masks" / f"{name}.tif", np.zeros((64, 64), np.uint8))
-    for name in ("config.yaml", "summary.json"):
-        (mounted.run / name).write_text("{}")
-    assert mounted() is None
-    write_scenes(mounted.root, 2)
-    assert mounted() == mounted.root and capsys.readouterr().out == ""
-
-
-def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(mounted):
-    for region in ("aachen", "lima"):
-        images_and_masks(mounted.root / region, region)
-    source = Source(bands=("red", "nir"), images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
-    assert Data(Settings(source=source), mounted("scenes")).root == mounted.root
+def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(monkeypatch, tmp_path):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes"])
+    root = tmp_path / "input" / "datasets" / "ada" / "scenes"
+    for name in ("aachen/images/a", "aachen/masks/a", "lima/images/b", "lima/masks/b"):
+        write_tiff(root / f"{name}.tif", np.zeros((2, 8, 8), np.uint8))
+    source = dataclasses.replace(TWO, images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
+    found = locate_data("scenes", find_task("glacier").sentinels)
+    assert Data(Settings(source=source), found).root == root

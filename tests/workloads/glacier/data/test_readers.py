@@ -17,17 +17,6 @@ TWO = Source(bands=("red", "nir"))
 WHOLE = (0, 0, 64, 64)
 
 
-def read(found, source=TWO, window=WHOLE):
-    with readers.opened(found, source) as opened:
-        return opened.read(window)
-
-
-def only(root, source=TWO):
-    scenes, problems = layout.find(root, source)
-    assert problems == [] and len(scenes) == 1
-    return scenes[0]
-
-
 def test_channels_choose_folders_and_bands(tmp_path):
     image, classes = scene(bands=4)
     write_bands(tmp_path / "a", "img001", image, classes)
@@ -117,11 +106,42 @@ def test_a_mask_of_several_bands_is_layers_where_the_settings_say_so(tmp_path):
         read(only(tmp_path), dataclasses.replace(TWO, mask_band=4), (0, 0, 16, 16))
 
 
-def broken(tmp_path, change):
-    """The sentences about a scene to which `change(folder)` was done, and about a sound one beside it."""
-    image, classes = scene()
+def read(found, source=TWO, window=WHOLE):
+    with readers.opened(found, source) as opened:
+        return opened.read(window)
+
+
+def only(root, source=TWO):
+    scenes, problems = layout.find(root, source)
+    assert problems == [] and len(scenes) == 1
+    return scenes[0]
+
+
+def cut_off(path, share):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+BAND, LABEL = "Band2/img001.tif", "label/img001.tif"
+BROKEN = {  # what is done to a folder, and words of what is said
+    "another size": (lambda f: write_tiff(f / BAND, scene(0, (64, 60))[0][0]), [BAND, "64 x 60 pixels"]),
+    "another system": (lambda f: write_tiff(f / BAND, scene()[0][0], crs="EPSG:32644"), [BAND, "32644"]),
+    "another place": (lambda f: write_tiff(f / BAND, scene()[0][0], (900, 0)), [BAND, "other ground"]),
+    "no band": (lambda f: (f / BAND).rename(f / "Band2/img002.tif"), ["img001", "a band is missing"]),
+    "no mask": (lambda f: (f / LABEL).rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
+    "a code": (
+        lambda f: write_tiff(f / LABEL, np.full((64, 64), 99, np.uint8)),
+        [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"],
+    ),
+    "half": (lambda f: cut_off(f / BAND, 0.5), [BAND, "again"]),
+    "a head": (lambda f: cut_off(f / BAND, 0.001), [BAND, "cannot be opened"]),
+    "nothing": (lambda f: cut_off(f / BAND, 0), [BAND, "cannot be opened"]),
+}
+
+
+@pytest.mark.parametrize("change, words", BROKEN.values(), ids=BROKEN)
+def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not(tmp_path, change, words):
     for name in ("img001", "img009"):
-        write_bands(tmp_path, name, image, classes)
+        write_bands(tmp_path, name, *scene())
     change(tmp_path)
     scenes, problems = layout.find(tmp_path, TWO)
     for found in scenes:
@@ -129,35 +149,6 @@ def broken(tmp_path, change):
             read(found)
         except Unusable as problem:
             problems.append(str(problem))
-    return problems
-
-
-def truncate(path, share=0.5):
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (
-            lambda f: write_tiff(f / "Band2/img001.tif", scene(0, (64, 60))[0][0]),
-            ["Band2/img001.tif", "64 x 60 pixels"],
-        ),
-        (lambda f: write_tiff(f / "Band2/img001.tif", scene()[0][0], crs="EPSG:32644"), ["Band2/img001.tif", "32644"]),
-        (lambda f: write_tiff(f / "Band2/img001.tif", scene()[0][0], (900, 0)), ["Band2/img001.tif", "other ground"]),
-        (lambda f: (f / "Band2/img001.tif").rename(f / "Band2/img002.tif"), ["img001", "a band is missing"]),
-        (lambda f: (f / "label/img001.tif").rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
-        (
-            lambda f: write_tiff(f / "label/img001.tif", np.full((64, 64), 99, np.uint8)),
-            ["label/img001.tif", "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"],
-        ),
-        (lambda f: truncate(f / "Band1/img001.tif"), ["Band1/img001.tif", "again"]),
-        (lambda f: truncate(f / "Band1/img001.tif", 0.001), ["Band1/img001.tif", "cannot be opened"]),
-        (lambda f: (f / "Band1/img001.tif").write_bytes(b""), ["Band1/img001.tif", "cannot be opened"]),
-    ],
-)
-def test_what_cannot_be_used_is_named_by_its_file(tmp_path, change, words):
-    problems = broken(tmp_path, change)
     assert all(any(word in sentence for sentence in problems) for word in words), problems
     assert not any("img009" in sentence for sentence in problems)
 
@@ -165,11 +156,10 @@ def test_what_cannot_be_used_is_named_by_its_file(tmp_path, change, words):
 @pytest.mark.skipif(not (SAMPLES / "glacier_liligo").is_dir(), reason="sample data is not there")
 def test_a_real_glacier_whose_bands_are_nan_off_the_ice(tmp_path):
     folder = SAMPLES / "glacier_liligo"
-    for number, path in enumerate(sorted(folder.glob("Band[2-5]*.tif")), 1):
-        (tmp_path / f"Band{number}").mkdir()
-        (tmp_path / f"Band{number}" / "liligo.tif").symlink_to(path)
-    (tmp_path / "label").mkdir()
-    (tmp_path / "label" / "liligo.tif").symlink_to(folder / "mask_0_85_170_255.tif")
+    places = {f"Band{n}": path for n, path in enumerate(sorted(folder.glob("Band[2-5]*.tif")), 1)}
+    for name, path in {**places, "label": folder / "mask_0_85_170_255.tif"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "liligo.tif").symlink_to(path)
     source = Source(bands=tuple("abcd"))
     with readers.opened(only(tmp_path, source), source) as opened:
         image, target = opened.read((0, 0, opened.height, opened.width))
