@@ -10,7 +10,7 @@ from lib.errors import BadInput
 from lib.scores import IGNORE
 from tests.conftest import ROOT
 from tests.workloads.glacier.files import scene, write_bands, write_scenes, write_tiff
-from workloads.glacier.data import cutter, layout, tiles
+from workloads.glacier.data import layout, tiles
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.settings import Cut, Source
 
@@ -22,7 +22,7 @@ def cut(root, folder, source=TWO, options=SMALL, limit=0):
     return Cutter(folder, source, options, limit).all(*layout.find(root, source))
 
 
-def test_tiles_of_a_scene_hold_its_pixels_and_their_places(tmp_path):
+def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_filled_with_no_data(tmp_path):
     image, classes = scene()
     write_bands(tmp_path / "data", "img001", image, classes, origin=(600, 9000))
     store = cut(tmp_path / "data", tmp_path / "store")
@@ -34,19 +34,9 @@ def test_tiles_of_a_scene_hold_its_pixels_and_their_places(tmp_path):
         left, top = 600 + 30 * column, 9000 - 30 * row
         assert store.table.bounds[index].tolist() == [left, top - 960, left + 960, top]
     assert store.table.counts.tolist() == (1024 * np.eye(4, dtype=int)).tolist()
-
-
-@pytest.mark.parametrize(
-    "length, step, expected", [(64, 32, [0, 32]), (70, 32, [0, 32, 38]), (32, 32, [0]), (20, 8, [0])]
-)
-def test_the_last_tile_ends_with_the_scene(length, step, expected):
-    assert cutter.starts(length, 32, step) == expected
-
-
-def test_a_scene_smaller_than_a_tile_is_filled_with_no_data(tmp_path):
     image, classes = scene(size=(20, 24))
-    write_bands(tmp_path / "data", "img001", image, classes)
-    got, target = cut(tmp_path / "data", tmp_path / "store").read(0)
+    write_bands(tmp_path / "small", "img001", image, classes)
+    got, target = cut(tmp_path / "small", tmp_path / "store").read(0)
     assert np.array_equal(got[:, :20, :24], image) and np.isnan(got[:, 20:]).all()
     assert (target[20:] == IGNORE).all() and (target[:, 24:] == IGNORE).all()
 
@@ -93,30 +83,22 @@ def test_an_interrupted_cut_goes_on_with_the_scenes_that_are_left(tmp_path, monk
     assert cut(tmp_path / "data", tmp_path / "store").fingerprint() != whole.fingerprint()
 
 
-def with_bad_scenes(folder):
-    """Three sound scenes; one without data, one whose mask knows nothing, one that ends in the middle."""
-    write_scenes(folder, 3)
-    image, classes = scene()
-    write_bands(folder, "img100", np.full_like(image, np.nan), classes)
-    write_bands(folder, "img101", image, classes)
-    path = folder / "label" / "img101.tif"
-    write_tiff(path, np.full((64, 64), np.nan, np.float32))
-    write_bands(folder, "img102", image, classes)
-    band = folder / "Band2" / "img102.tif"
-    band.write_bytes(band.read_bytes()[:9000])
-
-
 def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, capsys):
-    with_bad_scenes(tmp_path / "data")
+    data, (image, classes) = write_scenes(tmp_path / "data", 3), scene()
+    for name, values in (("img100", np.full_like(image, np.nan)), ("img101", image), ("img102", image)):
+        write_bands(data, name, values, classes)
+    write_tiff(data / "label" / "img101.tif", np.full((64, 64), np.nan, np.float32))
+    band = data / "Band2" / "img102.tif"
+    band.write_bytes(band.read_bytes()[:9000])
     with pytest.raises(BadInput) as refused:
-        cut(tmp_path / "data", tmp_path / "store")
+        cut(data, tmp_path / "store")
     sentences = str(refused.value)
     assert sentences.startswith("Scenes that cannot be used: 3; workload.bad_input_limit allows 0.")
     assert "Band1/img100.tif holds no data at all" in sentences
     assert "label/img101.tif labels none of the pixels" in sentences
     assert "Band2/img102.tif ends or breaks in the middle" in sentences
     capsys.readouterr()
-    assert len(cut(tmp_path / "data", tmp_path / "store", limit=3)) == 12
+    assert len(cut(data, tmp_path / "store", limit=3)) == 12
     text = capsys.readouterr().out
     assert "Left out 3 unusable scenes" in text and "img100.tif" in text and "img102.tif" in text
     assert not list((tmp_path / "store").glob("*.tmp")), "nothing half written stays"

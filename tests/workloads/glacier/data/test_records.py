@@ -21,16 +21,11 @@ def flip(path):
 
 DAMAGES = {  # a file of the cache, and what is done to it
     "truncated": ("tiles-*/*.image.npy", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
-    "zeroed": ("tiles-*/*.target.npy", lambda path: path.write_bytes(bytes(path.stat().st_size))),
     "missing": ("tiles-*/*.image.npy", lambda path: path.unlink()),
     "flipped": ("tiles-*/*.target.npy", flip),
-    "record emptied": ("tiles-*/*.json", lambda path: path.write_bytes(b"")),
     "record a folder": ("tiles-*/*.json", lambda path: (path.unlink(), path.mkdir())),
     "record flipped": ("tiles-*/*.json", flip),
     "record a number": ("tiles-*/*.json", lambda path: path.write_text('{"sha256": 1, "record": 2}')),
-    "another count": (
-        "tiles-*/*.json", lambda path: path.write_text(path.read_text().replace('"valid": 1', '"valid": 2'))
-    ),
     "100,000 brackets": ("tiles-*/*.json", lambda path: path.write_text("[" * 100_000)),
     "band flipped": ("generated-*/Band2/img002.tif", flip),
     "label missing": ("generated-*/label/img002.tif", lambda path: path.unlink()),
@@ -67,14 +62,10 @@ def test_a_whole_cache_is_read_once_a_process_and_written_never(tiny, tmp_path, 
     assert content(load_task(tiny(SMALL))) == before and not read
 
 
-# --- a cache that cannot be written to --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("overrides", [None, SMALL], ids=["given", "generated"])
 def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, overrides):
-    """The disk is full from the n-th file on, whichever it is."""
     whole = disk.whole
-    for last in range(1, 8, 2):
+    for last in (1, 4, 7):  # the disk is full from this file on
         made = []
 
         def full(path, cache=False, made=made, last=last):

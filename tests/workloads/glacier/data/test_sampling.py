@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import special
-from scipy.optimize import nnls
 
 from workloads.glacier.data import sampling
 from workloads.glacier.settings import Sampling
@@ -26,16 +24,3 @@ def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
     weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
     assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
     assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
-
-
-def test_shares_that_no_weights_reach_are_approached_as_closely_as_can_be(monkeypatch):
-    """As the ridge vanishes the shares come to the point of the tiles' hull nearest to the goal, here by NNLS."""
-    calls, softmax = [], special.softmax
-    monkeypatch.setattr(special, "softmax", lambda scores: calls.append(1) or softmax(scores))
-    shares = np.random.default_rng(3).dirichlet((6, 2.5, 1, 0.1), 18)
-    goal = np.array([0.1, 0.35, 0.4, 0.15])
-    nearest, _ = nnls(np.vstack([shares.T, np.full(18, 1e4)]), np.append(goal, 1e4))
-    weight = sampling.tilt(shares, goal, 20) / 18
-    assert np.abs(goal - nearest @ shares).max() > 0.02
-    assert np.allclose(weight @ shares, nearest @ shares, atol=1e-3)
-    assert len(calls) < 10_000
