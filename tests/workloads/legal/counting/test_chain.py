@@ -4,7 +4,6 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime
 
 from workloads.legal.counting.chain import Chain, Ordered, forward_backward
 
@@ -44,24 +43,3 @@ def test_scores_of_hundreds_and_a_document_of_thousands_stay_finite():
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
     found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
     assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0]
-
-
-def test_the_fit_is_where_the_penalised_likelihood_is_flat():
-    draw = np.random.default_rng(1)
-    lengths, classes = [7, 5], 2
-    truth = draw.integers(classes, size=12)
-    scores = np.eye(classes)[truth] + draw.normal(size=(12, classes))
-    fitted = Chain.fit(scores, truth, lengths)
-
-    def loss(numbers):
-        scale, transition = numbers[:6].reshape(3, 2), numbers[6:].reshape(2, 2)
-        emission = np.concatenate([scores, np.ones((12, 1))], 1) @ scale
-        value = numbers @ numbers / 2
-        for begin, end in ((0, 7), (7, 12)):
-            value += by_hand(emission[begin:end], transition)[0]
-            value -= sum(emission[place, truth[place]] for place in range(begin, end))
-            value -= sum(transition[truth[place - 1], truth[place]] for place in range(begin + 1, end))
-        return value
-
-    numbers = np.concatenate([fitted.scale.ravel(), fitted.transition.ravel()])
-    assert np.abs(approx_fprime(numbers, loss, 1e-6)).max() < 1e-2

@@ -51,18 +51,13 @@ def test_scores_of_a_training_document_do_not_know_its_roles(fitted):
     assert (fitted.scores(TRAINING[3]) != other.scores(TRAINING[3])).any()
 
 
-def test_what_is_read_again_gives_the_very_same_scores(fitted):
-    again = Stack.from_json(json.loads(json.dumps(fitted.as_json())))
-    assert again.classes == fitted.classes and (again.offsets == fitted.offsets).all()
+def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores(fitted):
+    kept = fitted.as_json()
+    again = Stack.from_json(json.loads(json.dumps(kept)))
     for document in NEW[:3]:
         assert (again.scores(document) == fitted.scores(document)).all()
         assert all((again.parts(document)[name] == one).all() for name, one in fitted.parts(document).items())
-    assert again.as_json() == fitted.as_json()
-
-
-def test_a_fit_is_the_same_again_whatever_the_order_of_the_documents(fitted):
-    assert Stack.fit(TRAINING[::-1], ROLES).as_json() == fitted.as_json()
-    assert inner_parts(TRAINING, 0).tolist() == inner_parts(TRAINING, 0).tolist() != inner_parts(TRAINING, 1).tolist()
+    assert again.as_json() == Stack.fit(TRAINING[::-1], ROLES).as_json() == kept
 
 
 def test_offsets_lift_the_macro_f1_of_the_scores_that_they_are_tuned_on():
@@ -77,19 +72,13 @@ def test_offsets_lift_the_macro_f1_of_the_scores_that_they_are_tuned_on():
     assert best_offsets(10 * np.eye(3)[truth], truth).tolist() == [0, 0, 0], "nothing to gain"
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_few_documents_are_enough_and_a_class_may_have_no_example(count):
-    found = Stack.fit(TRAINING[:count], (*ROLES, "Dissent"))
+def test_few_documents_are_enough_and_a_class_may_have_no_example():
+    found = Stack.fit(TRAINING[:2], (*ROLES, "Dissent"))
     scores = found.scores(NEW[0])
     assert scores.shape == (12, 4) and np.isfinite(scores).all() and (scores.argmax(1) != 3).all()
-    assert {*found.held_out} == {document.name for document in TRAINING[:count]}
+    assert {*found.held_out} == {"j00", "j01"}
     with pytest.raises(BadInput, match="two documents or more, and there are 1"):
         Stack.fit(TRAINING[:1], ROLES)
-
-
-def test_of_too_many_sentences_whole_documents_are_drawn():
-    found = Stack.fit(TRAINING, ROLES, most_sentences=40)
-    assert len(found.held_out) == 3 and all(len(scores) == 12 for scores in found.held_out.values())
 
 
 @pytest.mark.parametrize(
@@ -111,47 +100,13 @@ def test_a_damaged_copy_is_refused(fitted, damage):
         Stack.from_json(kept)
 
 
-QUICK = Fitting(strength=1.0, steps=200)
-
-
-def examples(classes=(0, 1, 2), count=30, seed=0):
-    draw = np.random.default_rng(seed)
-    truth = np.array([classes[place % len(classes)] for place in range(count)])
-    numbers = np.eye(4)[truth] + 0.5 * draw.normal(size=(count, 4))
-    return sparse.csr_matrix(numbers.astype(np.float32)), truth
-
-
 @pytest.mark.parametrize(
     ("classes", "class_weight"), [((0, 1, 2), None), ((0, 1, 2), "balanced"), ((0, 1), "balanced")]
 )
 def test_probabilities_are_scikit_learns(classes, class_weight):
-    matrix, truth = examples(classes)
+    truth = np.resize(classes, 30)
+    matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
     truth[:9] = 0  # of unequal classes
     found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200, class_weight)).scores(matrix)
     wanted = LogisticRegression(C=1.0, max_iter=200, class_weight=class_weight).fit(matrix, truth).predict_proba(matrix)
     assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
-
-
-def test_a_class_without_examples_is_possible_and_less_likely_than_any_other():
-    matrix, truth = examples(classes=(0, 3))
-    model = Linear.fit(matrix, truth, 4, QUICK)
-    found = log_softmax(model.scores(matrix))
-    assert np.isfinite(found).all() and set(found.argmax(1)) == {0, 3}
-    assert np.median(np.exp(found[:, 1])) == pytest.approx(np.median(np.exp(found[:, 2]))) and found[:, 1].max() < -2
-
-
-def test_one_class_alone_or_no_numbers_leave_the_shares_of_the_classes():
-    matrix, truth = examples(classes=(2,))
-    assert (Linear.fit(matrix, truth, 3, QUICK).scores(matrix).argmax(1) == 2).all()
-    truth = np.array([0, 0, 0, 1])
-    found = Linear.fit(sparse.csr_matrix((4, 0), dtype=np.float32), truth, 2, QUICK)
-    assert np.exp(log_softmax(found.bias)) == pytest.approx([0.75, 0.25])
-
-
-def test_the_mean_of_models_is_one_model_with_the_mean_of_their_scores():
-    matrix, truth = examples()
-    models = [Linear.fit(matrix[part::3], truth[part::3], 3, QUICK) for part in (0, 1)]
-    found = Linear.mean(models).scores(matrix)
-    assert found == pytest.approx(np.mean([model.scores(matrix) for model in models], 0), abs=1e-2)
-    weights = Linear.mean(models).weights
-    assert (weights.astype(np.float16) == weights).all(), "float16 holds them exactly"
