@@ -28,22 +28,24 @@ def documents(source, limit=0, classes=16):
     return read(source, Settings(bad_input_limit=limit, classes=classes))[0]
 
 
-def test_a_folder_of_any_depth_gives_its_documents_by_the_order_of_the_files(tmp_path):
+def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_names(tmp_path):
     made = judgments(3)
-    folder(tmp_path, **{f"deep/{number}/{one.name}": as_lines(one) for number, one in enumerate(made)})
-    found = documents(tmp_path)
-    assert [(one.name, one.sentences, one.roles) for one in found] == [
-        (one.name, one.sentences, one.roles) for one in made
-    ]
+    folder(tmp_path / "a", **{f"deep/{number}/{one.name}": as_lines(one) for number, one in enumerate(made)})
+    found = documents(tmp_path / "a")
+    assert [(one.name, one.sentences, one.roles) for one in found] == [(m.name, m.sentences, m.roles) for m in made]
     assert found[1].place(2) == "deep/1/j01.txt, line 3"
-    assert [one.name for one in documents(tmp_path / "deep" / "0" / "j00.txt")] == ["j00"]
+    assert [one.name for one in documents(tmp_path / "a" / "deep" / "0" / "j00.txt")] == ["j00"]
+    folder(tmp_path / "b", **{"x/a": FINE, "y/a": FINE, "b": FINE})
+    assert [one.name for one in documents(tmp_path / "b")] == ["b", "x/a", "y/a"]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("document,sentence,role\n7,one,F\n")
+    found, _ = read(tmp_path, Settings(source=Source(files="*.csv")))
+    assert [one.name for one in found] == ["test/7", "train/7"]
 
 
 def test_blank_lines_part_the_documents_of_a_file_and_lines_are_counted_in_the_file(tmp_path):
-    folder(
-        tmp_path, many=f"\n\n{FINE}\n  \n{FINE}\n", one=b"\xef\xbb\xbfOne  thing\tFacts\t0.75\r\nAnother\tRuling\r\n"
-    )
-    first, second, windows = documents(tmp_path)
+    one = b"\xef\xbb\xbfOne  thing\tFacts\t0.75\r\nAnother\tRuling\r\n"
+    first, second, windows = documents(folder(tmp_path, many=f"\n\n{FINE}\n  \n{FINE}\n", one=one))
     assert windows.sentences == ("One thing", "Another") and windows.roles == ("Facts", "Ruling")
     assert (first.name, second.name) == ("many/1", "many/2")
     assert first.lines == (3, 4) and second.place(0) == "many.txt, line 7"
@@ -60,15 +62,6 @@ def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path
     for wrong in ("Tax a b\n", "Tax\ta\n\nCivil\tb a\n"):
         with pytest.raises(BadInput, match="categories.txt, line"):
             documents(folder(tmp_path, categories=wrong))
-
-
-def test_documents_of_one_name_have_their_folder_or_table_in_it(tmp_path):
-    folder(tmp_path, **{"x/a": FINE, "y/a": FINE, "b": FINE})
-    assert [one.name for one in documents(tmp_path)] == ["b", "x/a", "y/a"]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text("document,sentence,role\n7,one,F\n")
-    found, _ = read(tmp_path, Settings(source=Source(files="*.csv")))
-    assert [one.name for one in found] == ["test/7", "train/7"]
 
 
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
@@ -151,24 +144,17 @@ def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():
         class_names(of("facts", "Facts", "facts"), 5)
 
 
-PLAIN = {
-    "The appeal is heard\n\nIt is of Mr. A. Rao\nDismissed\n": (
-        "The appeal is heard", "It is of Mr. A. Rao", "Dismissed",
-    ),
-    FINE: ("The appeal is heard", "It is dismissed"),
-    "\tThe appeal is heard. It is by the State.\n\n\tIt is dismissed.\tNo costs.\n": (
-        "The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "sentences"), PLAIN.items())
-def test_a_plain_judgment_is_a_sentence_a_line_or_running_text_and_a_labelled_one_without_its_roles(
-    tmp_path, text, sentences
-):
-    found = read_plain(folder(tmp_path, plain=text) / "plain.txt")
-    assert found.sentences == sentences and found.roles == () and found.name == "plain"
-    assert found.lines[-1] == text.count("\n")
+def test_a_plain_judgment_is_a_sentence_a_line_or_running_text_and_a_labelled_one_without_its_roles(tmp_path):
+    lines = "The appeal is heard\n\nIt is of Mr. A. Rao\nDismissed\n"
+    running = "\tThe appeal is heard. It is by the State.\n\n\tIt is dismissed.\tNo costs.\n"
+    for text, sentences in (
+        (lines, ("The appeal is heard", "It is of Mr. A. Rao", "Dismissed")),
+        (FINE, ("The appeal is heard", "It is dismissed")),
+        (running, ("The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.")),
+    ):
+        found = read_plain(folder(tmp_path, plain=text) / "plain.txt")
+        assert found.sentences == sentences and found.roles == () and found.name == "plain"
+        assert found.lines[-1] == text.count("\n")
     with pytest.raises(BadInput, match="has no sentence"):
         read_plain(folder(tmp_path, plain=b"\n \n") / "plain.txt")
 

@@ -17,14 +17,22 @@ from workloads.legal.evaluation import (
     STRONGEST,
     Evaluator,
     probability,
-    standard_error,
 )  # fmt: skip
 from workloads.legal.samples import collated
 
 
-@pytest.fixture
-def evaluator(legal):
-    return Evaluator(legal().data)
+@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", PUBLISHED_WEIGHT)])
+def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, weights, usual):
+    """It may know which roles are common, which the counts take for equally common on purpose."""
+    evaluator = Evaluator(legal().data)
+    truth, roles = evaluator.truth("validation"), len(evaluator.classes)
+    common = np.tile(np.log(np.bincount(truth, minlength=roles) + 1.0), (len(truth), 1))
+    scores = [common, *(network_of(evaluator, "validation", sure) for sure in (0, 3, -3))]
+    (same, chance, knows, misleads) = (evaluator.chosen_weight(one, "validation") for one in scores)
+    assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
+    assert misleads[1] == pytest.approx(probability(evaluator.counted("validation")[COUNTS], truth))
+    evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
+    assert evaluator.chosen_weight(np.full((len(truth), roles), -1.0), "validation")[0] == usual
 
 
 def network_of(evaluator, part, sure):
@@ -35,49 +43,7 @@ def network_of(evaluator, part, sure):
     return noise - np.log(np.exp(noise).sum(1, keepdims=True))
 
 
-def test_a_network_that_says_the_same_of_every_sentence_is_shut_out(evaluator):
-    """It may know which roles are common, which the counts take for equally common on purpose."""
-    truth = evaluator.truth("validation")
-    common = np.log(np.bincount(truth, minlength=len(evaluator.classes)) + 1.0)
-    assert evaluator.chosen_weight(np.tile(common, (len(truth), 1)), "validation")[0] == 0
-    weights = [evaluator.chosen_weight(network_of(evaluator, "validation", sure), "validation")[0] for sure in (0, 3)]
-    assert weights[0] <= 0.125 and weights[1] >= 0.5, "chance is shut out, and one that knows counts"
-
-
-@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", PUBLISHED_WEIGHT)])
-def test_where_documents_cannot_tell_the_weight_is_the_usual_one_of_a_published_encoder_or_none(
-    evaluator, weights, usual
-):
-    evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
-    says_nothing = np.full((len(evaluator.truth("validation")), len(evaluator.classes)), -1.0)
-    assert evaluator.chosen_weight(says_nothing, "validation")[0] == usual
-    misleads = network_of(evaluator, "validation", -3)
-    weight, best = evaluator.chosen_weight(misleads, "validation")
-    assert weight < 0.5, "what is clearly worse is never taken"
-    counts = evaluator.counted("validation")[COUNTS]
-    assert best == pytest.approx(probability(counts, evaluator.truth("validation")))
-
-
-def test_the_standard_error_is_that_over_draws_of_documents():
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(20, 60, 30)
-    values = np.concatenate([rng.normal(rng.normal(), 1, length) for length in lengths])
-    of = np.split(values, np.cumsum(lengths)[:-1])
-    drawn = [np.concatenate([of[k] for k in rng.integers(0, 30, 30)]).mean() for _ in range(2000)]
-    assert standard_error(values, lengths) == pytest.approx(np.std(drawn), rel=0.1)
-    assert standard_error(values, lengths) > 3 * values.std() / np.sqrt(len(values)), "sentences are alike within one"
-    assert standard_error(values, [len(values)]) == np.inf
-
-
-def test_the_probability_is_that_under_the_best_power_and_offsets(evaluator):
-    truth, scores = evaluator.truth("test"), network_of(evaluator, "test", 1)
-    best = probability(scores, truth)
-    shifted = 4 * scores + np.arange(len(evaluator.classes))
-    assert probability(shifted, truth) == pytest.approx(best, rel=0.02)
-    assert probability(0 * scores, truth) < best < 1
-
-
-def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test(legal):
+def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weight_0_is_the_baseline(legal):
     task = legal()
     model = task.model()
     scores = task.evaluator.judge(model, network_of(task.evaluator, "validation", 3), "validation")
@@ -86,14 +52,8 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test(legal):
     assert weight == scores["network_weight"] > 0 and scores["accuracy"] > judging.scores(counted.sum(0))[2]
     task.evaluator.judge(model, network_of(task.evaluator, "test", 0), "test")
     assert (float(model.weight), float(model.power)) == (weight, power)
-
-
-def test_the_baseline_is_the_strongest_counting_and_has_the_models_figures(legal):
-    task = legal()
-    model = task.model()
     model.weight.fill_(0.0)
-    baseline = task.baseline()
-    judged = task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
+    baseline, judged = task.baseline(), task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
     assert baseline.keys() == judged.keys() and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
     assert baseline["macro_f1"] == judged["macro_f1"]
 

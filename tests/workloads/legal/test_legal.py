@@ -29,20 +29,17 @@ def batch_of(task, *numbers):
     return task.collate([samples[number] for number in numbers or range(8)], torch.Generator())
 
 
-def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     (tmp_path / "legal.yaml").write_text(CONFIG)
     task = find_task("legal")(load_config(tmp_path / "legal.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
     assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS) and "data" not in vars(task)
-
-
-def test_the_contract_is_kept(legal):
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 
 
-def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
+def test_losses_are_sums_over_sentences_weighted_by_their_roles_as_far_as_the_power_says(legal, tmp_path):
     task = legal()
     batch, model = batch_of(task), task.model().eval()
     halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 3), slice(3, 8))]
@@ -50,9 +47,6 @@ def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
         whole, parts = task.loss(model, batch)[0]["loss"], [task.loss(model, half)[0]["loss"] for half in halves]
     assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
     assert task.count(batch)["loss"] == pytest.approx(sum(task.count(half)["loss"] for half in halves))
-
-
-def test_rare_roles_weigh_more_as_far_as_the_power_says(tmp_path):
     for power in (0.0, 0.5, 1.0):
         data = load(tmp_path, {"workload.loss.class_weights": power}).data
         weights, counts = data.class_weights, data.class_counts
@@ -76,29 +70,25 @@ def test_the_focal_loss_turns_from_what_is_known(legal):
     assert shares[1] < 1e-3 * shares[0]
 
 
-def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learned):
+def test_what_was_learned_is_kept_as_json_and_taken_back_and_what_somebody_else_learned_is_checked(
+    legal, tmp_path, learned
+):
     task, other = legal(), load(tmp_path)
     other.take_learned(json.loads(json.dumps(learned)))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+    for changes, message in (
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
         ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "names 2 roles"),
         ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "names no encoder"),
         ({"encoder": {"weights": 3, "options": {}}}, "names no encoder"),
         ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
-    ],
-)
-def test_what_somebody_else_learned_is_checked(tmp_path, learned, changes, message):
-    with pytest.raises(BadInput, match=message):
-        task = load(tmp_path)
-        task.take_learned({**learned, **changes})
-        task.datasets()
+    ):
+        with pytest.raises(BadInput, match=message):
+            task = load(tmp_path)
+            task.take_learned({**learned, **changes})
+            task.datasets()
 
 
 def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path):
@@ -114,12 +104,10 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
 def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
     text = legal().describe_data()
     assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
-    assert "workload.classes" not in text
-    source = tmp_path / "data"
-    source.mkdir()
+    (tmp_path / "data").mkdir()
     for number in range(6):
-        (source / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
-    text = load(tmp_path, {"data.dir": str(source)}).data.describe()
+        (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
+    text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).data.describe()
     assert "Roles: 0, 1. These are numbers: workload.classes" in text and "Sentences with a role: 54 in 6" in text
 
 
@@ -131,13 +119,6 @@ def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their
     labels = task.data.labels(task.data.parts["validation"])
     assert sorted(numbers) == list(range(len(labels)))
     assert [validation[n].label for n in range(len(labels))] == labels[numbers].tolist()
-
-
-def test_counts_are_fitted_once_and_read_from_the_cache(tmp_path, learned, monkeypatch):
-    monkeypatch.setattr("workloads.legal.data.Stack.fit", lambda *_: pytest.fail("they are fitted again"))
-    assert load(tmp_path).data.counts == learned["counts"]
-    with pytest.raises(pytest.fail.Exception):
-        load(tmp_path, {"seed": 1}).data.counts  # noqa: B018
 
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):

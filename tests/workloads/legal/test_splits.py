@@ -12,9 +12,8 @@ from workloads.legal import splits
 GROUPS = ("civil", "criminal", "tax")
 
 
-def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document():
-    documents = judgments(20, GROUPS)
-    tested = []
+def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_whatever_their_order():
+    documents, tested = judgments(20, GROUPS), []
     for fold in range(4):
         parts = splits.deal(documents, folds=4, fold=fold, validation=0.25)
         assert sorted([*parts.train, *parts.validation, *parts.test]) == [*range(20)]
@@ -23,10 +22,6 @@ def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document():
         assert all(1 <= counts[group] <= 2 for group in GROUPS), "its share of each category"
         tested += parts.test
     assert sorted(tested) == [*range(20)]
-
-
-def test_the_seed_chooses_the_partition_and_the_order_of_the_files_does_not():
-    documents = judgments(20, GROUPS)
     one, again, other = (splits.deal(documents, seed=seed) for seed in (3, 3, 4))
     assert one == again and one.test != other.test
     turned = splits.deal(documents[::-1], seed=3)
@@ -52,7 +47,7 @@ def names_of(documents, places):
     return {documents[place].file for place in places}
 
 
-def test_parts_that_files_are_named_for_are_the_split_and_that_is_said():
+def test_parts_that_files_are_named_for_are_the_split_and_what_they_lack_is_dealt_from_the_training():
     documents = in_files(judgments(12), "set/train.json", "valid.json", "test/a.json")
     parts = splits.deal(documents)
     found = [names_of(documents, part) for part in parts.by_name().values()]
@@ -61,31 +56,22 @@ def test_parts_that_files_are_named_for_are_the_split_and_that_is_said():
     assert len(names_of(documents, splits.deal(documents, given=False).test)) > 1
     with pytest.raises(BadInput, match=r"fold is 1, and the files' own test .* workload.split.given: false"):
         splits.deal(documents, fold=1)
+    for file, held, dealt in (("dev.csv", "validation", "test"), ("test.csv", "test", "validation")):
+        documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
+        parts = splits.deal(documents).by_name()
+        assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
+        assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
 
 
-@pytest.mark.parametrize(
-    ("file", "held", "dealt"), [("dev.csv", "validation", "test"), ("test.csv", "test", "validation")]
-)
-def test_what_the_files_lack_of_three_parts_is_dealt_from_the_training_documents(file, held, dealt):
-    documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
-    parts = splits.deal(documents).by_name()
-    assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
-    assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"folds": 1}, "workload.split.folds is 1, and there are 6 documents: take 2 to 6"),
-        ({"folds": 7}, "workload.split.folds is 7"),
-        ({"validation": 0.999}, "No document is left for train"),
-    ],
-)
-def test_a_split_that_cannot_be_is_refused(changes, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        splits.deal(judgments(6, ("tax",)), **changes)
-    with pytest.raises(BadInput, match="There is one document alone"):
-        splits.deal(judgments(1))
+def test_a_split_that_cannot_be_is_refused():
+    for count, changes, sentence in (
+        (6, {"folds": 1}, "workload.split.folds is 1, and there are 6 documents: take 2 to 6"),
+        (6, {"folds": 7}, "workload.split.folds is 7"),
+        (6, {"validation": 0.999}, "No document is left for train"),
+        (1, {}, "There is one document alone"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            splits.deal(judgments(count, ("tax",)), **changes)
 
 
 def test_a_copy_under_another_name_is_refused_also_with_a_sentence_more():

@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from lib.planner.card import find_card
-from lib.planner.trace import predict_evaluation
 from workloads.vqa import decoding
 
 
@@ -18,17 +16,13 @@ def made(vqa):
     return task, model, task.collate([samples[n] for n in range(7)], torch.Generator())
 
 
-def test_a_target_is_parsed_into_what_it_was_made_of(vqa):
+def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not_valid(vqa):
     task = vqa()
-    samples = task.datasets()["train"]
+    samples, own = task.datasets()["train"], task.writer
     for number in range(10):
         record = samples.records[number]
-        found = decoding.parsed([*samples.targets[number].tokens, task.writer.pad], task.writer)
+        found = decoding.parsed([*samples.targets[number].tokens, own.pad], own)
         assert found == decoding.Answer(record.answer, record.kind, record.reasoning, True)
-
-
-def test_what_lacks_a_tag_is_not_valid_and_says_what_it_can(vqa):
-    own = vqa().writer
     word = own.numbers(["hình tròn"])[0]
     whole = [own.answer, *word, own.answer_end, own.reasoning, *word, own.reasoning_end, own.end]
     assert decoding.parsed(whole, own).is_valid
@@ -53,61 +47,25 @@ def test_answers_are_the_same_in_batches_of_any_size_with_the_loss_of_all_tokens
         assert count == len(losses) and loss == pytest.approx(float(losses.sum()), rel=1e-4)
 
 
-@pytest.fixture
-def scarce(monkeypatch):
-    """scarce(most) -> memory runs out with more questions at once; returns how many each search was given."""
+def test_where_memory_runs_out_it_goes_on_from_there_but_not_under_shards_where_others_wait(made, monkeypatch):
+    _, model, batch = made
     tried, search = [], decoding.search
 
-    def begin(most):
-        def limited(model, encoded, *rest):
-            tried.append(len(encoded))
-            if len(encoded) > most:
-                raise torch.OutOfMemoryError
-            return search(model, encoded, *rest)
+    def limited(model, encoded, *rest):
+        tried.append(len(encoded))
+        if len(encoded) > 2:
+            raise torch.OutOfMemoryError
+        return search(model, encoded, *rest)
 
-        monkeypatch.setattr(decoding, "search", limited)
-        return tried
-
-    return begin
-
-
-def test_where_memory_runs_out_it_goes_on_from_there_and_stays_small(made, scarce):
-    _, model, batch = made
     with torch.no_grad():
         want = decoding.Writer(100, 5).write(model, batch, 2)
-        tried = scarce(2)
+        monkeypatch.setattr(decoding, "search", limited)
         writer = decoding.Writer(8, 5)
         got = writer.write(model, batch, 2)
         assert tried == [4, 2, 2, 2, 1] and got[0] == want[0] and got[1] == pytest.approx(want[1], rel=1e-4)
         writer.write(model, batch, 2)
-    assert tried[5:] == [2, 2, 2, 1]
-
-
-def test_under_shards_nothing_is_repeated_because_other_ranks_wait(made, scarce, monkeypatch):
-    _, model, batch = made
-    monkeypatch.setattr(decoding.sharding, "is_shard", lambda parameter: True)
-    with torch.no_grad():
-        assert len(decoding.Writer(4, 5).write(model, batch, 2)[0]) == 7
-        tried = scarce(1)
+        assert tried[5:] == [2, 2, 2, 1]
+        monkeypatch.setattr(decoding.sharding, "is_shard", lambda parameter: True)
         with pytest.raises(torch.OutOfMemoryError):
-            decoding.Writer(4, 5).write(model, batch, 2)
-    assert tried == [2]
-
-
-def test_a_plan_counts_what_all_beams_hold(vqa):
-    peaks = []
-    for beams in (1, 8):
-        task = vqa({"workload.writing.beams": beams, "workload.writing.at_once": 64, "workload.decoder.length": 400})
-        peak, fits = predict_evaluation(task, task.config, find_card("t4"), 8, 1)
-        peaks.append(peak)
-    assert fits and peaks[1] > 2 * peaks[0]
-
-
-def test_candidates_are_different_answers_with_their_probabilities(made):
-    task, model, batch = made
-    with torch.no_grad():
-        found = decoding.candidates(model, batch, 3, 4, task.writer)
-    assert len(found) == 7
-    for own in found:
-        assert 1 <= len(own) <= 3 and len({one.text for one in own}) == len(own)
-        assert all(0 < share <= 1 for share in own.values())
+            decoding.Writer(8, 5).write(model, batch, 2)
+    assert tried[9:] == [4]
