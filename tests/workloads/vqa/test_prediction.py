@@ -1,7 +1,6 @@
 """Questions about new pictures, and answers that a student can be trained on."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -25,22 +24,6 @@ def mine(tmp_path):
     return folder
 
 
-@pytest.fixture
-def answered(vqa, mine, tmp_path):
-    task = vqa({"training.micro_batch": 2})
-    torch.manual_seed(0)
-    models = [task.model().eval() for _ in range(2)]
-    return task, models, task.predict(models[:1], mine, tmp_path / "out")
-
-
-def test_text_files_and_lines_ask_about_the_pictures_beside_them(mine):
-    asked = prediction.questions(mine)
-    assert [(one.image.rpartition("/")[2], one.question) for one in asked] == [
-        ("cat.png", "màu gì"), ("cat.png", "ở đâu"), ("dog.jpg", "con gì"), ("dog.jpg", "mấy con"),
-    ]  # fmt: skip
-    assert len(prediction.questions(mine / "deep" / "asked.jsonl")) == 2
-
-
 @pytest.mark.parametrize("image", ["{}/secret.png", "../../secret.png", "a" * 5000, "a\0", "bird.png"])
 def test_a_picture_from_outside_of_the_folder_or_no_question_is_refused(mine, tmp_path, image):
     picture(tmp_path / "secret.png", 3, (40, 30))
@@ -53,20 +36,19 @@ def test_a_picture_from_outside_of_the_folder_or_no_question_is_refused(mine, tm
         prediction.questions(mine)
 
 
-def test_every_question_is_answered_in_its_order_and_written_as_a_line(answered, tmp_path):
-    _, _, found = answered
+def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answered_in_any_batch(vqa, mine, tmp_path):
+    assert len(prediction.questions(mine / "deep" / "asked.jsonl")) == 2
+    task = vqa({"training.micro_batch": 2})
+    torch.manual_seed(0)
+    models = [task.model().eval() for _ in range(2)]
+    found = task.predict(models[:1], mine, tmp_path / "out")
     assert {name: [row["question"] for row in rows] for name, rows in found.items()} == {
         "cat.png": ["màu gì", "ở đâu"], "dog.jpg": ["con gì", "mấy con"],
     }  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
     assert lines == [row for rows in found.values() for row in rows]
-
-
-def test_answers_do_not_depend_on_the_batch_and_two_models_answer_together(answered, mine, vqa):
-    task, models, found = answered
     task.config = vqa({"data.evaluation_batch": 1}).config
-    alone = task.predict(models[:1], mine, None)
-    together = task.predict(models, mine, None)
+    alone, together = task.predict(models[:1], mine, None), task.predict(models, mine, None)
     for name, rows in found.items():
         assert [row["teacher_answer"] for row in rows] == [row["teacher_answer"] for row in alone[name]]
         assert len(together[name]) == len(rows)
@@ -81,13 +63,10 @@ def test_several_models_answer_by_the_mean_of_their_probabilities():
 
 def test_a_folder_without_questions_and_a_picture_that_is_none_are_refused(vqa, tmp_path, mine):
     task = vqa()
-    with pytest.raises(BadInput, match="There is no"):
-        task.predict([], tmp_path / "nothing", None)
-    shutil.copytree(mine, tmp_path / "other")
-    (tmp_path / "other" / "cat.txt").unlink()
-    (tmp_path / "other" / "deep" / "asked.jsonl").unlink()
-    with pytest.raises(BadInput, match="no question about a picture"):
-        task.predict([], tmp_path / "other", None)
+    picture(tmp_path / "other" / "cat.png")
+    for name, sentence in (("nothing", "There is no"), ("other", "no question about a picture")):
+        with pytest.raises(BadInput, match=sentence):
+            task.predict([], tmp_path / name, None)
     (mine / "cat.png").write_text("<html>")
     with pytest.raises(BadInput, match="cannot be decoded"):
         task.predict([task.model().eval()], mine, None)

@@ -14,20 +14,13 @@ from tests.workloads.vqa.conftest import CONFIG
 from workloads.vqa import stages
 from workloads.vqa.stages import Stage
 
-THREE = {
-    "C": Stage(from_steps=20, answer=3.0),
-    "A": Stage(rests=("image", "text")),
-    "B": Stage(from_steps=10, rests=("image",)),
-}
 
-
-def test_a_stage_lasts_until_the_next_begins_whatever_the_order_in_the_file():
-    assert [stages.name_at(THREE, step) for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
-    assert stages.weights_at(THREE, 20) == {"answer": 3.0, "reasoning": 1.0, "format": 1.0}
-
-
-def test_an_encoder_is_trained_from_the_first_stage_in_which_it_does_not_rest():
-    assert stages.trained(THREE, "image") == (20, None) and stages.trained(THREE, "text") == (10, None)
+def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
+    rests = {"A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
+    three = {"C": Stage(from_steps=20, answer=3.0), **rests}
+    assert [stages.name_at(three, step) for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
+    assert stages.weights_at(three, 20) == {"answer": 3.0, "reasoning": 1.0, "format": 1.0}
+    assert stages.trained(three, "image") == (20, None) and stages.trained(three, "text") == (10, None)
     assert stages.trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
     assert stages.trained({"A": Stage(rests=("image",))}, "image") is None
 

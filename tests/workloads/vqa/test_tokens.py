@@ -13,13 +13,16 @@ from workloads.vqa.tokens import Tokens
 TEXTS = ["màu của hình tròn là gì", "hình vuông nằm ở bên trái", "Đếm được hai hình (tròn)."] * 3
 
 
-def test_texts_come_back_and_the_same_texts_give_the_same_pieces():
+def test_texts_come_back_questions_are_cut_and_the_same_texts_give_the_same_pieces():
     values = tokens.trained(TEXTS, 200)
-    own = Tokens(values)
+    own = Tokens({**values, "before": [0], "after": [1]})
     assert tokens.trained(TEXTS, 200) == values
     assert [own.text(one) for one in own.numbers(TEXTS)] == TEXTS
     assert len(own.numbers(["hình tròn"])[0]) == 2  # what is frequent is a piece each
     assert own.text(own.numbers(["trái tròn"])[0]) == "trái tròn"  # what was never seen together is spelled
+    found = own.questions(["MÀU của hình tròn là gì", "là gì"], 4)
+    assert [len(one) for one in found] == [4, 4] and all((one[0], one[-1]) == (0, 1) for one in found)
+    assert found[0][1:3] == own.numbers(["màu của"])[0]
 
 
 def test_letters_that_were_never_seen_are_unknown_and_special_tokens_are_text():
@@ -29,13 +32,6 @@ def test_letters_that_were_never_seen_are_unknown_and_special_tokens_are_text():
     assert own.numbers(["mau\u0300"]) != own.numbers(["mau"]) and own.numbers(["ma\u0300u"]) == own.numbers(["màu"])
     many = "".join(chr(0x4E00 + n) for n in range(300))  # of an alphabet of thousands the rarest have no piece
     assert tokens.trained([many, "abc abc"], 64)["first"] <= 64
-
-
-def test_a_question_is_cut_and_keeps_its_special_tokens():
-    own = Tokens({**tokens.trained(TEXTS, 200), "before": [0], "after": [1]})
-    found = own.questions(["MÀU của hình tròn là gì", "là gì"], 4)
-    assert [len(one) for one in found] == [4, 4] and all((one[0], one[-1]) == (0, 1) for one in found)
-    assert found[0][1:3] == own.numbers(["màu của"])[0]
 
 
 def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):
@@ -60,32 +56,25 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
         tokens.published(tmp_path, 5, False)
 
 
-@pytest.fixture(scope="module")
-def words():
+def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_cut():
     texts = ["màu đỏ", "màu đỏ tươi", "màu đen", "vì nó tròn"] * 3
-    return tokens.Tokens(tokens.trained(texts, 100), ["DESCRIPTIVE", "OBJECT"])
+    words = Tokens(tokens.trained(texts, 100), ["DESCRIPTIVE", "OBJECT"])
 
+    def target(length=40, **more):
+        return objectives.targets([record(1, **more)], words, length)[0]
 
-def target(words, length=40, **more):
-    return objectives.targets([record(1, **more)], words, length)[0]
-
-
-def test_a_target_has_its_tags_around_answer_type_and_reasoning_and_a_tag_in_a_text_is_text(words):
-    made = target(words, answer="màu đỏ", kind="OBJECT", reasoning="vì nó tròn")
+    made = target(answer="màu đỏ", kind="OBJECT", reasoning="vì nó tròn")
     answer, reasoning = words.numbers(["màu đỏ", "vì nó tròn"])
     wanted = [words.answer, *answer, words.answer_end, words.reasoning, words.kinds["OBJECT"], *reasoning]
     assert made.tokens == [*wanted, words.reasoning_end, words.end]
     parts = [FORMAT, *[ANSWER] * (len(answer) + 1), FORMAT, *[REASONING] * (len(reasoning) + 1), FORMAT, FORMAT]
     assert made.parts == parts
-    tagged = target(words, answer="<answer> đỏ </s>").tokens
-    assert tagged.count(words.answer) == tagged.count(words.end) == 1
-
-
-def test_a_reasoning_is_cut_and_an_answer_never(words):
-    long = target(words, length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
+    tagged = target(answer="<answer> đỏ </s>").tokens
+    assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
+    long = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
     assert len(long.tokens) == 12 and long.tokens[-2:] == [words.reasoning_end, words.end]
     with pytest.raises(BadInput, match=r"record 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
-        target(words, length=8, answer="màu đỏ " * 9)
+        target(length=8, answer="màu đỏ " * 9)
 
 
 def test_each_term_is_the_sum_over_its_own_tokens_and_pads_count_nowhere():
