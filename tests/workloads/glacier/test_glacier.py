@@ -1,14 +1,13 @@
-"""The task: generated data by default, exact resume, every pixel counted once, bad settings refused."""
+"""The task: exact resume, every pixel counted once, contradicting settings refused."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
 from sklearn.metrics import matthews_corrcoef
 
 from lib import checkpoint, launch
+from lib.errors import BadInput
 from lib.machine import platform
 from lib.report.progress import Plain
 from lib.scores import IGNORE
@@ -16,7 +15,6 @@ from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
-from tests.conftest import ROOT
 from workloads.glacier import baselines
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
@@ -89,18 +87,6 @@ def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
         assert words in said
 
 
-def test_planning_imports_neither_readers_nor_figures():
-    program = (
-        "import sys, torch\nfrom lib.task import find_task, load_config\n"
-        "task = find_task('glacier')(load_config('configs/glacier_pretrain_small.yaml'))\n"
-        "task.loss(task.model(), task.example_batch(1, torch.device('cpu')))\n"
-        "print(*(name for name in sys.modules if name.startswith('workloads.glacier.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    modules = {name.removeprefix("workloads.glacier.") for name in done.stdout.split()}
-    assert modules == {"settings", "losses", "augment", "model"}
-
-
 def test_an_example_batch_has_what_training_has(tiny):
     task = load_task(tiny())
     made = task.example_batch(3, torch.device("cpu"))
@@ -123,3 +109,28 @@ def test_weights_of_seven_bands_start_a_run_of_five(tiny, tmp_path, capsys):
     launch.train(tiny(five))
     said = capsys.readouterr().out
     assert "First convolution: 5 of 5 bands by name" in said and "left out: nir, swir2" in said
+
+
+CONTRADICTIONS = [
+    ({"tiles.size": 40}, "40 is no multiple of 32. Write 32"),
+    ({"source.codes": "[0, 85, 170]"}, "4 classes have 3 different codes"),
+    ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
+    ({"source.name_pattern": "img"}, "with one group in parentheses"),
+    ({"sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
+    ({"sampling.target_shares": "[0.5, 0.5]"}, "2 shares for 4 classes"),
+    ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
+    ({"sampling.crop": 40}, "crop 40 is no multiple of 32"),
+    ({"sampling.centred": "{lake: 0.2}"}, "centred is given without crop"),
+    ({"sampling.crop": 96}, "crop 96 is larger than tiles.size 32"),
+    ({"sampling.crop": 32, "sampling.centred": "{pond: 0.2}"}, "centred names pond, and the"),
+    ({"sampling.crop": 32, "sampling.centred": "{lake: 1.0}"}, "add up to less than 1"),
+    ({"indices": "[[red, uv]]"}, "indices names the band uv, and the bands are red, nir"),
+    ({"loss.class_weights": "[1, 2]"}, "class_weights has 2 weights for 4 classes"),
+    ({"loss": "{focal: 0, dice: 0, mcc: 0, boundary: 0}"}, "Every term of the loss has the weight 0"),
+]
+
+
+def test_settings_that_do_not_go_together_are_refused(tiny):
+    for change, sentence in CONTRADICTIONS:
+        with pytest.raises(BadInput, match=sentence):
+            tiny({f"workload.{key}": value for key, value in change.items()})

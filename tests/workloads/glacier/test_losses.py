@@ -193,12 +193,3 @@ def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided
     assert torch.allclose(losses.sums(weighted, logits, mask)["focal"], wanted)
     pixels = [(mask == k).sum().item() for k in range(4)]
     assert losses.count(weighted, mask)["focal"] == pixels[0] + 0.5 * pixels[1] + 10 * pixels[2] + pixels[3]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_distance_maps_equal_the_distances_of_all_pairs(seed):
-    _, mask, _ = scene(tiles=1, size=12, ignored=0.3, seed=seed)
-    got = distance_maps(mask[0].numpy(), 5)  # the fifth class is absent
-    for k in range(5):
-        assert got[k].astype(float) * 12 == pytest.approx(slow_distance(mask[0].numpy(), k), abs=0.01)
-    assert not got[4].any()

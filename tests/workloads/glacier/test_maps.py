@@ -53,18 +53,6 @@ def test_windows_give_what_the_whole_scene_gives(tmp_path, size):
     assert torch.allclose(even[:, 0], even[:, 1], atol=1e-6) and (once[:, 0] - once[:, 1]).abs().max() > 0.9
 
 
-@pytest.mark.parametrize("height, width, size", [(100, 75, 32), (20, 200, 32), (33, 32, 32)])
-def test_the_windows_cores_cover_each_pixel_once_and_keep_away_from_inner_borders(height, width, size):
-    seen = np.zeros((height, width), int)
-    for (top, left, h, w), (rows, columns) in maps.windows(height, width, size):
-        seen[rows, columns] += 1
-        assert top >= 0 and left >= 0 and top + h <= height and left + w <= width
-        for start, stretch, length, whole in ((top, rows, h, height), (left, columns, w, width)):
-            assert stretch.start == 0 or stretch.start - start >= size // 4 - 1
-            assert stretch.stop == whole or start + length - stretch.stop >= size // 4 - 1
-    assert (seen == 1).all()
-
-
 def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path):
     image, _ = scene()
     image[:, 5:9, 7] = np.nan

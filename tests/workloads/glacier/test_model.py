@@ -1,11 +1,13 @@
-"""The U-Net: layers as published, any bands, classes and sizes, recomputation that changes nothing."""
+"""The U-Net: any bands, classes and sizes, and weights of seven bands in a network of five."""
 
 import pytest
 import torch
-from torch import nn
 
+from lib.checkpoint import weights
+from lib.errors import BadInput
 from lib.training.recomputation import recompute
-from workloads.glacier.model import Net, Residual, ScSE, UNet, difference
+from workloads.glacier.carry import FIRST, HEAD, carry, carry_bands
+from workloads.glacier.model import Net, ScSE, UNet
 from workloads.glacier.settings import Model
 
 NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4, 4))
@@ -48,19 +50,6 @@ def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
         assert all(torch.equal(once[name], again[name]) for name in once)
 
 
-def test_the_shortcut_is_the_convolution_with_a_stride_named_as_in_older_checkpoints():
-    torch.manual_seed(0)
-    block, image = Residual(4, 6, 2).double(), torch.randn(3, 4, 9, 9, dtype=torch.double)
-    names = [name for name, _ in block.named_parameters()]
-    assert names[-3:] == ["shortcut.0.weight", "shortcut.1.weight", "shortcut.1.bias"] and len(names) == 9
-    block.norm2.weight.data.zero_()  # so that the shortcut alone counts
-    got = block(image)
-    expected = block.shortcut[1](nn.functional.conv2d(image, block.shortcut[0].weight, stride=2)).relu()
-    assert torch.allclose(got, expected, rtol=1e-13, atol=1e-13)
-    grads = [torch.autograd.grad(out.square().sum(), block.shortcut[0].weight)[0] for out in (got, expected)]
-    assert torch.allclose(*grads, rtol=1e-12, atol=1e-12)
-
-
 def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band():
     torch.manual_seed(0)
     net = Net(2, 3, NARROW).eval()
@@ -73,15 +62,53 @@ def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band
     assert torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
 
 
-def test_indices_are_normalised_differences_that_the_network_sees_beside_the_bands():
-    sizes = Model(widths=(4,) * 5, depths=(1,) * 4, decoder=(4,) * 5)
-    image = torch.tensor([3.0, 1.0, 0.0, -2.0]).view(1, 4, 1, 1).expand(1, 4, 32, 32).clone()
-    assert difference(image, 0, 1).unique().tolist() == [0.5] and difference(image, 1, 0).unique().tolist() == [-0.5]
-    assert difference(image, 2, 2).unique().tolist() == [0.0] and difference(image, 0, 3).unique().tolist() == [1.0]
-    net = Net(4, 2, sizes, [(0, 1)]).eval()
-    assert net.blocks[0][0].in_channels == 5 and net.mean.shape == (5, 1, 1) and "prior" not in net.state_dict()
-    seen = []
-    net.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    image[..., 0, 0] = float("nan")
-    assert torch.isfinite(net(image)).all()
-    assert seen[0][0, 4, 1, 1] == 0.5 and seen[0][0, :, 0, 0].eq(0).all()
+LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
+HACK = ("blue", "green", "red", "swir1", "thermal")
+PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacier", "debris", "lake")
+SMALL = Model(widths=(8, 4, 6, 8, 10), depths=(1, 1, 1, 1), decoder=(8, 6, 6, 4, 4))
+
+
+def network(bands, classes, seed=0):
+    torch.manual_seed(seed)
+    return UNet(len(bands), len(classes), SMALL)
+
+
+def test_bands_are_taken_by_their_names_and_one_that_the_source_lacks_is_the_mean_of_all():
+    weight = torch.randn(4, 3, 7, 7)
+    assert torch.equal(carry_bands(weight, "abc", "abc")[0], weight)
+    assert torch.allclose(carry_bands(weight, "abc", "cab")[0], weight[:, [2, 0, 1]])
+    carried, said = carry_bands(weight, ("red", "green", "blue"), ("blue", "radar"))
+    factor = carried[:, 0] / weight[:, 2]
+    assert torch.allclose(carried[:, 1], weight.mean(1) * factor[0, 0, 0], rtol=1e-4)
+    assert "1 of 2 bands by name, the mean of all for: radar" in said
+
+
+def test_a_pretrained_network_is_carried_whole_and_counted():
+    old, new = network(LANDSAT7, PRETRAINED), network(HACK, FINE, seed=1)
+    fresh = {name: value.clone() for name, value in weights.of(new).items()}
+    carried, said = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
+    assert "Head: 2 of 4 classes by name, new: glacier, lake." in said
+    counted = weights.transfer(new, carried, 1.0)
+    assert counted.startswith(f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape")
+    for name in HEAD:
+        got, source = weights.of(new)[name], weights.of(old)[name]
+        assert torch.equal(got[0], source[0]) and torch.equal(got[2], source[2])  # background and debris
+        assert torch.equal(got[1], fresh[name][1]) and torch.equal(got[3], fresh[name][3])
+    same = [name for name in fresh if name not in (FIRST, *HEAD)]
+    assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
+
+
+@pytest.mark.parametrize(
+    "bands, classes, sentence",
+    [
+        ((LANDSAT7[:6], HACK), (FINE, FINE), "have 7 bands, and 6 are named for them: blue, .*in their order"),
+        ((LANDSAT7, HACK), (PRETRAINED, FINE), "have 4 classes, and 3 are named for them: background, clean ice"),
+        ((tuple("1234567"), HACK), (FINE, FINE), "No band of the initial weights is among .*1, 2, .*blue, green"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(bands, classes, sentence):
+    given = weights.of(network(LANDSAT7, FINE))
+    with pytest.raises(BadInput, match=sentence):
+        carry(given, weights.of(network(HACK, FINE)), bands, classes)
+    with pytest.raises(BadInput, match=r"no tensor blocks\.0\.0\.weight: they are not those of this U-Net"):
+        carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))

@@ -1,4 +1,4 @@
-"""Labelled sentences in the documented layout, public collections by six lines of YAML, and plain judgments."""
+"""Labelled sentences in the documented layout, collections by six lines of YAML, and sentences of running text."""
 
 import json
 from collections import Counter
@@ -8,8 +8,9 @@ import yaml
 
 from lib.errors import BadInput
 from lib.task import load_config
-from tests.workloads.legal.judgments import CORPUS, as_lines, judgments
+from tests.workloads.legal.conftest import CORPUS, as_lines, judgments
 from workloads.legal.documents import Document, class_names, read, read_plain
+from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
 from workloads.legal.settings import Columns, Settings, Source
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
@@ -165,6 +166,48 @@ def test_the_sample_corpus_is_read_as_it_is_and_its_files_without_roles_too(tmp_
     assert len(found) == 50 and sum(map(len, found)) == 9380 and len(class_names(found, 10)) == 7
     assert sorted(Counter(one.category for one in found).values()) == [7, 8, 9, 10, 16]
     assert all(one.roles[-1] == "Ruling by Present Court" for one in found)
+    assert final_marks([sentence for one in found for sentence in one.sentences]) == ""
     for one in found:
         (tmp_path / "plain.txt").write_text("\n".join(one.sentences))
         assert read_plain(tmp_path / "plain.txt").sentences == one.sentences
+
+
+def test_a_paragraph_is_split_where_its_sentences_end():
+    for sentences in (
+        ["The appeal is heard.", "It is dismissed."],
+        ["Mr. A. K. Rao, for the appellant, relies on Art. 14.", "That is of no help."],
+        ["See State of U.P. v. Ram, (1990) 2 S.C.C. 5 at p. 12.", "We agree."],
+        ["Messrs. Tata Sons Ltd. is the owner.", "No. 5 is not."],
+        ["The suit is against Tata Sons Ltd.", "The trial court decreed it."],
+        ["He lived in U.P.", "The police came at 5.30 p.m. on 12.3.1996.", "He was gone."],
+        ["Why?", "Because Sec. 5 says so!", "The court (per Rao, J.) held so."],
+        ['He said "I am here."', '"You are not," said the other.'],
+        ["12. The High Court reversed the decree.", "13. Hence this appeal."],
+        ["(iv) There was no notice.", "(v) There was no hearing."],
+        ["It cost Rs. 500 in all."], ["no full stop at the end"], [],
+    ):  # fmt: skip
+        assert split_sentences(" ".join(sentences)) == sentences
+
+
+def test_broken_lines_are_joined_paragraphs_a_line_are_split_and_sentences_a_line_are_not():
+    text = "The appellant was\nconvicted of theft. He\nappealed to the\nHigh Court.\n\nThe State\ndid not appear.\n"
+    wanted = [(1, "The appellant was convicted of theft."), (2, "He appealed to the High Court.")]
+    assert split_text(text) == [*wanted, (6, "The State did not appear.")]
+    paragraph = "The first. The second. The third."
+    assert split_text(f"{paragraph}\n{paragraph}") == [
+        (line, f"The {word}.") for line in (1, 2) for word in ("first", "second", "third")
+    ]
+    lines = ["The first is here. Or there", "The second", "The third", "The fourth", "The fifth"]
+    assert split_text("\n".join(lines)) == [*enumerate(lines, 1)]
+
+
+STRIPPED = ["He appealed to the High Court", "What is the test", "The appeal (No. 5) is dismissed"] * 50
+
+
+def test_a_sentence_ends_as_those_of_the_corpus_do():
+    whole = [f"{sentence}." for sentence in STRIPPED]
+    assert final_marks([*STRIPPED, "once in a hundred and fifty."]) == "" and final_marks(whole) == "."
+    for sentence in ("It is so.", "It is so .", 'It is "so."', "Is it so?", "It is (so).)"):
+        assert as_in_corpus(sentence, "") == sentence.rstrip('.?") ')
+        assert as_in_corpus(sentence, MARKS) == sentence
+    assert as_in_corpus("Is it so?", ".") == "Is it so" and as_in_corpus("...", "") == "..."

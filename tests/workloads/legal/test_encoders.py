@@ -1,16 +1,21 @@
-"""The encoder of a run: published weights that are found, what of them is trained, and an encoder from scratch."""
+"""The encoder of a run, published or from scratch, its tokens, what is trained, and what the network reads."""
 
 import shutil
 
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
 from lib import checkpoint
 from lib.errors import BadInput
-from tests.workloads.legal.conftest import load
+from tests.workloads.legal.conftest import load, write_encoder
 from tests.workloads.legal.test_legal import train
-from workloads.legal import encoders
-from workloads.legal.settings import Encoder
+from workloads.legal import encoders, samples, tokens
+from workloads.legal.counting import features
+from workloads.legal.model import Network
+from workloads.legal.samples import input_of
+from workloads.legal.settings import POSITIONS, Encoder, Head
+from workloads.legal.tokens import Tokens
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
 
@@ -57,14 +62,6 @@ def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_there_ar
             load(tmp_path, {**TINY, f"workload.{key}": value}).model()
 
 
-def test_a_plan_without_the_weights_is_one_for_the_size_that_is_named(tmp_path):
-    named = {"workload.encoder.weights": "law-ai/InLegalBERT"}
-    for more, million in (({}, 110), ({"workload.encoder.planned_as": "large"}, 335)):
-        with torch.device("meta"):
-            model = load(tmp_path, {**named, **more}).model()
-        assert round(sum(p.numel() for p in model.parameters()) / 1e6) == pytest.approx(million, abs=2)
-
-
 def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mounted(tmp_path, mounted, learned):
     frozen = {**TINY, "checkpoint.frozen": "save", "workload.encoder.freeze_layers": 1}
     task = load(tmp_path, frozen)
@@ -78,3 +75,68 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
     ended, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
     name = "encoder.embeddings.word_embeddings.weight"
     assert ended.step == 3 and torch.equal(ended.tensors["model"][name], found.tensors["model"][name])
+
+
+SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+def network(**head):
+    torch.manual_seed(0)
+    return Network(BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
+
+
+def batch(size=2, length=6):
+    return samples.example(size, length, POSITIONS, torch.device("cpu"))
+
+
+def test_padding_changes_nothing():
+    model, short = network(), batch(length=6)
+    long = batch(length=9)
+    long["mask"][:, 6:] = 0
+    long["positions"] = short["positions"]
+    assert torch.allclose(model(short), model(long), atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "off"), [("positions", {"position": False}), ("category", {"category": False})])
+def test_place_and_category_count_unless_they_are_switched_off(name, off):
+    given = batch()
+    changed = {**given, name: given[name] + 1}
+    assert not torch.equal(network()(given), network()(changed))
+    assert torch.equal(network(**off)(given), network(**off)(changed))
+
+
+CLS, SEP = 1, 2
+
+
+def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
+    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [CLS, SEP]
+    long = input_of(list(range(100, 20_100)), 12, CLS, SEP)
+    assert long == [CLS, 100, 101, 102, 103, 104, 105, 106, 20_097, 20_098, 20_099, SEP]
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path):
+    assert POSITIONS == features.POSITIONS, "a plan knows how many numbers a place has"
+    assert load(tmp_path, {"workload.classes": "[b, a]"}).settings.names == ("b", "a")
+    for key, value, sentence in (
+        ("classes", "[a, b, a]", "at least two roles, and none twice"),
+        ("split.fold", "3", "the 3 folds are numbered 0 to 2"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            load(tmp_path, {f"workload.{key}": value})
+
+
+def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
+    texts = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
+    many = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
+    assert len(Tokens(tokens.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
+    values = tokens.trained(texts, 120)
+    assert [len(own) for own in Tokens(values).numbers(["The appeal", "dismissed"])] == [2, 1]
+    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(values).numbers(["[SEP] [CLS] [PAD]"])[0]}
+
+
+def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits_and_none_is_refused(tmp_path):
+    values = tokens.published(write_encoder(tmp_path))
+    long = Tokens(values).numbers(["the appeal " * 1000])[0]
+    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
+    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
+        tokens.published(tmp_path / "none")

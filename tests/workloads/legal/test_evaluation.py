@@ -1,11 +1,13 @@
-"""How much the network counts beside the counts, and what a report says."""
+"""Scores with intervals by document, how much the network counts beside the counts, and the report."""
 
 import csv
 
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics
 
+from lib.training.evaluation import EvaluationLoader
 from workloads.legal import judging
 from workloads.legal.evaluation import (
     BOTH,
@@ -18,7 +20,6 @@ from workloads.legal.evaluation import (
     Evaluator,
     probability,
 )  # fmt: skip
-from workloads.legal.samples import collated
 
 
 @pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", PUBLISHED_WEIGHT)])
@@ -61,23 +62,16 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
 def test_answers_are_put_back_into_the_order_of_the_document(legal):
     """The loader hands sentences over by their length."""
     task = legal()
-    samples = task.datasets()["validation"]
-    truth = task.evaluator.truth("validation")
+    samples, truth = task.datasets()["validation"], torch.from_numpy(task.evaluator.truth("validation"))
 
     class Knows(torch.nn.Module):
         weight, power = torch.tensor(1.0), torch.tensor(1.0)
 
         def forward(self, batch):
-            return 50.0 * torch.nn.functional.one_hot(torch.from_numpy(truth)[batch["number"]], 16)
+            return 50.0 * torch.nn.functional.one_hot(truth[batch["number"]], 16)
 
-    class Loader:
-        dataset = samples
-
-        def __iter__(self):
-            for first in range(0, len(samples), 7):
-                yield collated([samples[n] for n in range(first, min(first + 7, len(samples)))], 0)
-
-    assert task.evaluate(Knows(), Loader())["network_macro_f1"] == 1.0
+    loader = EvaluationLoader(task, samples, 7, torch.device("cpu"))
+    assert (np.diff(samples.lengths) >= 0).all() and task.evaluate(Knows(), loader)["network_macro_f1"] == 1.0
 
 
 def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal, tmp_path):
@@ -97,3 +91,40 @@ def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal
     assert f"{BOTH!r} is above the strongest baseline by macro F1, {STRONGEST}: +" in text
     assert "Roles by" in text and "Padding" in text and "Ruling by Lower Court" in text
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"confusion.png", "classes.png", "lengths.png"}
+
+
+def drawn_roles(documents=6, classes=4, seed=0):
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(3, 20, documents)
+    truth = [draw.integers(classes, size=length) for length in lengths]
+    guess = [np.where(draw.random(len(true)) < 0.6, true, draw.integers(classes, size=len(true))) for true in truth]
+    return truth, guess
+
+
+def test_scores_and_columns_are_scikit_learns_over_all_sentences_together():
+    truth, guess = drawn_roles(classes=3)
+    counts = judging.confusions(truth, guess, 4)
+    true, predicted = np.concatenate(truth), np.concatenate(guess)
+    found = judging.judge(counts, draws=10)
+    for average in ("macro", "weighted"):
+        assert found[f"{average}_f1"].value == pytest.approx(metrics.f1_score(true, predicted, average=average))
+    assert found["accuracy"].value == pytest.approx(metrics.accuracy_score(true, predicted))
+    rows = judging.report(counts.sum(0), ["a", "b", "c", "d"])
+    wanted = metrics.precision_recall_fscore_support(true, predicted, labels=range(3), zero_division=0)
+    for row, precision, recall, f1, support in zip(rows[1:4], *wanted, strict=True):
+        assert row[1:] == [f"{support}", f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}"]
+    assert rows[4] == ["d", "0", "absent", "absent", "absent"]
+    guess = np.array([0, 0, 1, 2])  # a class that is predicted alone counts
+    found = judging.judge(judging.confusions([np.array([0, 0, 1, 1])], [guess], 5))["macro_f1"].value
+    assert found == pytest.approx(metrics.f1_score([0, 0, 1, 1], guess, average="macro", zero_division=0))
+
+
+def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_width():
+    truth, guess = drawn_roles()
+    counts = judging.confusions(truth, guess, 4)
+    same = judging.gain(counts, counts)
+    assert all((one.value, one.low, one.high) == (0, 0, 0) for one in same.values())
+    right = judging.confusions(truth, truth, 4)
+    better = judging.gain(right, counts)
+    assert all(one.low > 0 for one in better.values())
+    assert not any(one.low > 0 for one in judging.gain(counts, right).values())

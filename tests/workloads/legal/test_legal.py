@@ -1,4 +1,4 @@
-"""The task as the trainer sees it."""
+"""The task as the trainer sees it, and new judgments as JSON lines and pages."""
 
 import json
 
@@ -16,6 +16,7 @@ from lib.training import checks, loop
 from lib.training.session import Session
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.legal.conftest import CONFIG, load
+from workloads.legal.generated import ROLES
 from workloads.legal.settings import POSITIONS
 
 
@@ -53,21 +54,6 @@ def test_losses_are_sums_over_sentences_weighted_by_their_roles_as_far_as_the_po
         assert (weights * counts).sum() == pytest.approx(counts.sum())
         products = (weights * counts**power)[counts > 0]
         assert products == pytest.approx(products[0])
-
-
-def test_the_focal_loss_turns_from_what_is_known(legal):
-    logits = torch.zeros(2, 7)
-    logits[:, 0] = torch.tensor([12.0, 0.1])
-    batch = {"labels": torch.tensor([0, 0]), "weight": torch.ones(2)}
-    task = legal({"workload.classes": 12})
-    rest = torch.nn.functional.pad(logits[1:] * 0, (0, 5), value=50.0)  # outputs without a role are left out
-    assert float(task.summed(rest, {k: v[1:] for k, v in batch.items()})) == pytest.approx(np.log(7))
-    shares = []
-    for focal in (0.0, 2.0):
-        task = legal({"workload.loss.focal": focal})
-        easy, hard = (task.summed(logits[n : n + 1], {k: v[n : n + 1] for k, v in batch.items()}) for n in (0, 1))
-        shares.append(float(easy / hard))
-    assert shares[1] < 1e-3 * shares[0]
 
 
 def test_what_was_learned_is_kept_as_json_and_taken_back_and_what_somebody_else_learned_is_checked(
@@ -109,16 +95,6 @@ def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_t
         (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
     text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).data.describe()
     assert "Roles: 0, 1. These are numbers: workload.classes" in text and "Sentences with a role: 54 in 6" in text
-
-
-def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their_order(legal):
-    task = legal()
-    validation = task.datasets()["validation"]
-    assert (validation.lengths[:-1] <= validation.lengths[1:]).all()
-    numbers = [validation[n].number for n in range(len(validation))]
-    labels = task.data.labels(task.data.parts["validation"])
-    assert sorted(numbers) == list(range(len(labels)))
-    assert [validation[n].label for n in range(len(labels))] == labels[numbers].tolist()
 
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
@@ -171,3 +147,61 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut
     ensemble.run(other, tmp_path / "new.txt", tmp_path / "out")
     found = [json.loads(line) for line in (tmp_path / "out" / "new.jsonl").read_text().splitlines()]
     assert len(found) == 2 and (tmp_path / "out" / "new.html").is_file()
+
+
+TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"
+
+
+def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page_that_is_escaped(legal, tmp_path):
+    new, out = tmp_path / "new", tmp_path / "out"
+    (new / "deep").mkdir(parents=True)
+    (new / "one.txt").write_text(TEXT)
+    (new / "deep" / "two.txt").write_text(TEXT * 3)
+    task = legal({"training.micro_batch": 2})
+    answers = task.predict([task.model().eval()], new, out)
+    assert {name: len(rows) for name, rows in answers.items()} == {"one": 3, "deep/two": 9}
+    rows = [json.loads(line) for line in (out / "deep" / "two.jsonl").read_text().splitlines()]
+    assert rows == answers["deep/two"] and [row["sentence"] for row in rows] == list(range(1, 10))
+    for row in rows:
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
+        assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["role"]]
+    text, best = (out / "one.html").read_text(), answers["one"][0]
+    assert "&lt;b&gt;wages&lt;/b&gt; &amp; notice" in text and "<b>wages" not in text
+    assert all(f"{role} (" in text for role in ROLES) and text.count("title=") == 3
+    assert f'title="{best["role"]}: {best["probability"]:.0%}' in text and "@media print" in text
+    for name, sentence in (("nothing", "There is no"), ("empty", "has 0 text files")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(BadInput, match=sentence):
+            task.predict([], tmp_path / name, None)
+
+
+def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
+    (tmp_path / "new.txt").write_text(TEXT)
+    task = legal({"workload.head.position": False})
+    one, other = task.model().eval(), task.model().eval()
+    one.weight.fill_(1.0)
+    other.weight.fill_(0.0)
+    found = [task.predict(models, tmp_path / "new.txt", None)["new"] for models in ([one], [other], [one, other])]
+    shares = [[row["probabilities"]["Facts"] for row in rows] for rows in found]
+    assert all(min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True))
+    task.config = legal({"workload.head.position": False, "training.micro_batch": 1}).config
+    assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
+
+
+def test_pasted_text_is_read_as_the_training_text_is_and_answered_as_it_stands(legal, tmp_path, learned):
+    """The sample corpus has no final full stops, and a lawyer's text has them."""
+    (tmp_path / "with.txt").write_text(TEXT)
+    (tmp_path / "without.txt").write_text(TEXT.replace(".\n", "\n"))
+    task = legal()
+    model = task.model().eval()
+    model.weight.fill_(1.0)
+    model.output.weight.data.mul_(50)  # so that a token more is seen in four digits
+
+    def shares():
+        found = [task.predict([model], tmp_path / name, None) for name in ("with.txt", "without.txt")]
+        assert found[0]["with"][0]["text"].endswith("clerk.") and found[1]["without"][0]["text"].endswith("clerk")
+        return [[row["probabilities"] for rows in one.values() for row in rows] for one in found]
+
+    assert learned["final_marks"] == "." and shares()[0] != shares()[1]
+    task.take_learned({**learned, "final_marks": ""})
+    assert shares()[0] == shares()[1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lib.errors import BadInput
-from tests.workloads.legal.judgments import judgments
+from tests.workloads.legal.conftest import judgments
 from workloads.legal import splits
 
 GROUPS = ("civil", "criminal", "tax")
@@ -26,17 +26,6 @@ def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_what
     assert one == again and one.test != other.test
     turned = splits.deal(documents[::-1], seed=3)
     assert {documents[place].name for place in one.test} == {documents[::-1][place].name for place in turned.test}
-
-
-def test_without_categories_every_fold_gets_its_share_of_a_rare_role():
-    documents = judgments(12)
-    documents = [
-        replace(document, roles=("Rare", *document.roles[1:]) if number < 4 else document.roles)
-        for number, document in enumerate(documents)
-    ]
-    for fold in range(4):
-        parts = splits.deal(documents, folds=4, fold=fold, validation=0.0)
-        assert sum(documents[place].roles.count("Rare") for place in parts.test) == 1
 
 
 def in_files(documents, *files):

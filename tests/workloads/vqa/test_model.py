@@ -13,7 +13,7 @@ from lib.task import load_config, load_task
 from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
-from workloads.vqa import decoding, encoders, tokens
+from workloads.vqa import encoders, tokens
 
 
 @pytest.fixture
@@ -56,21 +56,6 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     assert (before != asked).flatten(1).any(1).tolist() == [True] + [False] * (len(own) - 1)
     assert looks.shape == (len(own), 16) and torch.allclose(looks.sum(1), torch.ones(len(own)))
     assert not torch.equal(looks, others)
-
-
-@pytest.mark.parametrize(("fusion", "layers"), [(0, 2), (3, 1)])
-def test_unequal_numbers_of_layers_write_answers(vqa, fusion, layers):
-    task = vqa({"workload.decoder.fusion_layers": fusion, "workload.decoder.layers": layers})
-    model = task.model().eval()
-    assert task.blocks(model)[:layers] == [*model.t5.decoder.block], "which are recomputed first"
-    assert (len(model.t5.encoder.block), len(model.t5.decoder.block)) == (fusion, layers)
-    memory, mask = model.encode(task.example_batch(2, torch.device("cpu")))
-    with torch.no_grad():
-        written = decoding.search(model, memory, mask, 2, 3)
-    assert len(written) == 2 and written.shape[1] <= 3
-
-
-# --- published parts ----------------------------------------------------------------------------------------------
 
 
 def write_parts(home):

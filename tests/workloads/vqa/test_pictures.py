@@ -88,9 +88,6 @@ def test_what_is_no_picture_or_too_large_is_refused(tmp_path, write, sentence):
     assert not digest and wrong
 
 
-# --- augmentation -----------------------------------------------------------------------------------------------------
-
-
 def marked():
     """Grey, with a red square in the left upper part and a blue one in the right lower one."""
     found = np.full((32, 32, 3), 120, np.uint8)

@@ -1,7 +1,6 @@
-"""The task as the trainer sees it."""
+"""The task as the trainer sees it, and its stages."""
 
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -11,13 +10,17 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.metrics import read
+from lib.report.progress import Plain
 from lib.task import find_task, load_config
-from lib.training import checks
+from lib.training import checks, loop
 from lib.training.evaluation import EvaluationLoader
+from lib.training.session import Session
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture
+from workloads.vqa import stages
 from workloads.vqa.evaluation import METRICS
+from workloads.vqa.stages import Stage
 
 
 def batch_of(task, *numbers):
@@ -58,18 +61,6 @@ def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not
     held = task.datasets()["validation"]
     pair = [task.collate([held[0]], torch.Generator().manual_seed(seed))["pixels"] for seed in (1, 2)]
     assert torch.equal(*pair)
-
-
-def test_a_loader_worker_gets_no_pictures_and_no_figures(vqa):
-    task = vqa()
-    want = batch_of(task)
-    task.rules  # noqa: B018
-    size = len(pickle.dumps(task))
-    other = pickle.loads(pickle.dumps(task))
-    samples = pickle.loads(pickle.dumps(task.datasets()["train"]))
-    got = other.collate([samples[n] for n in range(8)], torch.Generator().manual_seed(1))
-    assert all(torch.equal(want[name], got[name]) for name in want)
-    assert size < 300_000 and not {"data", "rules", "tested"} & vars(other).keys()
 
 
 def test_an_evaluation_judges_each_record_with_the_same_loss_in_every_stage(vqa, monkeypatch):
@@ -133,3 +124,41 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
     ensemble.run(run, mine, tmp_path / "out")
     found = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
     assert len(found) == 1 and found[0]["question"] == "màu của hình tròn là gì"
+
+
+def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
+    rests = {"A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
+    three = {"C": Stage(from_steps=20, answer=3.0), **rests}
+    assert [stages.name_at(three, step) for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
+    assert stages.weights_at(three, 20) == {"answer": 3.0, "reasoning": 1.0, "format": 1.0}
+    assert stages.trained(three, "image") == (20, None) and stages.trained(three, "text") == (10, None)
+    assert stages.trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
+    assert stages.trained({"A": Stage(rests=("image",))}, "image") is None
+
+
+def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
+    for given, message in (
+        ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
+        ("{A: {}, B: {}}", "begin at the same time"),
+        ("{A: {}, B: {from_epochs: 1}, C: {from_steps: 9}}", "in one form"),
+        ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
+        ("{A: {}, B: {from_epochs: 1, rests: [image]}, C: {from_epochs: 2}}", "train the image encoder, rest it"),
+        ("{A: {rests: [decoder]}}", "rests"),
+        ("{A: {answers: 2}}", "Did you mean answer"),
+    ):
+        (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {given}\n")
+        with pytest.raises(BadInput, match=message):
+            load_config(tmp_path / "vqa.yaml")
+
+
+def test_progress_and_table_name_the_stage(vqa, tmp_path):
+    task = vqa({"training.log_every_steps": 1, "training.evaluate_every_steps": 2})
+    shown = []
+    progress = Plain()
+    progress.update = lambda done, total, text: shown.append(text())
+    loop.train(task, task.config, tmp_path, Session(None, 0, 0), progress, None)
+    assert [(row["step"], row["split"], row["stage"]) for row in read(tmp_path / "metrics.csv")] == [
+        ("1", "train", "FIRST"), ("2", "train", "FIRST"), ("2", "validation", "FIRST"), ("3", "train", "SECOND"),
+        ("4", "train", "SECOND"), ("4", "validation", "SECOND"),
+    ]  # fmt: skip
+    assert "  FIRST  " in shown[0] and "  SECOND  " in shown[-1]

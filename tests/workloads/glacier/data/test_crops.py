@@ -1,4 +1,4 @@
-"""Crops show rare classes as often as is asked, at ever new places, as functions of seed, epoch and index."""
+"""Tiles are weighed and crops drawn towards wanted shares of classes; image and mask change together."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,9 @@ import torch
 from lib.task import load_task
 from lib.training.order import Order
 from tests.workloads.glacier.files import scene, write_bands
-from workloads.glacier.augment import ANYWHERE, corner
-from workloads.glacier.data.sampling import Draws
+from workloads.glacier.augment import ANYWHERE, Augmentation, augment, corner
+from workloads.glacier.data import sampling
+from workloads.glacier.settings import Sampling
 
 CROPS = {
     "workload.tiles.size": 64, "workload.tiles.stride": 0, "workload.sampling.crop": 32,
@@ -66,12 +67,55 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
         assert torch.allclose(model(image) - plain, model.prior.expand_as(plain), atol=1e-5)
 
 
-def test_an_epoch_of_crops_shows_about_as_many_pixels_as_its_tiles_and_each_of_a_class_alike():
-    counts = np.array([[4000, 96, 0], [4096, 0, 0], [3000, 1096, 0]])
-    draws = Draws.of(counts, None, {1: 0.4, 2: 0.3}, size=4)  # class 2 is absent and leaves its share
-    assert draws.tiles.size * 16 == pytest.approx(counts.sum(), rel=0.5)
-    share = {}
-    for tile, kind, weight in zip(draws.tiles, draws.classes, draws.weights / draws.weights.sum(), strict=True):
-        share[tile, kind] = share.get((tile, kind), 0) + weight
-    around = {(0, 1): 0.4 * 96 / 1192, (2, 1): 0.4 * 1096 / 1192}
-    assert share == pytest.approx({**{(tile, ANYWHERE): 0.2 for tile in range(3)}, **around})
+def test_tilted_weights_reach_the_wanted_shares_where_they_can():
+    counts = np.random.default_rng(0).dirichlet((2, 1, 0.5, 0.5), 400) * 1000
+    wanted = (0.3, 0.3, 0.25, 0.15)
+    weight = sampling.tile_weights(counts, Sampling(target_shares=wanted))
+    assert np.allclose(weight.mean(), 1) and weight.min() > 0
+    assert np.allclose(sampling.reached(counts, weight), wanted, atol=0.01)
+
+
+@pytest.mark.parametrize("most", [1.5, 2, 4, 20])
+def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
+    """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
+    draw = np.random.default_rng(0)
+    ice = draw.uniform(0, 0.6, 200)
+    counts = np.stack([1 - ice, ice * 0.7, ice * 0.3, np.full(200, 0.001)], 1) * 9216
+    weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
+    assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
+    assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
+
+
+DEVIATION = torch.tensor([1.0, 100.0])
+
+
+def tile():
+    target = torch.arange(64, dtype=torch.uint8).view(8, 8)
+    return torch.stack([target.float(), 100.0 * target]), target
+
+
+def test_mask_and_image_are_turned_alike_in_all_eight_ways_with_noise_or_without():
+    def changed(seed, **options):
+        return augment(*tile(), DEVIATION, Augmentation(**options), torch.Generator().manual_seed(seed))
+
+    seen = set()
+    for seed in range(100):
+        image, target = changed(seed, band_noise=0)
+        assert torch.equal(image[0], target.float()) and torch.equal(image[1], 100 * target.float())
+        assert torch.equal(changed(seed)[1], target)
+        seen.add(tuple(target.flatten().tolist()))
+    assert len(seen) == 8
+
+
+def test_noise_goes_by_the_deviation_of_each_band_and_keeps_nan():
+    image, target = tile()
+    image[:, 2, 2] = float("nan")
+    zero = torch.zeros_like(image).masked_fill(image.isnan(), float("nan"))
+    options = Augmentation(flips=False, rotations=False, band_noise=0.1)
+    offsets = []
+    for seed in range(400):
+        noisy, _ = augment(zero, target, DEVIATION, options, torch.Generator().manual_seed(seed))
+        assert torch.equal(noisy.isnan(), zero.isnan())
+        offsets.append(noisy[:, 0, 0])
+    spread = torch.stack(offsets).std(0)
+    assert spread[0].item() == pytest.approx(0.1, rel=0.15) and spread[1].item() == pytest.approx(10, rel=0.15)

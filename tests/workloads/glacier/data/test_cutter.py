@@ -1,7 +1,11 @@
-"""Tiles are cut once, counted, filtered and mapped, each pixel once; memory does not grow with the data."""
+"""Tiles are cut once, from folders and archives, each pixel once; memory and disk do not grow with the data."""
 
+import io
 import subprocess
 import sys
+import tarfile
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +13,8 @@ import pytest
 from lib.errors import BadInput
 from lib.scores import IGNORE
 from tests.conftest import ROOT
-from tests.workloads.glacier.files import scene, write_bands, write_scenes, write_tiff
-from workloads.glacier.data import layout, tiles
+from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes, write_tiff
+from workloads.glacier.data import download, layout, tiles
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.settings import Cut, Source
 
@@ -58,29 +62,6 @@ def test_half_precision_halves_the_store_and_refuses_what_it_cannot_hold(tmp_pat
     write_bands(tmp_path / "data", "img001", image * 1000, classes)
     with pytest.raises(BadInput, match=r"Band1/img001.tif holds values above 65,504"):
         cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, storage="float16"))
-
-
-def test_an_interrupted_cut_goes_on_with_the_scenes_that_are_left(tmp_path, monkeypatch):
-    write_scenes(tmp_path / "data", 4)
-    whole = cut(tmp_path / "data", tmp_path / "whole")
-    made = []
-    make = Cutter._make
-
-    def counted(self, scene, *rest):
-        if len(made) == 2:
-            made.append("")
-            raise KeyboardInterrupt
-        made.append(scene.name)
-        return make(self, scene, *rest)
-
-    monkeypatch.setattr(Cutter, "_make", counted)
-    with pytest.raises(KeyboardInterrupt):
-        cut(tmp_path / "data", tmp_path / "store")
-    again = cut(tmp_path / "data", tmp_path / "store")
-    assert made == ["img000", "img001", "", "img002", "img003"]
-    assert again.fingerprint() == whole.fingerprint() and len(again) == len(whole)
-    write_bands(tmp_path / "data", "img001", *scene(77))  # a changed file is cut again
-    assert cut(tmp_path / "data", tmp_path / "store").fingerprint() != whole.fingerprint()
 
 
 def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, capsys):
@@ -139,11 +120,112 @@ def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
     assert np.allclose(found.deviation, np.nanstd(pixels, 1), rtol=1e-12)
 
 
-def test_tiles_at_the_edge_count_only_what_is_new(tmp_path):
-    write_scenes(tmp_path / "odd", 6, size=(70, 90))
-    store = cut(tmp_path / "odd", tmp_path / "store")
-    chosen, new_in = tiles.once(store.table, np.arange(len(store)), 32)
-    counted = sum(
-        int(np.unpackbits(new_in[i], count=32 * 32).sum()) if i in new_in else 32 * 32 for i in chosen.tolist()
-    )
-    assert counted == 6 * 70 * 90
+PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+TWO = Source(bands=("red", "nir"))
+
+
+def packed(folder: Path, archive: Path) -> Path:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+            for path in files:
+                out.write(path, path.relative_to(folder))
+    else:
+        with tarfile.open(archive, "w:gz" if archive.suffix == ".gz" else "w") as out:
+            for path in files:
+                out.add(path, path.relative_to(folder))
+    return archive
+
+
+def cutter_of(tmp_path, source, name="store"):
+    return Cutter(tmp_path / name, source, Cut(size=32))
+
+
+@pytest.mark.parametrize("suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)])
+def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
+    write(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
+    there = cutter_of(tmp_path, source, "folder").all(*layout.find(tmp_path / "data", source))
+    store = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, source))
+    assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
+    assert not (tmp_path / "downloads" / "unpacked").exists(), "what was unpacked is deleted"
+    assert archive.is_file(), "an archive given by its path is not ours to delete"
+    assert "6 scenes by " in capsys.readouterr().out
+
+
+def test_the_unpacked_data_never_lies_there_as_a_whole(tmp_path, monkeypatch):
+    write_patches(tmp_path / "data", sources=8, patches=4)
+    total = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*img*"))
+    archive = packed(tmp_path / "data", tmp_path / "data.tar.gz")
+    held = []
+    add = Cutter.add
+
+    def measured(self, *arguments):
+        held.append(sum(p.stat().st_size for p in (tmp_path / "downloads").rglob("*img*.npy")))
+        add(self, *arguments)
+
+    monkeypatch.setattr(Cutter, "add", measured)
+    download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
+    assert len(held) == 32 and max(held) <= total / 32, "one image at a time"
+
+
+def test_an_interrupted_cut_goes_on_and_a_finished_one_needs_no_archive(tmp_path, monkeypatch, capsys):
+    write_patches(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / "data.zip")
+    add, done = Cutter.add, []
+
+    def interrupted(self, *arguments):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(1)
+        add(self, *arguments)
+
+    monkeypatch.setattr(Cutter, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
+    monkeypatch.setattr(Cutter, "add", add)
+    store = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
+    assert "4 scenes were cut before; 2 are to be cut" in capsys.readouterr().out and len(store) == 6
+    archive.unlink()
+    again = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
+    assert again.fingerprint() == store.fingerprint()
+
+
+@pytest.mark.parametrize("damage", ["holed zip", "one bit zip", "cut off tar.gz", "one bit tar.gz", "a header tar"])
+def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tmp_path, damage):
+    write_patches(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / f"data.{damage.split()[-1]}")
+    content = bytearray(archive.read_bytes())
+    middle = len(content) // 2
+    if damage == "holed zip":
+        content[middle : middle + 200] = bytes(200)
+    elif damage == "cut off tar.gz":
+        del content[middle:]
+    elif damage == "a header tar":
+        with tarfile.open(archive) as members:
+            offset = members.getmembers()[7].offset
+        content[offset + 148 : offset + 156] = b"xxxxxxxx"  # the header's checksum
+    else:
+        content[middle] ^= 16
+    archive.write_bytes(bytes(content))
+    sentence = "a header in the middle is broken" if "header" in damage else rf"The archive {archive} is damaged"
+    with pytest.raises(BadInput, match=sentence):
+        download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
+
+
+def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_points_outside_is_refused(tmp_path):
+    write_patches(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / "data.zip")
+    assert len(download.cut([archive.as_uri()], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))) == 6
+    assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
+    with pytest.raises(BadInput, match="could not be fetched"):
+        download.fetch((tmp_path / "none.zip").as_uri(), tmp_path)
+    with pytest.raises(BadInput, match="which is no file"):
+        download.fetch("nowhere/a.zip", tmp_path)
+    with tarfile.open(tmp_path / "evil.tar", "w") as out:
+        entry = tarfile.TarInfo("../evil_img_000.npy")
+        entry.size = 3
+        out.addfile(entry, io.BytesIO(b"abc"))
+    with pytest.raises(BadInput, match="points outside of the archive"):
+        download.cut([str(tmp_path / "evil.tar")], tmp_path / "downloads", cutter_of(tmp_path, PATCHES, "other"))
+    assert not (tmp_path / "evil_img_000.npy").exists()

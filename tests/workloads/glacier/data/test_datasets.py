@@ -1,15 +1,17 @@
-"""Tiles of given or generated scenes, in parts, each held-out pixel counted once, with a fingerprint."""
+"""Tiles of given or generated scenes, each held-out pixel counted once, and a damaged cache that heals."""
+
+import errno
+import os
 
 import numpy as np
 import pytest
-import rasterio
 
 from lib.errors import BadInput
+from lib.machine import disk, records
 from lib.scores import IGNORE
 from lib.task import load_task
 from tests.workloads.glacier.files import scene, write_bands, write_scenes
 from workloads.glacier.data import terrain
-from workloads.glacier.settings import Generator, Source
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
 
@@ -61,31 +63,69 @@ def test_scenes_in_other_units_are_said(tiny, tmp_path):
     assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in told
 
 
-def test_generated_scenes_are_plausible():
-    """Shares near those of the real data, every class there, some scenes with ground that was not seen."""
-    counts, missing = np.zeros(4), 0
-    for index in range(12):
-        image, classes = terrain.scene(3, index, 128)
-        counts += np.bincount(classes.ravel(), minlength=4)
-        missing += bool((image == 0).any())
-        assert image.shape == (7, 128, 128) and image.dtype == np.uint16
-    shares = counts / counts.sum()
-    assert 0.55 < shares[0] < 0.85 and 0.12 < shares[1] < 0.4 and 0.02 < shares[2] < 0.15 and 0 < shares[3] < 0.01
-    assert 0 < missing < 12
-    again = terrain.scene(3, 5, 128)
-    assert all(np.array_equal(a, b) for a, b in zip(again, terrain.scene(3, 5, 128), strict=True))
+SMALL = {**GENERATED, "workload.generator.scenes": 4}
 
 
-def test_scenes_are_written_apart_on_the_map(tmp_path):
-    source = Source(bands=("red", "blue"), classes=("background", "lake"), codes=(0, 9))
-    terrain.write(tmp_path, Generator(scenes=2, size=32), source)
-    paths = sorted(tmp_path.glob("*/*.tif"))
-    assert [str(path.relative_to(tmp_path)) for path in paths] == [
-        f"{folder}/img00{number}.tif" for folder in ("Band1", "Band2", "label") for number in (1, 2)
-    ]
-    bounds = [rasterio.open(path).bounds for path in paths[4:]]
-    assert bounds[0].right < bounds[1].left
-    image, classes = terrain.scene(0, 0, 32)
-    with rasterio.open(paths[0]) as band, rasterio.open(paths[4]) as label:
-        assert np.array_equal(band.read(1), image[2]) and band.nodata == 0
-        assert np.array_equal(label.read(1), np.where(classes == 3, 9, 0)), "a class without a name is the first one"
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 3] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {  # a file of the cache, and what is done to it
+    "truncated": ("tiles-*/*.image.npy", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+    "missing": ("tiles-*/*.image.npy", lambda path: path.unlink()),
+    "flipped": ("tiles-*/*.target.npy", flip),
+    "record a folder": ("tiles-*/*.json", lambda path: (path.unlink(), path.mkdir())),
+    "record flipped": ("tiles-*/*.json", flip),
+    "record a number": ("tiles-*/*.json", lambda path: path.write_text('{"sha256": 1, "record": 2}')),
+    "100,000 brackets": ("tiles-*/*.json", lambda path: path.write_text("[" * 100_000)),
+    "band flipped": ("generated-*/Band2/img002.tif", flip),
+    "label missing": ("generated-*/label/img002.tif", lambda path: path.unlink()),
+    "drawn record flipped": ("generated-*/img002.json", flip),
+}  # fmt: skip
+
+
+def content(task):
+    """Everything that training reads."""
+    store = task.data.store
+    return [part.tobytes() for index in range(len(store)) for part in store.read(index)], store.table.counts.tolist()
+
+
+@pytest.mark.parametrize("pattern, way", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsys, pattern, way):
+    overrides = SMALL if pattern.startswith("generated") else None
+    before = content(load_task(tiny(overrides)))
+    path = sorted((tmp_path / "cache" / "glacier").glob(pattern))[0]
+    status = path.stat()
+    way(path)
+    if path.exists():  # the content alone changes, and not the time, as where a disk loses what it had
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    records._checksums.clear()  # as in another process
+    capsys.readouterr()
+    assert content(load_task(tiny(overrides))) == before
+    assert capsys.readouterr().out.count(f"such scenes are {'drawn' if overrides else 'cut'} again") == 1
+
+
+@pytest.mark.parametrize("overrides", [None, SMALL], ids=["given", "generated"])
+def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, overrides):
+    whole = disk.whole
+    for last in (1, 4, 7):  # the disk is full from this file on
+        made = []
+
+        def full(path, cache=False, made=made, last=last):
+            made.append(path)
+            if len(made) >= last:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return whole(path, cache)
+
+        monkeypatch.setattr(disk, "whole", full)
+        with pytest.raises(BadInput) as refused:
+            content(load_task(tiny(overrides)))
+        folder = tmp_path / "cache" / "glacier"
+        assert str(refused.value) == (
+            f"The cache folder {folder} cannot be written to (No space left on device). Make room on its disk, or name "
+            "another folder in the environment variable TRAINBOOK_CACHE."
+        )
+    monkeypatch.setattr(disk, "whole", whole)
+    assert load_task(tiny(overrides)).data.store, "and with room again it goes on"

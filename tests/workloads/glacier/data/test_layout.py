@@ -31,8 +31,6 @@ def names(root, source=TWO, labelled=True):
     return [scene.name for scene in scenes]
 
 
-# --- public collections -----------------------------------------------------------------------------------------------
-
 RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
 COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
@@ -101,9 +99,6 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
-# --- the documented layouts -------------------------------------------------------------------------------------------
-
-
 def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_finds_in_a_name(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
     scenes, problems = layout.find(write_patches(tmp_path / "patches"), source)
@@ -137,9 +132,6 @@ def test_new_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
     for name in ("a", "b"):
         write_tiff(tmp_path / f"{name}.tif", scene()[0])
     assert names(tmp_path, source, labelled=False) == ["a", "b"]
-
-
-# --- what does not match ----------------------------------------------------------------------------------------------
 
 
 def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_path, tiny):
@@ -203,9 +195,6 @@ def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
     write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
     with pytest.raises(BadInput, match=r"img\\x1b\[2J\\nTraining completed.tif' has control characters"):
         layout.find(tmp_path, TWO)
-
-
-# --- among mounted inputs ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("below", ["", "GlacierHack/data"])

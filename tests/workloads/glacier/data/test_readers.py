@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import rasterio
 
 from lib.scores import IGNORE
 from tests.conftest import SAMPLES
@@ -36,18 +35,6 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     assert np.array_equal(target, np.minimum(classes, 2))
     with pytest.raises(Unusable, match="has 2 layers, and there are 1 classes beside land"):
         read(scenes[0], Source(bands=("a",), classes=("land", "ice"), codes=(0, 1)), (0, 0, 32, 32))
-
-
-def test_a_written_mask_has_its_place_on_the_map_and_is_there_only_when_whole(tmp_path):
-    values = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    place = rasterio.Affine(30, 0, 600, 0, -30, 9000)
-    readers.write_tiff(tmp_path / "new" / "a.tif", values, "EPSG:32643", place, nodata=5)
-    with rasterio.open(tmp_path / "new" / "a.tif") as file:
-        assert (file.crs.to_string(), file.transform, file.nodata) == ("EPSG:32643", place, 5)
-        assert np.array_equal(file.read(1), values)
-    with pytest.raises(rasterio.errors.CRSError):
-        readers.write_tiff(tmp_path / "new" / "b.tif", values, "EPSG:0", place)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.tif"]
 
 
 def test_nan_nodata_and_ignored_codes_become_ignored_pixels_in_every_band(tmp_path):

@@ -1,19 +1,25 @@
-"""The whole of the counts and its regressions: honest scores of training documents, and what is kept of it."""
+"""Words, regressions and the chain beside scikit-learn's and sums by hand; honest scores of training documents."""
 
 import base64
 import json
 import zlib
 from dataclasses import replace
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from lib.errors import BadInput
-from tests.workloads.legal.judgments import ROLES, judgment, judgments
+from tests.workloads.legal.conftest import ROLES, judgment, judgments
 from workloads.legal import judging
-from workloads.legal.counting.stack import Fitting, Linear, Stack, best_offsets, inner_parts, log_softmax
+from workloads.legal.counting import features
+from workloads.legal.counting.chain import Chain, Ordered, forward_backward
+from workloads.legal.counting.features import Vocabulary
+from workloads.legal.counting.stack import Fitting, Linear, Stack, inner_parts, log_softmax
+from workloads.legal.documents import Document
 
 TRAINING = judgments(10, ("civil", "tax"))
 NEW = [judgment(number) for number in range(100, 120)]
@@ -60,18 +66,6 @@ def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores
     assert again.as_json() == Stack.fit(TRAINING[::-1], ROLES).as_json() == kept
 
 
-def test_offsets_lift_the_macro_f1_of_the_scores_that_they_are_tuned_on():
-    draw = np.random.default_rng(0)
-    truth = draw.choice(3, 400, p=[0.8, 0.15, 0.05])
-    scores = np.eye(3)[truth] + draw.normal(size=(400, 3)) + np.log([0.8, 0.15, 0.05])
-    offsets = best_offsets(scores, truth)
-    before, after = (
-        judging.scores(judging.confusions([truth], [one.argmax(1)], 3)[0])[0] for one in (scores, scores + offsets)
-    )
-    assert after > before + 0.02
-    assert best_offsets(10 * np.eye(3)[truth], truth).tolist() == [0, 0, 0], "nothing to gain"
-
-
 def test_few_documents_are_enough_and_a_class_may_have_no_example():
     found = Stack.fit(TRAINING[:2], (*ROLES, "Dissent"))
     scores = found.scores(NEW[0])
@@ -81,9 +75,8 @@ def test_few_documents_are_enough_and_a_class_may_have_no_example():
         Stack.fit(TRAINING[:1], ROLES)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_a_damaged_copy_is_refused(fitted):
+    for damage in (
         lambda kept: kept.pop("scale"),
         lambda kept: kept.update(version=99),
         lambda kept: kept.update(offsets=[0.0, None, 1.0]),
@@ -91,13 +84,11 @@ def test_few_documents_are_enough_and_a_class_may_have_no_example():
         lambda kept: kept.update(frequency="no base64!"),
         lambda kept: kept.update(frequency=base64.b64encode(b"no zlib").decode()),
         lambda kept: kept.update(frequency=base64.b64encode(zlib.compress(bytes(10**6))).decode()),
-    ],
-)
-def test_a_damaged_copy_is_refused(fitted, damage):
-    kept = json.loads(json.dumps(fitted.as_json()))
-    damage(kept)
-    with pytest.raises(BadInput, match="The counts of this checkpoint cannot be read"):
-        Stack.from_json(kept)
+    ):
+        kept = json.loads(json.dumps(fitted.as_json()))
+        damage(kept)
+        with pytest.raises(BadInput, match="The counts of this checkpoint cannot be read"):
+            Stack.from_json(kept)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +101,57 @@ def test_probabilities_are_scikit_learns(classes, class_weight):
     found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200, class_weight)).scores(matrix)
     wanted = LogisticRegression(C=1.0, max_iter=200, class_weight=class_weight).fit(matrix, truth).predict_proba(matrix)
     assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
+
+
+def by_hand(emission, transition):
+    """log partition, (sentences, classes) marginals and (classes, classes) expected steps of one document."""
+    length, classes = emission.shape
+    total, marginal, steps = 0.0, np.zeros(emission.shape), np.zeros(transition.shape)
+    for roles in product(range(classes), repeat=length):
+        score = sum(emission[place, role] for place, role in enumerate(roles))
+        pairs = [*pairwise(roles)]
+        weight = np.exp(score + sum(transition[pair] for pair in pairs))
+        total += weight
+        for place, role in enumerate(roles):
+            marginal[place, role] += weight
+        for pair in pairs:
+            steps[pair] += weight
+    return np.log(total), marginal / total, steps / total
+
+
+def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_of_any_length():
+    draw = np.random.default_rng(0)
+    lengths = [3, 1, 5, 3]
+    emission, transition = draw.normal(size=(sum(lengths), 3)) * 2, draw.normal(size=(3, 3))
+    order = Ordered(lengths)
+    partition, marginal, steps = forward_backward(emission[order.rows], transition, order)
+    parts = np.split(emission, np.cumsum(lengths)[:-1])
+    wanted = [by_hand(part, transition) for part in parts]
+    assert partition == pytest.approx(sum(one[0] for one in wanted))
+    placed = np.empty_like(marginal)
+    placed[order.rows] = marginal
+    assert placed == pytest.approx(np.concatenate([one[1] for one in wanted]))
+    assert steps == pytest.approx(sum(one[2] for one in wanted))
+
+
+def test_scores_of_hundreds_and_a_document_of_thousands_stay_finite():
+    scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
+    found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
+    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0]
+
+
+def of(*sentences, name="a"):
+    return Document(name, "", sentences, ("x",) * len(sentences))
+
+
+def test_the_words_of_a_sentence_are_scikit_learns_tf_idf():
+    documents = judgments(4)
+    texts = [sentence for document in documents for sentence in document.sentences]
+    reference = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2, token_pattern=features.TOKEN)
+    wanted = reference.fit_transform(texts).toarray()
+    vocabulary = Vocabulary.of(documents, 10_000)
+    assert list(vocabulary.terms) == reference.get_feature_names_out().tolist()
+    assert vocabulary.own(documents).toarray() == pytest.approx(wanted, abs=1e-6)
+    assert Vocabulary.of([of("b a", "b a", "b c d", "b c d", "c d")], 2).terms == ("b", "c"), "b 4; c, c d and d 3"
+    empty = Vocabulary.of([of("...", "---")], 10)
+    assert empty.terms == () and empty.in_context([of("...")], empty.own([of("...")])).shape == (1, features.POSITIONS)
