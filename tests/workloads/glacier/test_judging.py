@@ -108,6 +108,7 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert [row.split()[0] for row in rows] == ["alone,", "fold0", "fold1", "the"]
     assert "vote less boosting of pixels" in text and (tmp_path / "scenes.csv").is_file()
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
+    task.baseline = dict
     assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
 
 
@@ -150,17 +151,6 @@ def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_
     assert scores_of(counts, "abc")["accuracy"] < np.mean(best) + 0.01
 
 
-def test_the_sample_is_bounded_in_pixels_and_tiles(monkeypatch):
-    monkeypatch.setattr(baselines, "_MOST_TILES", 7)
-    tiles = Tiles(50)
-    values, labels = sample(tiles, 0, 1000, features)
-    assert values.shape == (1000, 3) and labels.shape == (1000,) and values.dtype == np.float32
-    assert len(tiles.read) == len(set(tiles.read)) == 7
-    values, labels = sample(Tiles(3), 0, 10**6, features)
-    assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
-    assert (values == np.concatenate([Tiles(3)[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
-
-
 def test_missing_values_and_one_class_are_scored_and_no_pixel_at_all_is_refused():
     bands, mask = Tiles(9)[8]
     bands[1, ::2] = np.nan
@@ -187,9 +177,16 @@ def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
     assert usual_indices(("blue", "green", "red", "swir1", "thermal")) == ((1, 3), (0, 2), (2, 3))
 
 
-def test_of_very_many_tiles_and_pixels_an_even_share_is_scored(monkeypatch):
+def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(monkeypatch):
+    values, labels = sample(Tiles(3), 0, 10**6, features)
+    assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
+    assert (values == np.concatenate([Tiles(3)[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
     monkeypatch.setattr(baselines, "_MOST_TILES", 4)
     monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
+    tiles = Tiles(50)
+    values, labels = sample(tiles, 0, 1000, features)
+    assert values.shape == (1000, 3) and labels.shape == (1000,) and values.dtype == np.float32
+    assert len(tiles.read) == len(set(tiles.read)) == 4
     tiles = Tiles(10)
     assert scored(tiles).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3
     counts = compared(Tiles(2), tiles, 3, 0, (), rounds=1)["boosting of pixels"]

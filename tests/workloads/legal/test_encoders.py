@@ -10,10 +10,10 @@ from lib import checkpoint
 from lib.errors import BadInput
 from tests.workloads.legal.conftest import load, write_encoder
 from tests.workloads.legal.test_legal import train
-from workloads.legal import encoders, samples, tokens
+from workloads.legal import encoders, tokens
 from workloads.legal.counting import features
 from workloads.legal.model import Network
-from workloads.legal.samples import input_of
+from workloads.legal.samples import example, input_of
 from workloads.legal.settings import POSITIONS, Encoder, Head
 from workloads.legal.tokens import Tokens
 
@@ -45,20 +45,14 @@ def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words,
     assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
 
 
-def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_there_are_no_more_than_there_are(
-    tmp_path, mounted
-):
+def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_what_it_lacks_is_refused(tmp_path, mounted):
     task = load(tmp_path, {**TINY, "workload.rates.layer_decay": 0.5, "workload.rates.head": 9.0})
-    groups = task.parameter_groups(task.model())
-    rates = {name: group["lr"] for group in groups for name in group["names"]}
-    assert rates["output.*"] == 9.0 and rates["encoder.encoder.layer.1.output.dense.weight"] == 1.0
-    assert rates["encoder.encoder.layer.0.output.dense.weight"] == 0.5
-    assert rates["encoder.embeddings.word_embeddings.weight"] == 0.25
-    for key, value, message in (
-        ("encoder.freeze_layers", 3, "the encoder has 2 layers"),
-        ("context.length", 65, "the encoder has 64 positions"),
-    ):
-        with pytest.raises(BadInput, match=message):
+    rates = {name: group["lr"] for group in task.parameter_groups(task.model()) for name in group["names"]}
+    layers = [f"encoder.encoder.layer.{n}.output.dense.weight" for n in (1, 0)]
+    names = ["output.*", *layers, "encoder.embeddings.word_embeddings.weight"]
+    assert [rates[name] for name in names] == [9.0, 1.0, 0.5, 0.25]
+    for key, value in (("encoder.freeze_layers", 3), ("context.length", 65)):
+        with pytest.raises(BadInput, match="the encoder has (2 layers|64 positions)"):
             load(tmp_path, {**TINY, f"workload.{key}": value}).model()
 
 
@@ -80,29 +74,18 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
 SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
-def network(**head):
-    torch.manual_seed(0)
-    return Network(BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
+def test_padding_changes_nothing_and_place_and_category_count_unless_they_are_switched_off():
+    def network(**head):
+        torch.manual_seed(0)
+        return Network(BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
 
-
-def batch(size=2, length=6):
-    return samples.example(size, length, POSITIONS, torch.device("cpu"))
-
-
-def test_padding_changes_nothing():
-    model, short = network(), batch(length=6)
-    long = batch(length=9)
-    long["mask"][:, 6:] = 0
-    long["positions"] = short["positions"]
-    assert torch.allclose(model(short), model(long), atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "off"), [("positions", {"position": False}), ("category", {"category": False})])
-def test_place_and_category_count_unless_they_are_switched_off(name, off):
-    given = batch()
-    changed = {**given, name: given[name] + 1}
-    assert not torch.equal(network()(given), network()(changed))
-    assert torch.equal(network(**off)(given), network(**off)(changed))
+    short, long = (example(2, length, POSITIONS, torch.device("cpu")) for length in (6, 9))
+    long["mask"][:, 6:], long["positions"] = 0, short["positions"]
+    assert torch.allclose(network()(short), network()(long), atol=1e-6)
+    for name, off in (("positions", {"position": False}), ("category", {"category": False})):
+        changed = {**short, name: short[name] + 1}
+        assert not torch.equal(network()(short), network()(changed))
+        assert torch.equal(network(**off)(short), network(**off)(changed))
 
 
 CLS, SEP = 1, 2

@@ -8,30 +8,20 @@ import torch
 from sklearn import metrics
 
 from lib.training.evaluation import EvaluationLoader
-from workloads.legal import judging
-from workloads.legal.evaluation import (
-    BOTH,
-    COUNTS,
-    MAJORITY,
-    NETWORK,
-    PRODUCT,
-    PUBLISHED_WEIGHT,
-    STRONGEST,
-    Evaluator,
-    probability,
-)  # fmt: skip
+from workloads.legal import evaluation, judging
+from workloads.legal.evaluation import BOTH, COUNTS, STRONGEST
 
 
-@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", PUBLISHED_WEIGHT)])
+@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", evaluation.PUBLISHED_WEIGHT)])
 def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, weights, usual):
     """It may know which roles are common, which the counts take for equally common on purpose."""
-    evaluator = Evaluator(legal().data)
+    evaluator = evaluation.Evaluator(legal().data)
     truth, roles = evaluator.truth("validation"), len(evaluator.classes)
     common = np.tile(np.log(np.bincount(truth, minlength=roles) + 1.0), (len(truth), 1))
     scores = [common, *(network_of(evaluator, "validation", sure) for sure in (0, 3, -3))]
     (same, chance, knows, misleads) = (evaluator.chosen_weight(one, "validation") for one in scores)
     assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
-    assert misleads[1] == pytest.approx(probability(evaluator.counted("validation")[COUNTS], truth))
+    assert misleads[1] == pytest.approx(evaluation.probability(evaluator.counted("validation")[COUNTS], truth))
     evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
     assert evaluator.chosen_weight(np.full((len(truth), roles), -1.0), "validation")[0] == usual
 
@@ -83,7 +73,11 @@ def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal
     text = task.report({}, tmp_path)
     with (tmp_path / "evaluation.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert next(iter(rows)) == MAJORITY and [*rows][-3:] == [NETWORK, PRODUCT, BOTH] and len(rows) == 9
+    assert (
+        next(iter(rows)) == evaluation.MAJORITY
+        and [*rows][-3:] == [evaluation.NETWORK, evaluation.PRODUCT, BOTH]
+        and len(rows) == 9
+    )
     row = rows[BOTH]
     assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
     assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))

@@ -10,11 +10,9 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.metrics import read
-from lib.report.progress import Plain
 from lib.task import find_task, load_config
-from lib.training import checks, loop
+from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
-from lib.training.session import Session
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture
@@ -116,6 +114,7 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
     tables = [read(tmp_path / "runs" / name / "metrics.csv") for name in ("whole", "cut")]
     rows = [[{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in table] for table in tables]
     assert rows[0] == rows[1]
+    assert [row["stage"] for row in rows[0] if row["split"] == "train"] == ["FIRST", "FIRST", "SECOND", "SECOND"]
     run = tmp_path / "runs" / "cut"
     assert (run / "plots" / "samples.png").is_file() and (run / "evaluation.csv").is_file()
     mine = tmp_path / "mine"
@@ -149,16 +148,3 @@ def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path)
         (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {given}\n")
         with pytest.raises(BadInput, match=message):
             load_config(tmp_path / "vqa.yaml")
-
-
-def test_progress_and_table_name_the_stage(vqa, tmp_path):
-    task = vqa({"training.log_every_steps": 1, "training.evaluate_every_steps": 2})
-    shown = []
-    progress = Plain()
-    progress.update = lambda done, total, text: shown.append(text())
-    loop.train(task, task.config, tmp_path, Session(None, 0, 0), progress, None)
-    assert [(row["step"], row["split"], row["stage"]) for row in read(tmp_path / "metrics.csv")] == [
-        ("1", "train", "FIRST"), ("2", "train", "FIRST"), ("2", "validation", "FIRST"), ("3", "train", "SECOND"),
-        ("4", "train", "SECOND"), ("4", "validation", "SECOND"),
-    ]  # fmt: skip
-    assert "  FIRST  " in shown[0] and "  SECOND  " in shown[-1]

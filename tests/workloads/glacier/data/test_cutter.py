@@ -121,7 +121,6 @@ def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
 
 
 PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-TWO = Source(bands=("red", "nir"))
 
 
 def packed(folder: Path, archive: Path) -> Path:
