@@ -9,7 +9,6 @@ CODES = (0, 85, 170, 255)
 
 
 def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None, pixel=30.0):
-    """(h, w) or (bands, h, w) values as a GeoTIFF."""
     transform = rasterio.Affine(pixel, 0, origin[0], 0, -pixel, origin[1])
     return write_image(path, values, "GTiff", nodata=nodata, **({"crs": crs, "transform": transform} if crs else {}))
 

@@ -144,7 +144,7 @@ def entry_of_the_notebook():
     return names["maskgeration"]
 
 
-@pytest.mark.usefixtures("quick", "without_baseline")
+@pytest.mark.usefixtures("without_figures", "without_baseline")
 def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, monkeypatch):
     write_scenes(tmp_path / "scenes", 6)
     data, runs = write_scenes(tmp_path / "asked", 2, size=(32, 48)), tmp_path / "runs"
@@ -185,5 +185,3 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
 
     summary = Summary.read(runs / "tiny-seed1")
     assert summary.reason == "completed" and "mcc" in summary.metrics
-    for name in ("confusion", "predictions"):
-        assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000

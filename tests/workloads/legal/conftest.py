@@ -110,8 +110,3 @@ def judgment(number: int, category: str = "", length: int = 12, noise: float = 0
 
 def judgments(count: int, categories: tuple[str, ...] = ("",), **kind) -> list[Document]:
     return [judgment(number, categories[number % len(categories)], **kind) for number in range(count)]
-
-
-def as_lines(document: Document) -> str:
-    """Returns a judgment as the lines of its file."""
-    return "".join(f"{s}\t{role}\n" for s, role in zip(document.sentences, document.roles, strict=True))

@@ -9,7 +9,7 @@ import yaml
 
 from lib.errors import BadInput
 from lib.task import load_config
-from tests.workloads.legal.conftest import CORPUS, as_lines, judgments
+from tests.workloads.legal.conftest import CORPUS, judgments
 from workloads.legal import splits
 from workloads.legal.documents import Document, class_names, read, read_plain
 from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
@@ -33,7 +33,9 @@ def documents(source, limit=0, classes=16):
 
 def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_names(tmp_path):
     made = judgments(3)
-    folder(tmp_path / "a", **{f"deep/{number}/{one.name}": as_lines(one) for number, one in enumerate(made)})
+    for number, one in enumerate(made):
+        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
+        folder(tmp_path / "a", **{f"deep/{number}/{one.name}": "".join(lines)})
     found = documents(tmp_path / "a")
     assert [(one.name, one.sentences, one.roles) for one in found] == [(m.name, m.sentences, m.roles) for m in made]
     assert found[1].place(2) == "deep/1/j01.txt, line 3"
@@ -269,24 +271,18 @@ def test_a_split_that_cannot_be_is_refused():
             splits.deal(judgments(count, ("tax",)), **changes)
 
 
-def test_a_copy_under_another_name_is_refused_also_with_a_sentence_more():
-    documents = judgments(4)
-    copy = replace(documents[0], name="copy", sentences=(*documents[0].sentences, "and one more of five words"))
+def test_a_copy_under_another_name_is_refused_and_equal_sentences_of_five_words_are_counted():
+    made = judgments(4)
+    copy = replace(made[0], name="copy", sentences=(*made[0].sentences, "and one more of five words"))
     copy = replace(copy, file="copy.txt", lines=tuple(range(7, 7 + len(copy))))
     copied = r"copy \(test\) and j00 \(train\), which begin in copy.txt, line 7; j00.txt, line 1"
     with pytest.raises(BadInput, match=copied):
-        splits.check_leaks([*documents, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
+        splits.check_leaks([*made, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
     with pytest.raises(BadInput, match=r"1 document is in two parts: j01 \(test\) and j01 \(train\)"):
-        splits.check_leaks(documents, {"train": [0, 1], "test": [1, 2]})
-
-
-def test_equal_sentences_of_five_words_are_counted_and_short_ones_are_not():
-    documents = judgments(3)
+        splits.check_leaks(made, {"train": [0, 1], "test": [1, 2]})
     stock = "The order of the court was as follows"
-    documents = [replace(one, sentences=(*one.sentences, stock, "Appeal dismissed")) for one in documents]
-    notes = splits.check_leaks(documents, {"train": [0], "validation": [1], "test": [2]})
-    assert notes == [
-        f"Of 5 words and more, 1 sentence stands in {name} and in training, say: {stock.casefold()}"
-        for name in ("validation", "test")
-    ]
-    assert splits.check_leaks(documents, {"train": [0], "test": []}) == []
+    made = [replace(one, sentences=(*one.sentences, stock, "Appeal dismissed")) for one in made]
+    notes = splits.check_leaks(made, {"train": [0], "validation": [1], "test": [2]})
+    said = "Of 5 words and more, 1 sentence stands in {} and in training, say: " + stock.casefold()
+    assert notes == [said.format(name) for name in ("validation", "test")]
+    assert splits.check_leaks(made, {"train": [0], "test": []}) == []

@@ -20,9 +20,7 @@ from workloads.legal.tokens import Tokens
 TINY = {"workload.encoder.weights": "ada/tinybert"}
 
 
-def test_a_mounted_model_is_found_under_its_name_and_under_that_of_the_hub_or_none_which_is_said(
-    mounted, monkeypatch, capsys
-):
+def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, monkeypatch, capsys):
     for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
         chosen = encoders.choose(Encoder(weights=name))
         assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}

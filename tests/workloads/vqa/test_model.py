@@ -98,9 +98,7 @@ def write_parts(home):
     return {f"workload.{part}.weights": str(home / name) for part, name in parts.items()}
 
 
-def test_published_parts_are_taken_with_their_tokenizers_and_colours_and_a_resumed_run_needs_no_weights(
-    tmp_path, drawn, monkeypatch
-):
+def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_path, drawn, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
     whole = load(tmp_path, write_parts(tmp_path))
     learned, model = whole.learned(), whole.model()

@@ -79,9 +79,7 @@ def test_an_evaluation_judges_each_record_with_the_same_loss_in_every_stage(vqa,
     assert len(task.tested.shown) >= 4 and task.tested.shown[0].attention.shape == (4, 4)
 
 
-def test_what_was_learned_is_kept_as_json_and_taken_back_and_what_somebody_else_learned_is_checked(
-    vqa, drawn, tmp_path, monkeypatch
-):
+def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, drawn, tmp_path, monkeypatch):
     monkeypatch.setattr("workloads.vqa.encoders.choose", lambda settings: pytest.fail("it chooses again"))
     task, other = vqa(), load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
     other.take_learned(json.loads(json.dumps(drawn[1])))

@@ -1,6 +1,7 @@
 """Tiles of given or generated scenes, each held-out pixel counted once, and a damaged cache that heals."""
 
 import errno
+import itertools
 import os
 
 import numpy as np
@@ -110,22 +111,20 @@ def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsy
 @pytest.mark.parametrize("overrides", [None, SMALL], ids=["given", "generated"])
 def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, overrides):
     whole = disk.whole
-    for last in (1, 4, 7):  # the disk is full from this file on
-        made = []
+    for first in (1, 4, 7):  # the disk is full from this file on
+        numbers = itertools.count(1)
 
-        def full(path, cache=False, made=made, last=last):
-            made.append(path)
-            if len(made) >= last:
+        def full(path, cache=False, numbers=numbers, first=first):
+            if next(numbers) >= first:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return whole(path, cache)
 
         monkeypatch.setattr(disk, "whole", full)
         with pytest.raises(BadInput) as refused:
             content(load_task(tiny(overrides)))
-        folder = tmp_path / "cache" / "glacier"
         assert str(refused.value) == (
-            f"The cache folder {folder} cannot be written to (No space left on device). Make room on its disk, or name "
-            "another folder in the environment variable TRAINBOOK_CACHE."
+            f"The cache folder {tmp_path / 'cache' / 'glacier'} cannot be written to (No space left on device). Make "
+            "room on its disk, or name another folder in the environment variable TRAINBOOK_CACHE."
         )
     monkeypatch.setattr(disk, "whole", whole)
     assert load_task(tiny(overrides)).data.store, "and with room again it goes on"

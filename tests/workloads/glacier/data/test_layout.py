@@ -120,20 +120,17 @@ def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
     assert names(tmp_path, labelled=False) == [scene.name for scene in scenes]
 
 
-def test_without_labels_masks_are_not_looked_for(tmp_path):
-    write_bands(tmp_path, "img001", scene()[0], None)
-    with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
-        layout.find(tmp_path, TWO)
-    scenes, problems = layout.find(tmp_path, TWO, labelled=False)
-    assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
-
-
 @pytest.mark.parametrize("pattern", ["", "train/{scene}_img.tif"])
-def test_new_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
+def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
+    write_bands(tmp_path / "bands", "img001", scene()[0], None)
+    with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
+        layout.find(tmp_path / "bands", TWO)
+    scenes, problems = layout.find(tmp_path / "bands", TWO, labelled=False)
+    assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
     source = Source(bands=("red", "nir"), images=pattern, masks=pattern and "train/{scene}_mask.tif")
     for name in ("a", "b"):
-        write_tiff(tmp_path / f"{name}.tif", scene()[0])
-    assert names(tmp_path, source, labelled=False) == ["a", "b"]
+        write_tiff(tmp_path / "new" / f"{name}.tif", scene()[0])
+    assert names(tmp_path / "new", source, labelled=False) == ["a", "b"]
 
 
 def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_path, tiny):
@@ -193,17 +190,14 @@ def test_images_of_a_folder_without_any_mask_are_left_out_and_one_among_labelled
 
 
 def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
+    write_bands(tmp_path, "img\x1b[2J\nTraining completed", *scene())
     with pytest.raises(BadInput, match=r"img\\x1b\[2J\\nTraining completed.tif' has control characters"):
         layout.find(tmp_path, TWO)
 
 
 @pytest.mark.parametrize("below", ["", "GlacierHack/data"])
 @pytest.mark.parametrize("name", ["", "scenes"])
-def test_scenes_are_found_among_mounted_inputs_and_the_maps_of_an_earlier_run_are_none(
-    monkeypatch, tmp_path, capsys, below, name
-):
+def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(monkeypatch, tmp_path, capsys, below, name):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
     run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
     for number in (1, 2):
@@ -256,26 +250,20 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
         read(scenes[0], Source(bands=("a",), classes=("land", "ice"), codes=(0, 1)), (0, 0, 32, 32))
 
 
-def test_nan_nodata_and_ignored_codes_become_ignored_pixels_in_every_band(tmp_path):
+def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(tmp_path):
     image, classes = scene()
     image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
     write_bands(tmp_path, "img001", image, classes, nodata=-9999)
     mask = np.asarray(CODES, np.uint8)[classes]
     mask[3, 3] = 7
-    write_tiff(tmp_path / "label" / "img001.tif", mask)
+    write_tiff(tmp_path / "label" / "img001.tif", mask, nodata=255)
     source = dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,))
     got, target = read(only(tmp_path, source), source)
-    for pixel in ((0, 0), (1, 1), (2, 2)):
-        assert np.isnan(got[:, *pixel]).all() and target[pixel] == IGNORE
-    assert target[3, 3] == IGNORE and np.isfinite(got[:, 3, 3]).all()
-    assert (target == IGNORE).sum() == 4
-
-
-def test_a_class_whose_code_is_marked_as_nodata_stays_a_class(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path, "img001", image, classes)
-    write_tiff(tmp_path / "label" / "img001.tif", np.asarray(CODES, np.uint8)[classes], nodata=255)
-    assert np.array_equal(read(only(tmp_path))[1], classes)
+    ignored = [(0, 0), (1, 1), (2, 2)]
+    for pixel in ignored:
+        assert np.isnan(got[:, *pixel]).all()
+    assert [tuple(place) for place in np.argwhere(target == IGNORE)] == [*ignored, (3, 3)]
+    assert np.isfinite(got[:, 3, 3]).all() and (target[classes == 3] == 3).all()
 
 
 def masked(tmp_path, mask, source, **options):

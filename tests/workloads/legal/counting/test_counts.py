@@ -125,19 +125,13 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     emission, transition = draw.normal(size=(sum(lengths), 3)) * 2, draw.normal(size=(3, 3))
     order = Ordered(lengths)
     partition, marginal, steps = forward_backward(emission[order.rows], transition, order)
-    parts = np.split(emission, np.cumsum(lengths)[:-1])
-    wanted = [by_hand(part, transition) for part in parts]
+    wanted = [by_hand(part, transition) for part in np.split(emission, np.cumsum(lengths)[:-1])]
     assert partition == pytest.approx(sum(one[0] for one in wanted))
-    placed = np.empty_like(marginal)
-    placed[order.rows] = marginal
-    assert placed == pytest.approx(np.concatenate([one[1] for one in wanted]))
+    assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[order.rows])
     assert steps == pytest.approx(sum(one[2] for one in wanted))
-
-
-def test_scores_of_hundreds_and_a_document_of_thousands_stay_finite():
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
     found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
-    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0]
+    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
 
 
 def of(*sentences, name="a"):
