@@ -9,20 +9,12 @@ CODES = (0, 85, 170, 255)
 
 
 def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None, pixel=30.0):
-    """(h, w) or (bands, h, w) values as a GeoTIFF."""
-    values = np.asarray(values)
-    planes = values if values.ndim == 3 else values[None]
-    path.parent.mkdir(parents=True, exist_ok=True)
     transform = rasterio.Affine(pixel, 0, origin[0], 0, -pixel, origin[1])
-    shape = {"height": planes.shape[1], "width": planes.shape[2], "count": len(planes), "dtype": planes.dtype.name}
-    place = {"crs": crs, "transform": transform} if crs else {}
-    with rasterio.open(path, "w", driver="GTiff", nodata=nodata, **shape, **place) as file:
-        file.write(planes)
-    return path
+    return write_image(path, values, "GTiff", nodata=nodata, **({"crs": crs, "transform": transform} if crs else {}))
 
 
 def write_image(path: Path, values, driver="PNG", **options):
-    """(h, w) or (bands, h, w) values in another format, without a place on the map."""
+    """(h, w) or (bands, h, w) values in a format of one's choice, without a place on the map if none is given."""
     values = np.asarray(values)
     planes = values if values.ndim == 3 else values[None]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,23 +1,25 @@
-"""The task: generated data by default, exact resume, every pixel counted once, bad settings refused."""
+"""The task: exact resume, every pixel counted once; its baseline, gains over it with intervals, and votes."""
 
-import shutil
-import subprocess
-import sys
+import csv
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import matthews_corrcoef
+from torch import nn
 
 from lib import checkpoint, launch
+from lib.errors import BadInput
 from lib.machine import platform
 from lib.report.progress import Plain
-from lib.scores import IGNORE
+from lib.scores import IGNORE, Confusion, scores_of
 from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
-from tests.conftest import ROOT
 from workloads.glacier import baselines
+from workloads.glacier.baselines import compared, features, sample, scored, usual_indices
+from workloads.glacier.judging import Judged, gains, measured, strongest, tile_counts
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
 
@@ -33,94 +35,58 @@ CROPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, CROPS], ids=["tiles", "crops"])
-def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, tmp_path, options):
+@pytest.mark.parametrize(("options", "workers"), [({}, 2), (CROPS, 0)], ids=["tiles", "crops"])
+def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, tmp_path, options, workers):
     train(tiny(options), tmp_path / "whole")
     train(tiny({**options, "training.max_steps": 2}), tmp_path / "cut")
     whole, _ = checkpoint.load_newest(tmp_path / "whole" / "checkpoints")
-    for workers in (0,) if options else (0, 2):
-        folder = shutil.copytree(tmp_path / "cut", tmp_path / f"resumed-{workers}")
-        found, _ = checkpoint.load_newest(folder / "checkpoints")
-        assert found.step == 2
-        train(tiny({**options, "data.num_workers": workers}), folder, found)
-        end, _ = checkpoint.load_newest(folder / "checkpoints")
-        assert whole.step == end.step == 6
-        for group, named in whole.tensors.items():
-            assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
-        assert whole.state["plateau"] == end.state["plateau"]
+    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
+    assert found.step == 2
+    train(tiny({**options, "data.num_workers": workers}), tmp_path / "cut", found)
+    end, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
+    assert whole.step == end.step == 6
+    for group, named in whole.tensors.items():
+        assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
+    assert whole.state["plateau"] == end.state["plateau"]
 
 
-def test_metrics_are_scikit_learns_over_all_valid_pixels(tiny):
+def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_the_batch(tiny):
     task = load_task(tiny())
+    assert task.model().deviation.eq(1).all(), "without data nothing is normalised"
     part = task.datasets()["test"]
     torch.manual_seed(0)
     model = task.model().eval()
-    loader = EvaluationLoader(task, part, 3, torch.device("cpu"))
+    assert model.mean.flatten().tolist() == pytest.approx([100, 100], rel=0.02), "with the weights"
+    loaders = [EvaluationLoader(task, part, size, torch.device("cpu")) for size in (1, 3)]
     with torch.inference_mode():
-        scores = task.evaluate(model, loader)
-        predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in loader])
-    truth = torch.cat([batch["target"].flatten() for batch in loader])
+        alone, scores = (task.evaluate(model, loader) for loader in loaders)
+        predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in loaders[1]])
+    truth = torch.cat([batch["target"].flatten() for batch in loaders[1]])
     valid = truth != IGNORE
     assert scores["mcc"] == pytest.approx(matthews_corrcoef(truth[valid], predicted[valid]), abs=1e-12)
-
-
-def test_the_loss_of_an_evaluation_does_not_depend_on_the_batch(tiny):
-    task = load_task(tiny())
-    part = task.datasets()["validation"]
-    model = task.model().eval()
-    with torch.inference_mode():
-        losses = [
-            task.evaluate(model, EvaluationLoader(task, part, size, torch.device("cpu")))["loss"] for size in (1, 5)
-        ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def test_normalisation_travels_with_the_weights_and_no_data_is_the_mean(tiny):
-    config = tiny()
-    task = load_task(config)
-    assert task.model().deviation.eq(1).all(), "without data nothing is normalised"
-    task.datasets()
-    model = task.model().eval()
-    assert model.mean.flatten().tolist() == pytest.approx([100, 100], rel=0.02)
-    image = torch.randn(1, 2, 32, 32) * 10 + 100
-    hole = image.clone()
-    hole[:, :, :8] = float("nan")
-    filled = image.clone()
-    filled[:, :, :8] = model.mean
-    with torch.inference_mode():
-        assert torch.allclose(model(hole), model(filled), atol=1e-5) and torch.isfinite(model(hole)).all()
+    assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
 def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
     summary = launch.train(tiny())
     run = platform.output_dir(tiny()) / "tiny"
     assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
-    table = (run / "evaluation.csv").read_text().splitlines()
+    table, methods, scenes = (
+        (run / name).read_text().splitlines() for name in ("evaluation.csv", "baselines.csv", "scenes.csv")
+    )
     assert table[0] == "true class,background,glacier,debris,lake" and len(table) == 5
+    assert [line.split(",")[0] for line in methods] == ["method", *baselines.METHODS, "network"]
+    best = max(float(line.split(",")[1]) for line in methods[1:-1])
+    assert best == pytest.approx(summary.baseline["mcc"], abs=1e-6)
+    assert len(scenes) == 1 + len({line.split(",")[0] for line in scenes[1:]}) > 1
     drawn = {path.name for path in (run / "plots").iterdir()}
     assert {"confusion.png", "predictions.png", "worst.png", "metrics.png"} <= drawn
     said = capsys.readouterr().out
-    assert "Criterion MCC >= 0.99" in said and "missed" in said and "What helps" in said
-    assert "Criterion IoU of lake >= 0.99" in said
-    methods = [line.split(",")[0] for line in (run / "baselines.csv").read_text().splitlines()]
-    assert methods == ["method", *baselines.METHODS, "network"]
-    best = max((run / "baselines.csv").read_text().splitlines()[1:-1], key=lambda line: float(line.split(",")[1]))
-    assert float(best.split(",")[1]) == pytest.approx(summary.baseline["mcc"], abs=1e-6)
-    assert "network less boosting of pixels" in said and "The worst scenes by mean IoU" in said
-    scenes = (run / "scenes.csv").read_text().splitlines()
-    assert len(scenes) == 1 + len({line.split(",")[0] for line in scenes[1:]}) > 1
-
-
-def test_planning_imports_neither_readers_nor_figures():
-    program = (
-        "import sys, torch\nfrom lib.task import find_task, load_config\n"
-        "task = find_task('glacier')(load_config('configs/glacier_pretrain_small.yaml'))\n"
-        "task.loss(task.model(), task.example_batch(1, torch.device('cpu')))\n"
-        "print(*(name for name in sys.modules if name.startswith('workloads.glacier.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    modules = {name.removeprefix("workloads.glacier.") for name in done.stdout.split()}
-    assert modules == {"settings", "losses", "augment", "model"}
+    for words in (
+        "Criterion MCC >= 0.99", "Criterion IoU of lake >= 0.99", "missed", "What helps",
+        "network less boosting of pixels", "The worst scenes by mean IoU",
+    ):  # fmt: skip
+        assert words in said
 
 
 def test_an_example_batch_has_what_training_has(tiny):
@@ -145,3 +111,205 @@ def test_weights_of_seven_bands_start_a_run_of_five(tiny, tmp_path, capsys):
     launch.train(tiny(five))
     said = capsys.readouterr().out
     assert "First convolution: 5 of 5 bands by name" in said and "left out: nir, swir2" in said
+
+
+def test_settings_that_do_not_go_together_are_refused(tiny):
+    for change, sentence in (
+        ({"tiles.size": 40}, "40 is no multiple of 32. Write 32"),
+        ({"source.codes": "[0, 85, 170]"}, "4 classes have 3 different codes"),
+        ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
+        ({"source.name_pattern": "img"}, "with one group in parentheses"),
+        ({"sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
+        ({"sampling.target_shares": "[0.5, 0.5]"}, "2 shares for 4 classes"),
+        ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
+        ({"sampling.crop": 40}, "crop 40 is no multiple of 32"),
+        ({"sampling.centred": "{lake: 0.2}"}, "centred is given without crop"),
+        ({"sampling.crop": 96}, "crop 96 is larger than tiles.size 32"),
+        ({"sampling.crop": 32, "sampling.centred": "{pond: 0.2}"}, "centred names pond, and the"),
+        ({"sampling.crop": 32, "sampling.centred": "{lake: 1.0}"}, "add up to less than 1"),
+        ({"indices": "[[red, uv]]"}, "indices names the band uv, and the bands are red, nir"),
+        ({"loss.class_weights": "[1, 2]"}, "class_weights has 2 weights for 4 classes"),
+        ({"loss": "{focal: 0, dice: 0, mcc: 0, boundary: 0}"}, "Every term of the loss has the weight 0"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            tiny({f"workload.{key}": value for key, value in change.items()})
+
+
+CLASSES = ("land", "ice", "lake")
+
+
+def right(shares, pixels=1000):
+    """(tiles, 2, 2) counts of two equal classes of which a share is right."""
+    return np.array([[[share, 1 - share], [1 - share, share]] for share in shares]) * pixels
+
+
+def test_counts_and_measures_of_many_tiles_are_those_of_each():
+    draw = np.random.default_rng(0)
+    predicted, truth = (torch.from_numpy(draw.integers(0, 3, (4, 5, 6)).astype(np.uint8)) for _ in "ab")
+    truth[1], truth[2, :2] = IGNORE, IGNORE
+    counts = tile_counts(predicted, truth, 3)
+    for tile in range(4):
+        alone = Confusion(3)
+        alone.add(predicted[tile], truth[tile])
+        assert (counts[tile].numpy() == alone.matrix).all()
+    counts = draw.integers(0, 50, (6, 3, 3))
+    counts[1, :, 2] = counts[1, 2] = 0  # neither there nor predicted
+    counts[2, 1:] = 0  # one class alone
+    for matrix, (mcc, iou) in zip(counts, measured(counts), strict=True):
+        scores = scores_of(matrix, CLASSES)
+        assert (mcc, iou) == pytest.approx((scores["mcc"], scores["mean_iou"]), abs=1e-12)
+    assert measured(np.zeros((3, 3))).tolist() == [0, 0]
+
+
+def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
+    """Scenes differ far more than methods do: unpaired, or by tile, the interval would be another one."""
+    hard = right([0.55, 0.6, 0.9, 0.95])
+    easier = right([0.57, 0.62, 0.92, 0.97])
+    gain = gains(easier, hard, list("abcd"))["mcc"]
+    assert gain.low == pytest.approx(gain.high) == pytest.approx(0.04)
+    hard, uneven = right([0.6] * 8), right([0.62] * 4 + [0.6] * 4)
+    by_tile, by_scene = (gains(uneven, hard, units)["mcc"] for units in (list("abcdefgh"), list("aaaabbbb")))
+    assert by_tile.value == by_scene.value and by_scene.high - by_scene.low > by_tile.high - by_tile.low
+    assert np.isnan(gains(easier, easier, list("aaaa"))["mcc"].low), "one scene has no interval"
+
+
+def judged(counts, baselines, numbers=None):
+    numbers = np.arange(len(counts)) if numbers is None else np.array(numbers)
+    scenes = [f"s{index // 2}" for index in range(len(counts))]
+    return Judged(("land", "ice"), counts, baselines, numbers, scenes, scenes, "network")
+
+
+def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
+    weak, strong = right([0.6] * 4), right([0.7, 0.8, 0.7, 0.8])
+    assert strongest({"weak": weak, "strong": strong}) == "strong"
+    text = judged(right([0.9] * 4), {"weak": weak, "strong": strong}).text()
+    assert "The network is above the strongest baseline by MCC, strong: +0.300 [" in text
+    assert "holds 0" not in text and "draws of 2 scenes, paired" in text
+    text = judged(right([0.8, 0.8, 0.7, 0.7]), {"strong": strong}).text()
+    assert "The network is level with the strongest baseline" in text and "this test does not tell them apart" in text
+    text = judged(right([0.6] * 4), {"strong": strong}).text()
+    assert "The network is below the strongest baseline" in text and "holds 0" not in text
+    alone = Judged(("land", "ice"), strong, {"weak": right([0.6] * 4)}, np.arange(4), ["s"] * 4, ["s"] * 4)
+    assert "one scene alone" in alone.text() and "[" not in alone.text().split("\n\n")[1]
+    text = judged(right([1.0, 0.5, 1.0, 0.5]), {"weak": right([0.75, 0.75])}, numbers=[0, 2]).text()
+    assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.500" in text, "on the same tiles"
+
+
+def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(tmp_path):
+    counts = right([0.9, 0.9, 0.6, 0.7, 0.8, 0.8])
+    one = judged(counts, {"weak": counts})
+    one.write(tmp_path)
+    with (tmp_path / "scenes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["scene"] for row in rows] == ["s1", "s2", "s0"] and rows[0]["wrong"] == "0.3500"
+    assert rows[0]["pixels"] == "4000" and float(rows[0]["iou_ice"]) == pytest.approx(0.65 / 1.35, abs=1e-4)
+    assert (tmp_path / "baselines.csv").read_text().splitlines()[0] == "method,mcc,mean_iou,iou_land,iou_ice"
+    assert one.text().split("\n\n")[-1].splitlines()[2].startswith("s1")
+    many = right(np.linspace(0.5, 1, 14))
+    assert "of 7; scenes.csv has all" in judged(many, {}).text() and "gain" not in judged(many, {}).text()
+
+
+class Fixed(nn.Module):
+    """A model that answers one class, surely."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.bias = nn.Parameter(20 * torch.eye(4)[answer])
+
+    def forward(self, image):
+        return self.bias.view(1, 4, 1, 1).expand(len(image), 4, *image.shape[-2:])
+
+
+def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
+    task = load_task(tiny())
+    task.members = ["fold0", "fold1"]
+    scores, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
+    assert scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
+    rows = text.split("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in rows] == ["alone,", "fold0", "fold1", "the"]
+    assert "vote less boosting of pixels" in text and (tmp_path / "scenes.csv").is_file()
+    task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
+    task.baseline = dict
+    assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
+
+
+SMALL = {"pixels": 1500, "rounds": 10}
+
+
+class Tiles:
+    """Endless tiles whose class is written in their bands, under noise; notes which ones are read."""
+
+    def __init__(self, count, classes=3, size=24, noise=0.4):
+        self.count, self.classes, self.size, self.noise, self.read = count, classes, size, noise, []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        self.read.append(index)
+        rng = np.random.default_rng(index)
+        mask = rng.choice(self.classes, (self.size, self.size)).astype(np.uint8)
+        bands = np.stack([mask == k for k in range(self.classes)]) + self.noise * rng.standard_normal(
+            (self.classes, self.size, self.size)
+        )
+        mask[:3] = IGNORE
+        return bands.astype(np.float32), mask
+
+
+def plain(train, test, classes=3, indices=(), **more):
+    """The counts of the first method: boosting of pixels."""
+    return compared(train, test, classes, 0, indices, **{**SMALL, **more})["boosting of pixels"].sum(0)
+
+
+def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
+    counts = plain(Tiles(5), [Tiles(8)[i] for i in (6, 7)])
+    assert counts.sum() == 2 * 21 * 24 and scores_of(counts, "abc")["mcc"] > 0.75
+    # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
+    best = [np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in (Tiles(8)[6], Tiles(8)[7])]
+    assert scores_of(counts, "abc")["accuracy"] < np.mean(best) + 0.01
+
+
+def test_missing_values_and_one_class_are_scored_and_no_pixel_at_all_is_refused():
+    bands, mask = Tiles(9)[8]
+    bands[1, ::2] = np.nan
+    assert plain([(bands, mask)], [(bands, mask)]).sum() == 21 * 24
+    single = np.where(mask == IGNORE, mask, 2)
+    assert plain([(bands, single)], [(bands, mask)])[:, 2].sum() == 21 * 24
+    for nothing in ([(bands, np.full_like(mask, IGNORE))], []):
+        with pytest.raises(BadInput, match="no valid labelled pixel"):
+            plain(nothing, [(bands, mask)])
+
+
+def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
+    def tile(seed):
+        rng = np.random.default_rng(seed)
+        mask = rng.choice(2, (24, 24)).astype(np.uint8)
+        light = rng.uniform(1, 1000, mask.shape)
+        return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
+
+    without, with_index = (
+        scores_of(plain([tile(0)], [tile(1)], 2, indices, pixels=500, rounds=5), "ab")["accuracy"]
+        for indices in ((), [(0, 1)])
+    )
+    assert with_index == 1.0 > without + 0.05
+    assert usual_indices(("blue", "green", "red", "swir1", "thermal")) == ((1, 3), (0, 2), (2, 3))
+
+
+def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(monkeypatch):
+    values, labels = sample(Tiles(3), 0, 10**6, features)
+    assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
+    assert (values == np.concatenate([Tiles(3)[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
+    monkeypatch.setattr(baselines, "_MOST_TILES", 4)
+    monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
+    tiles = Tiles(50)
+    values, labels = sample(tiles, 0, 1000, features)
+    assert values.shape == (1000, 3) and labels.shape == (1000,) and values.dtype == np.float32
+    assert len(tiles.read) == len(set(tiles.read)) == 4
+    tiles = Tiles(10)
+    assert scored(tiles).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3
+    counts = compared(Tiles(2), tiles, 3, 0, (), rounds=1)["boosting of pixels"]
+    assert tiles.read == [0, 3, 6, 9]
+    share = counts.sum((1, 2)) / (21 * 24)  # of the valid pixels of each
+    assert np.abs(share - 1200 / (4 * 24 * 24)).max() < 0.12, "four deviations and more"

@@ -12,6 +12,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.summary import Summary
 from tests.conftest import ROOT
+from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import scene, write_bands, write_scenes
 from trainbook.commands import main
 from workloads.glacier import maps
@@ -21,27 +22,18 @@ TWO = Source(bands=("red", "nir"))
 
 
 class ByPixel(nn.Module):
-    """Logits that depend on the pixel alone: windows, flips and turns change nothing."""
+    """Logits that depend on the pixel alone, or on the direction alone, which all views together take away."""
 
-    def __init__(self, shift=0.0):
+    def __init__(self, shift=0.0, directed=False):
         super().__init__()
-        self.shift = nn.Parameter(torch.tensor(shift))
+        self.shift, self.directed = nn.Parameter(torch.tensor(shift)), directed
 
     def forward(self, image):
+        if self.directed:
+            ramp = torch.linspace(-3, 3, image.shape[-1]).expand(image.shape[0], *image.shape[-2:])
+            return torch.stack([ramp, -ramp], 1)
         x = torch.where(image.isnan(), 0.0, image - 100)
         return torch.stack([x[:, 0], x[:, 1], -x[:, 0], -x[:, 1] + self.shift], 1)
-
-
-class Directed(nn.Module):
-    """Logits that depend on the direction: only averaging over all views makes them even."""
-
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
-
-    def forward(self, image):
-        ramp = torch.linspace(-3, 3, image.shape[-1]).expand(image.shape[0], *image.shape[-2:])
-        return torch.stack([ramp, -ramp], 1)
 
 
 def expected(image, shift=0.0):
@@ -56,18 +48,9 @@ def test_windows_give_what_the_whole_scene_gives(tmp_path, size):
     for options in (Prediction(), Prediction(views=2, batch=5)):
         found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None, options)
         assert np.array_equal(found["img001"], expected(image))
-
-
-@pytest.mark.parametrize("height, width, size", [(100, 75, 32), (20, 200, 32), (33, 32, 32)])
-def test_the_windows_cores_cover_each_pixel_once_and_keep_away_from_inner_borders(height, width, size):
-    seen = np.zeros((height, width), int)
-    for (top, left, h, w), (rows, columns) in maps.windows(height, width, size):
-        seen[rows, columns] += 1
-        assert top >= 0 and left >= 0 and top + h <= height and left + w <= width
-        for start, stretch, length, whole in ((top, rows, h, height), (left, columns, w, width)):
-            assert stretch.start == 0 or stretch.start - start >= size // 4 - 1
-            assert stretch.stop == whole or start + length - stretch.stop >= size // 4 - 1
-    assert (seen == 1).all()
+    image = torch.randn(1, 2, 32, 32)
+    even, once = (maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1}))
+    assert torch.allclose(even[:, 0], even[:, 1], atol=1e-6) and (once[:, 0] - once[:, 1]).abs().max() > 0.9
 
 
 def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path):
@@ -95,7 +78,7 @@ def test_codes_of_any_whole_number_are_mapped_in_the_smallest_type_with_a_free_n
     assert maps.coding(codes) == (np.dtype(dtype), nodata)
 
 
-def test_a_map_opens_in_a_gis_with_colours_names_and_overviews(tmp_path):
+def test_a_map_opens_in_a_gis_with_colours_names_and_overviews_of_codes(tmp_path):
     write_bands(tmp_path / "data", "img001", scene(size=(700, 600))[0], None)
     maps.masks([ByPixel()], tmp_path / "data", TWO, 512, tmp_path / "out", Prediction(views=1))
     with rasterio.open(tmp_path / "out" / "img001.tif") as made:
@@ -104,7 +87,7 @@ def test_a_map_opens_in_a_gis_with_colours_names_and_overviews(tmp_path):
         assert made.colormap(1)[85] == (127, 200, 248, 255) and made.tags()["CLASS_255"] == "lake"
         codes = set(np.unique(made.read(1)))
     with rasterio.open(tmp_path / "out" / "img001.tif", overview_level=0) as smaller:
-        assert set(np.unique(smaller.read(1))) <= codes, "an overview holds codes and no means of them"
+        assert set(np.unique(smaller.read(1))) <= codes
 
 
 def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_models(tmp_path):
@@ -128,28 +111,20 @@ def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, 
     def predict(model, **options):
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
         maps.masks([model], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(views=1, **options))
-        after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
-        return {path.name for path in after if before.get(path) != after[path]}, capsys.readouterr().out
+        return {path.name for path in (tmp_path / "out").glob("*") if before.get(path) != path.stat().st_mtime_ns}
 
     for name in ("a", "b"):
         write_bands(tmp_path / "data", name, scene(size=(32, 32))[0], None)
     everything = {"a.tif", "b.tif"}
-    assert predict(ByPixel())[0] == everything
-    changed, said = predict(ByPixel())
-    assert changed == set() and "2 of 2 maps were there already" in said
+    assert predict(ByPixel()) == everything
+    capsys.readouterr()
+    assert predict(ByPixel()) == set() and "2 of 2 maps were there already" in capsys.readouterr().out
     (tmp_path / "out" / "a.tif").write_bytes(b"half")
-    assert predict(ByPixel())[0] == {"a.tif"}
+    assert predict(ByPixel()) == {"a.tif"}
     write_bands(tmp_path / "data", "b", scene(1, (32, 32))[0] + 1, None)
-    assert predict(ByPixel())[0] == {"b.tif"}
-    assert predict(ByPixel(1.0))[0] == everything
-    assert predict(ByPixel(1.0), uncertainty=True)[0] == everything | {"a_uncertainty.tif", "b_uncertainty.tif"}
-
-
-def test_views_take_away_what_depends_on_the_direction():
-    p = maps.probabilities([Directed()], torch.randn(1, 2, 32, 32))
-    assert torch.allclose(p[:, 0], p[:, 1], atol=1e-6)
-    once = maps.probabilities([Directed()], torch.randn(1, 2, 32, 32), views=1)
-    assert (once[:, 0] - once[:, 1]).abs().max() > 0.9
+    assert predict(ByPixel()) == {"b.tif"}
+    assert predict(ByPixel(1.0)) == everything
+    assert predict(ByPixel(1.0), uncertainty=True) == everything | {"a_uncertainty.tif", "b_uncertainty.tif"}
 
 
 def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys):
@@ -160,75 +135,53 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_p
     assert "Left out: " in (said := capsys.readouterr().out) and "Band2/img001.tif" in said
 
 
-def of_the_notebook(name):
-    """A function of notebook 04, which stands on its own: the notebook writes it to a file."""
+def entry_of_the_notebook():
+    """`maskgeration` of notebook 04, which stands on its own: the notebook writes it to a file."""
     tree = ast.parse((ROOT / "notebooks_src" / "04_glacier_ensemble.py").read_text())
-    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "maskgeration"]
     names = {}
-    exec(compile(ast.Module(body, []), name, "exec"), names)
-    return names[name]
+    exec(compile(ast.Module(body, []), "maskgeration", "exec"), names)
+    return names["maskgeration"]
 
 
-SMALL = """
-task: glacier
-training: {max_steps: 2, effective_batch: 4, log_every_steps: 0}
-data: {num_workers: 0}
-checkpoint: {every_minutes: 0}
-queue: {seeds: [1, 2]}
-workload:
-  source: {bands: [red, nir]}
-  tiles: {size: 32}
-  split: {validation: 0.3, test: 0.3}
-  model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
-  loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_steps: 2}
-"""
-
-
-@pytest.fixture
-def trained(tmp_path, quick, without_baseline):
-    """The output folder of a queue of two runs of a tiny network, made by the command, and two scenes to predict."""
-    write_scenes(tmp_path / "data", 6)
-    write_scenes(tmp_path / "asked", 2, size=(32, 48))
-    (tmp_path / "tiny.yaml").write_text(SMALL)
-    settings = ["--set", f"data.dir={tmp_path / 'data'}", "--set", f"output_dir={tmp_path / 'runs'}"]
-    assert main(["queue", str(tmp_path / "tiny.yaml"), *settings]) == 0
-    return tmp_path
-
-
-def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monkeypatch):
-    data, runs = trained / "asked", trained / "runs"
+@pytest.mark.usefixtures("without_figures", "without_baseline")
+def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, monkeypatch):
+    write_scenes(tmp_path / "scenes", 6)
+    data, runs = write_scenes(tmp_path / "asked", 2, size=(32, 48)), tmp_path / "runs"
+    (tmp_path / "tiny.yaml").write_text(TINY + "queue: {seeds: [1, 2]}\n")
+    settings = {
+        "data.dir": tmp_path / "scenes",
+        "output_dir": runs,
+        "training.max_steps": 2,
+        "workload.tiles.stride": 0,
+    }
+    assert main(["queue", str(tmp_path / "tiny.yaml"), *(f"--set={k}={v}" for k, v in settings.items())]) == 0
     capsys.readouterr()
-    said = ensemble.run(runs / "outputs.tar.gz", data, trained / "masks")
+    said = ensemble.run(runs / "outputs.tar.gz", data, tmp_path / "masks")
     assert said.startswith("2 predictions of 2 models together")
     assert "Models: tiny-seed1, tiny-seed2." in capsys.readouterr().out
-    made = {path.stem: rasterio.open(path).read(1) for path in (trained / "masks").glob("*.tif")}
+    made = {path.stem: rasterio.open(path).read(1) for path in (tmp_path / "masks").glob("*.tif")}
     assert len(made) == 2
 
     options = ["--set", "workload.prediction.views=1", "--set", "workload.prediction.uncertainty=true"]
-    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(trained / "one"), *options]) == 0
-    assert len(list((trained / "one").glob("*_uncertainty.tif"))) == 2
+    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(tmp_path / "one"), *options]) == 0
+    assert len(list((tmp_path / "one").glob("*_uncertainty.tif"))) == 2
 
-    for archive in (runs, runs / "outputs.tar.gz"):  # by the folder of runs too
-        task, models = ensemble.load(archive)
-        assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"
-        found = task.predict(models, data, None)
-        assert all(np.array_equal(found[name], made[name]) for name in made)
+    task, models = ensemble.load(runs)  # the folder of runs too
+    assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"
+    found = task.predict(models, data, None)
+    assert all(np.array_equal(found[name], made[name]) for name in made)
 
-    maskgeration = of_the_notebook("maskgeration")
     # the competition's entry, with the models in a place of its own and as the grader's second argument
-    folders = {f"Band{number}": str(data / f"Band{number}") for number in (1, 2)}
+    maskgeration, folders = entry_of_the_notebook(), {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)}
     monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
-    by_id = maskgeration(folders, str(trained / "given"))
-    assert sorted(by_id) == ["000", "001"]
-    assert all(np.array_equal(by_id[name[3:]], mask) for name, mask in made.items())
-    assert len(list((trained / "given").glob("*.tif"))) == 2
+    by_id = [maskgeration(folders, str(tmp_path / "given"))]
+    assert sorted(by_id[0]) == ["000", "001"] and len(list((tmp_path / "given").glob("*.tif"))) == 2
     monkeypatch.delenv("TRAINBOOK_ARCHIVE")
-    by_id = maskgeration(folders, str(runs / "outputs.tar.gz"))
-    assert all(np.array_equal(by_id[name[3:]], mask) for name, mask in made.items())
+    by_id.append(maskgeration(folders, str(runs / "outputs.tar.gz")))
+    assert all(np.array_equal(found[name[3:]], mask) for found in by_id for name, mask in made.items())
     with pytest.raises(BadInput, match="The model reads the bands"):
         maskgeration({"Band1": folders["Band1"]}, str(runs))
 
     summary = Summary.read(runs / "tiny-seed1")
     assert summary.reason == "completed" and "mcc" in summary.metrics
-    for name in ("confusion", "predictions"):
-        assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000

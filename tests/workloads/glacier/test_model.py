@@ -1,13 +1,20 @@
-"""The U-Net: layers as published, any bands, classes and sizes, recomputation that changes nothing."""
+"""The U-Net, weights carried into it, and each loss against plain loops, with ignored pixels."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from lib.checkpoint import weights
+from lib.errors import BadInput
+from lib.scores import IGNORE
 from lib.training.recomputation import recompute
 from workloads.glacier import losses
-from workloads.glacier.model import Net, Residual, ScSE, UNet, difference
-from workloads.glacier.settings import Loss, Model
+from workloads.glacier.carry import FIRST, HEAD, carry, carry_bands
+from workloads.glacier.losses import distance_maps
+from workloads.glacier.model import Net, ScSE, UNet
+from workloads.glacier.settings import TERMS, Loss, Model
 
 NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4, 4))
 
@@ -16,14 +23,13 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-def test_the_encoder_has_the_parameters_of_resnet34():
-    """torchvision's table of weights: 21,797,672 parameters with the 512 x 1000 + 1000 of the classifier that a U-Net
-    does without; its stages are those of layer1 to layer4."""
+def test_the_network_has_the_parameters_of_the_published_ones():
     model = UNet(3, 1, Model())
     stem, *stages = model.blocks[:5]
-    assert [parameters(stage) for stage in stages] == [221_952, 1_116_416, 6_822_400, 13_114_368]
-    assert parameters(stem) + sum(map(parameters, stages)) == 21_797_672 - 513_000 == 21_284_672
-    # Unet("resnet34", classes=1) of segmentation_models_pytorch, the figure that projects built on it print
+    assert [parameters(stage) for stage in stages] == [221_952, 1_116_416, 6_822_400, 13_114_368]  # layer1 to layer4
+    # torchvision's ResNet-34 without its classifier of 512 x 1000 + 1000
+    assert parameters(stem) + sum(map(parameters, stages)) == 21_797_672 - 513_000
+    # Unet("resnet34", classes=1) of segmentation_models_pytorch
     attention = sum(parameters(module) for module in model.modules() if isinstance(module, ScSE))
     assert parameters(model) - attention == 24_436_369
 
@@ -36,78 +42,18 @@ def test_logits_come_in_the_size_of_the_tile(bands, classes, size):
         model(torch.randn(1, bands, 48, 64))
 
 
-def test_every_parameter_gets_a_gradient():
-    torch.manual_seed(0)
-    model = UNet(5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5))  # wide enough that no ReLU is dead
-    model(torch.randn(2, 5, 64, 64)).square().mean().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
-
-
-def test_recomputation_changes_neither_gradients_nor_batch_statistics(layers=4):
+def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
     def trained(layers):
         torch.manual_seed(0)
-        model = UNet(5, 4, NARROW)
+        model = UNet(5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5))  # wide enough that no ReLU is dead
         assert recompute(model, layers) == layers
         model(torch.randn(2, 5, 64, 64)).square().mean().backward()
         return {name: p.grad for name, p in model.named_parameters()}, dict(model.named_buffers())
 
-    for once, again in zip(trained(0), trained(layers), strict=True):
+    first = trained(0)
+    assert all(grad.abs().sum() > 0 for grad in first[0].values())
+    for once, again in zip(first, trained(4), strict=True):
         assert all(torch.equal(once[name], again[name]) for name in once)
-
-
-def test_the_attention_is_the_sum_of_both_gates():
-    torch.manual_seed(0)
-    attention, x = ScSE(4), torch.randn(2, 4, 3, 5)
-    got = attention(x)
-    w1, b1 = attention.squeeze.weight[:, :, 0, 0], attention.squeeze.bias
-    w2, b2 = attention.excite.weight[:, :, 0, 0], attention.excite.bias
-    for b in range(2):
-        hidden = (w1 @ x[b].mean((1, 2)) + b1).clamp_min(0)
-        channel = torch.sigmoid(w2 @ hidden + b2)
-        for i in range(3):
-            for j in range(5):
-                pixel = torch.sigmoid(attention.spatial.weight[0, :, 0, 0] @ x[b, :, i, j] + attention.spatial.bias)
-                assert torch.allclose(got[b, :, i, j], x[b, :, i, j] * channel + x[b, :, i, j] * pixel, atol=1e-6)
-
-
-def test_the_shortcut_is_the_convolution_with_a_stride():
-    """In double precision, which oneDNN does not take; names, shapes and initial weights as in older checkpoints."""
-    torch.manual_seed(0)
-    block = Residual(4, 6, 2).double()
-    torch.manual_seed(0)
-    for channels, kernel in ((4, 3), (6, 3)):
-        nn.Conv2d(channels, 6, kernel, bias=False)
-    with_stride = nn.Conv2d(4, 6, 1, 2, bias=False).double()
-    assert torch.equal(block.shortcut[0].weight, with_stride.weight) and block.shortcut[0].weight.shape == (6, 4, 1, 1)
-    names = [name for name, _ in block.named_parameters()]
-    assert names[-3:] == ["shortcut.0.weight", "shortcut.1.weight", "shortcut.1.bias"] and len(names) == 9
-    block.norm2.weight.data.zero_()  # so that the shortcut alone counts
-    images = [torch.randn(3, 4, 9, 9, dtype=torch.double, generator=torch.Generator().manual_seed(1)) for _ in "ab"]
-    for image in images:
-        image.requires_grad_()
-    got = block(images[0])
-    expected = block.shortcut[1](with_stride(images[1])).relu()
-    assert torch.allclose(got, expected, rtol=1e-13, atol=1e-13)
-    for out in (got, expected):
-        out.square().sum().backward()
-    pairs = [(images[0].grad, images[1].grad), (block.shortcut[0].weight.grad, with_stride.weight.grad)]
-    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs)
-
-
-def test_two_steps_have_the_same_bits_where_only_deterministic_operations_are_allowed():
-    """As the trainer has it on a CPU: an operation that is none of them raises."""
-    torch.set_deterministic_debug_mode("error")
-    loss = Loss(1, 1, 1, 1)
-    mask = torch.randint(0, 4, (2, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    distances = torch.stack([torch.from_numpy(losses.distance_maps(tile.numpy(), 4)) for tile in mask])
-
-    def gradients():
-        torch.manual_seed(0)
-        model = UNet(5, 4, NARROW)
-        sum(losses.sums(loss, model(torch.randn(2, 5, 64, 64)), mask, distances).values()).backward()
-        return [p.grad for p in model.parameters()]
-
-    assert all(torch.equal(once, again) for once, again in zip(gradients(), gradients(), strict=True))
 
 
 def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band():
@@ -122,15 +68,227 @@ def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band
     assert torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
 
 
-def test_indices_are_normalised_differences_that_the_network_sees_beside_the_bands():
-    sizes = Model(widths=(4,) * 5, depths=(1,) * 4, decoder=(4,) * 5)
-    image = torch.tensor([3.0, 1.0, 0.0, -2.0]).view(1, 4, 1, 1).expand(1, 4, 32, 32).clone()
-    assert difference(image, 0, 1).unique().tolist() == [0.5] and difference(image, 1, 0).unique().tolist() == [-0.5]
-    assert difference(image, 2, 2).unique().tolist() == [0.0] and difference(image, 0, 3).unique().tolist() == [1.0]
-    net = Net(4, 2, sizes, [(0, 1)]).eval()
-    assert net.blocks[0][0].in_channels == 5 and net.mean.shape == (5, 1, 1) and "prior" not in net.state_dict()
-    seen = []
-    net.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    image[..., 0, 0] = float("nan")
-    assert torch.isfinite(net(image)).all()
-    assert seen[0][0, 4, 1, 1] == 0.5 and seen[0][0, :, 0, 0].eq(0).all()
+LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
+HACK = ("blue", "green", "red", "swir1", "thermal")
+PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacier", "debris", "lake")
+SMALL = Model(widths=(8, 4, 6, 8, 10), depths=(1, 1, 1, 1), decoder=(8, 6, 6, 4, 4))
+
+
+def network(bands, classes, seed=0):
+    torch.manual_seed(seed)
+    return UNet(len(bands), len(classes), SMALL)
+
+
+def test_bands_are_taken_by_their_names_and_one_that_the_source_lacks_is_the_mean_of_all():
+    weight = torch.randn(4, 3, 7, 7)
+    assert torch.equal(carry_bands(weight, "abc", "abc")[0], weight)
+    assert torch.allclose(carry_bands(weight, "abc", "cab")[0], weight[:, [2, 0, 1]])
+    carried, said = carry_bands(weight, ("red", "green", "blue"), ("blue", "radar"))
+    factor = carried[:, 0] / weight[:, 2]
+    assert torch.allclose(carried[:, 1], weight.mean(1) * factor[0, 0, 0], rtol=1e-4)
+    assert "1 of 2 bands by name, the mean of all for: radar" in said
+
+
+def test_a_pretrained_network_is_carried_whole_and_counted():
+    old, new = network(LANDSAT7, PRETRAINED), network(HACK, FINE, seed=1)
+    fresh = {name: value.clone() for name, value in weights.of(new).items()}
+    carried, said = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
+    assert "Head: 2 of 4 classes by name, new: glacier, lake." in said
+    counted = weights.transfer(new, carried, 1.0)
+    assert counted.startswith(f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape")
+    for name in HEAD:
+        got, source = weights.of(new)[name], weights.of(old)[name]
+        assert torch.equal(got[0], source[0]) and torch.equal(got[2], source[2])  # background and debris
+        assert torch.equal(got[1], fresh[name][1]) and torch.equal(got[3], fresh[name][3])
+    same = [name for name in fresh if name not in (FIRST, *HEAD)]
+    assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
+
+
+def test_names_that_do_not_fit_are_refused():
+    given, own = weights.of(network(LANDSAT7, FINE)), weights.of(network(HACK, FINE))
+    for bands, classes, sentence in (
+        (LANDSAT7[:6], FINE, "have 7 bands, and 6 are named for them: blue, .*in their order"),
+        (LANDSAT7, PRETRAINED, "have 4 classes, and 3 are named for them: background, clean ice"),
+        (tuple("1234567"), FINE, "No band of the initial weights is among .*1, 2, .*blue, green"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            carry(given, own, (bands, HACK), (classes, FINE))
+    with pytest.raises(BadInput, match=r"no tensor blocks\.0\.0\.weight: they are not those of this U-Net"):
+        carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))
+
+
+ALL = Loss(focal=1, dice=1, mcc=1, boundary=1)
+
+
+def only(term, **more):
+    return Loss(**{**dict.fromkeys(TERMS, 0.0), term: 1.0, **more})
+
+
+def maps(mask, classes):
+    return torch.stack([torch.from_numpy(distance_maps(tile.numpy(), classes)) for tile in mask])
+
+
+def scene(tiles=3, classes=4, size=8, ignored=0.2, seed=0, dtype=torch.float64):
+    """Logits, masks with coherent regions and ignored pixels, and distance maps."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, classes, (tiles, size // 2, size // 2), generator=generator, dtype=torch.uint8)
+    mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORE
+    logits = 2 * torch.randn(tiles, classes, size, size, generator=generator, dtype=dtype)
+    return logits, mask, maps(mask, classes)
+
+
+def pixels_of(logits, mask):
+    """Probabilities (pixels, classes) and true classes (pixels) of a tile's valid pixels."""
+    valid = mask != IGNORE
+    return logits.double().softmax(0)[:, valid].T.numpy(), mask[valid].numpy().astype(int)
+
+
+def slow_focal(logits, mask, classes, gamma=2.0):
+    p, true = pixels_of(logits, mask)
+    right = p[np.arange(len(true)), true]
+    return -((1 - right) ** gamma * np.log(right)).sum()
+
+
+def slow_dice(logits, mask, classes):
+    p, true = pixels_of(logits, mask)
+    scores = [1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in set(true.tolist())]
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+def slow_mcc(logits, mask, classes):
+    """By Gorodkin's first definition, of covariances of indicator vectors over pixels, not by the confusion matrix."""
+    p, true = pixels_of(logits, mask)
+    if len(set(true.tolist())) < 2:
+        return 0.0
+    truth = np.eye(classes)[true]
+    # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
+    covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
+    spread = (1 - (truth.mean(0) ** 2).sum()) * (1 - (p.mean(0) ** 2).sum())
+    return 1 - covariance / math.sqrt(spread + 1e-8)
+
+
+def slow_distance(mask, k):
+    """Signed, in pixels, by looking at every pair of pixels."""
+    H, W = mask.shape
+    places = [(i, j) for i in range(H) for j in range(W)]
+    inside = [(i, j) for i, j in places if mask[i, j] == k]
+    others = [(i, j) for i, j in places if mask[i, j] not in (k, IGNORE)]
+    found = np.zeros((H, W))
+    if inside and others:
+        for i, j in places:
+            near = min(math.dist((i, j), place) for place in (others if mask[i, j] == k else inside))
+            found[i, j] = 1 - near if mask[i, j] == k else near
+    return found
+
+
+def slow_boundary(logits, mask, classes):
+    p, true = pixels_of(logits, mask)
+    if len(present := set(true.tolist())) < 2:
+        return 0.0
+    phi = {k: slow_distance(mask.numpy(), k)[(mask != IGNORE).numpy()] / max(mask.shape) for k in present}
+    return sum((p[:, k] * phi[k]).sum() for k in present) / len(p) / len(present)
+
+
+SLOW = {"focal": slow_focal, "dice": slow_dice, "mcc": slow_mcc, "boundary": slow_boundary}
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("classes, ignored", [(4, 0.2), (2, 0.0)])
+def test_each_term_equals_its_slow_reference(term, classes, ignored):
+    logits, mask, distances = scene(classes=classes, ignored=ignored, seed=classes)
+    got = losses.sums(only(term), logits, mask, distances)
+    want = sum(SLOW[term](tile, truth, classes) for tile, truth in zip(logits, mask, strict=True))
+    # float16 distance maps bound the boundary term: 11 bits each
+    assert got.keys() == {term} and float(got[term]) == pytest.approx(want, rel=2e-4 if term == "boundary" else 1e-6)
+    gamma = only("focal", gamma=0.5)
+    want = sum(slow_focal(tile, truth, classes, 0.5) for tile, truth in zip(logits, mask, strict=True))
+    assert float(losses.sums(gamma, logits, mask)["focal"]) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_an_ignored_pixel_has_no_gradient_and_its_logits_do_not_matter(term):
+    logits, mask, distances = scene()
+    ignored = (mask == IGNORE)[:, None].expand_as(logits)
+    once = logits.clone().requires_grad_()
+    value = losses.sums(only(term), once, mask, distances)[term]
+    value.backward()
+    assert (once.grad[ignored] == 0).all() and once.grad[~ignored].abs().sum() > 0
+    other = torch.where(ignored, 30.0, logits)
+    assert torch.allclose(losses.sums(only(term), other, mask, distances)[term], value)
+
+
+def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
+    logits, mask, _ = scene(dtype=torch.float32)
+    mask[1] = IGNORE
+    distances = maps(mask, 4)
+    logits.requires_grad_()
+    found = losses.sums(ALL, logits, mask, distances)
+    sum(found.values()).backward()
+    assert torch.isfinite(logits.grad).all() and (logits.grad[1] == 0).all() and logits.grad[0].abs().sum() > 0
+    rest = losses.sums(ALL, logits[[0, 2]], mask[[0, 2]], distances[[0, 2]])
+    assert all(torch.allclose(found[term], rest[term]) for term in TERMS)
+    assert losses.count(ALL, mask[1:2]) == dict.fromkeys(TERMS, 0)
+
+
+def test_a_tile_of_one_class_has_no_mcc_and_no_boundary_and_sure_answers_have_finite_gradients():
+    logits, mask, _ = scene(tiles=1)
+    mask[mask != IGNORE] = 0
+    found = losses.sums(ALL, logits, mask, maps(mask, 4))
+    assert found["mcc"].item() == found["boundary"].item() == 0
+    assert losses.count(ALL, mask) == {"focal": int((mask == 0).sum()), "dice": 1, "mcc": 0, "boundary": 0}
+    for first_row in (0, 1):  # one class and two: p is exactly 0 or 1, and the MCC has no spread
+        mask[:, :4] = first_row
+        sure = torch.zeros(1, 4, 8, 8)
+        sure[:, 0] = 1e4
+        sure.requires_grad_()
+        sum(losses.sums(Loss(1, 1, 1, 1, 0.5), sure, mask, maps(mask, 4)).values()).backward()
+        assert torch.isfinite(sure.grad).all()
+
+
+def test_sums_and_counts_add_up_over_micro_batches():
+    logits, mask, distances = scene(tiles=5)
+    mask[2], mask[3] = IGNORE, torch.where(mask[3] == IGNORE, IGNORE, 1)
+    distances = maps(mask, 4)
+    whole, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
+    parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
+    for term in TERMS:
+        values = [losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts]
+        assert torch.allclose(sum(values), whole[term])
+        assert sum(losses.count(ALL, mask[s])[term] for s in parts) == counted[term]
+    pixels = int((mask != IGNORE).sum())
+    assert counted == {"focal": pixels, "dice": 4, "mcc": 3, "boundary": 3}
+
+
+def test_under_autocast_the_arithmetic_stays_in_single_precision():
+    logits, mask, distances = scene(dtype=torch.float32)
+    logits = logits.bfloat16()
+    want = losses.sums(ALL, logits.float(), mask, distances)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = losses.sums(ALL, logits, mask, distances)
+    assert all(got[term].dtype == torch.float32 and torch.equal(got[term], want[term]) for term in TERMS)
+
+
+def test_terms_without_weight_are_neither_computed_nor_counted_and_the_boundary_comes_by_steps():
+    logits, mask, _ = scene()
+    loss = Loss(focal=0.6, dice=0.4)
+    assert losses.sums(loss, logits, mask).keys() == losses.count(loss, mask).keys() == {"focal", "dice"}
+    with pytest.raises(ValueError, match="needs the distance maps"):
+        losses.sums(ALL, logits, mask)
+    loss = Loss(0.25, 0.25, 0.35, 0.15, ramp_steps=30)
+    assert losses.weights(loss, 0) == {"focal": 0.25, "dice": 0.25, "mcc": 0.35, "boundary": 0.0}
+    assert losses.weights(loss, 10)["boundary"] == pytest.approx(0.05)
+    assert losses.weights(loss, 30) == losses.weights(Loss(0.25, 0.25, 0.35, 0.15), 0)
+
+
+def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided_by():
+    logits, mask, _ = scene()
+    values = (1, 0.5, 10, 1)
+    weighted = only("focal", class_weights=values)
+    alone = [torch.where(mask == k, mask, torch.tensor(IGNORE, dtype=torch.uint8)) for k in range(4)]
+    wanted = sum(
+        w * losses.sums(only("focal"), logits, m)["focal"] for w, m in zip((1, 0.5, 10, 1), alone, strict=True)
+    )
+    assert torch.allclose(losses.sums(weighted, logits, mask)["focal"], wanted)
+    pixels = [(mask == k).sum().item() for k in range(4)]
+    assert losses.count(weighted, mask)["focal"] == pixels[0] + 0.5 * pixels[1] + 10 * pixels[2] + pixels[3]

@@ -1,11 +1,17 @@
-"""Generated judgments, few and short, and the task on them."""
+"""Judgments, generated or made up, few and short, and the task on them."""
 
+import os
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
 from lib.task import load_config, load_task
+from tests.conftest import ROOT
 from workloads.legal import tokens
+from workloads.legal.documents import Document
 
 CONFIG = """
 task: legal
@@ -76,3 +82,31 @@ def mounted(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return write_encoder(folder)
+
+
+# The real ones, where they are there
+CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
+ROLES = ("Facts", "Argument", "Ruling")
+_WORDS = {
+    "Facts": "accident police night house witness",
+    "Argument": "counsel submits contends urged learned",
+    "Ruling": "appeal dismissed allowed accordingly costs",
+}
+_COMMON = "the of court and in that case was it by"
+
+
+def judgment(number: int, category: str = "", length: int = 12, noise: float = 0.5) -> Document:
+    """Returns a judgment whose sentences are told by their words only in part; the rest their neighbours tell."""
+    draw = np.random.default_rng(number)
+    bounds = sorted(draw.integers(2, length - 1, 2).tolist())
+    roles = [ROLES[(place >= bounds[0]) + (place >= bounds[1])] for place in range(length)]
+    sentences = []
+    for role in roles:
+        own = _WORDS[ROLES[draw.integers(3)] if draw.random() < noise else role].split()
+        words = [*draw.choice(_COMMON.split(), 4), *draw.choice(own, 2), f"n{draw.integers(50)}"]
+        sentences.append(" ".join(draw.permutation(words).tolist()))
+    return Document(f"j{number:02}", category, tuple(sentences), tuple(roles), f"j{number:02}.txt")
+
+
+def judgments(count: int, categories: tuple[str, ...] = ("",), **kind) -> list[Document]:
+    return [judgment(number, categories[number % len(categories)], **kind) for number in range(count)]

@@ -1,15 +1,18 @@
-"""Labelled sentences in the documented layout, public collections by six lines of YAML, and plain judgments."""
+"""Labelled sentences in the documented layout, sentences of running text, and whole documents in parts."""
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from lib.errors import BadInput
 from lib.task import load_config
-from tests.workloads.legal.judgments import CORPUS, as_lines, judgments
+from tests.workloads.legal.conftest import CORPUS, judgments
+from workloads.legal import splits
 from workloads.legal.documents import Document, class_names, read, read_plain
+from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
 from workloads.legal.settings import Columns, Settings, Source
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
@@ -28,22 +31,26 @@ def documents(source, limit=0, classes=16):
     return read(source, Settings(bad_input_limit=limit, classes=classes))[0]
 
 
-def test_a_folder_of_any_depth_gives_its_documents_by_the_order_of_the_files(tmp_path):
+def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_names(tmp_path):
     made = judgments(3)
-    folder(tmp_path, **{f"deep/{number}/{one.name}": as_lines(one) for number, one in enumerate(made)})
-    found = documents(tmp_path)
-    assert [(one.name, one.sentences, one.roles) for one in found] == [
-        (one.name, one.sentences, one.roles) for one in made
-    ]
+    for number, one in enumerate(made):
+        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
+        folder(tmp_path / "a", **{f"deep/{number}/{one.name}": "".join(lines)})
+    found = documents(tmp_path / "a")
+    assert [(one.name, one.sentences, one.roles) for one in found] == [(m.name, m.sentences, m.roles) for m in made]
     assert found[1].place(2) == "deep/1/j01.txt, line 3"
-    assert [one.name for one in documents(tmp_path / "deep" / "0" / "j00.txt")] == ["j00"]
+    assert [one.name for one in documents(tmp_path / "a" / "deep" / "0" / "j00.txt")] == ["j00"]
+    folder(tmp_path / "b", **{"x/a": FINE, "y/a": FINE, "b": FINE})
+    assert [one.name for one in documents(tmp_path / "b")] == ["b", "x/a", "y/a"]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("document,sentence,role\n7,one,F\n")
+    found, _ = read(tmp_path, Settings(source=Source(files="*.csv")))
+    assert [one.name for one in found] == ["test/7", "train/7"]
 
 
 def test_blank_lines_part_the_documents_of_a_file_and_lines_are_counted_in_the_file(tmp_path):
-    folder(
-        tmp_path, many=f"\n\n{FINE}\n  \n{FINE}\n", one=b"\xef\xbb\xbfOne  thing\tFacts\t0.75\r\nAnother\tRuling\r\n"
-    )
-    first, second, windows = documents(tmp_path)
+    one = b"\xef\xbb\xbfOne  thing\tFacts\t0.75\r\nAnother\tRuling\r\n"
+    first, second, windows = documents(folder(tmp_path, many=f"\n\n{FINE}\n  \n{FINE}\n", one=one))
     assert windows.sentences == ("One thing", "Another") and windows.roles == ("Facts", "Ruling")
     assert (first.name, second.name) == ("many/1", "many/2")
     assert first.lines == (3, 4) and second.place(0) == "many.txt, line 7"
@@ -60,15 +67,6 @@ def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path
     for wrong in ("Tax a b\n", "Tax\ta\n\nCivil\tb a\n"):
         with pytest.raises(BadInput, match="categories.txt, line"):
             documents(folder(tmp_path, categories=wrong))
-
-
-def test_documents_of_one_name_have_their_folder_or_table_in_it(tmp_path):
-    folder(tmp_path, **{"x/a": FINE, "y/a": FINE, "b": FINE})
-    assert [one.name for one in documents(tmp_path)] == ["b", "x/a", "y/a"]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text("document,sentence,role\n7,one,F\n")
-    found, _ = read(tmp_path, Settings(source=Source(files="*.csv")))
-    assert [one.name for one in found] == ["test/7", "train/7"]
 
 
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
@@ -151,24 +149,17 @@ def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():
         class_names(of("facts", "Facts", "facts"), 5)
 
 
-PLAIN = {
-    "The appeal is heard\n\nIt is of Mr. A. Rao\nDismissed\n": (
-        "The appeal is heard", "It is of Mr. A. Rao", "Dismissed",
-    ),
-    FINE: ("The appeal is heard", "It is dismissed"),
-    "\tThe appeal is heard. It is by the State.\n\n\tIt is dismissed.\tNo costs.\n": (
-        "The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "sentences"), PLAIN.items())
-def test_a_plain_judgment_is_a_sentence_a_line_or_running_text_and_a_labelled_one_without_its_roles(
-    tmp_path, text, sentences
-):
-    found = read_plain(folder(tmp_path, plain=text) / "plain.txt")
-    assert found.sentences == sentences and found.roles == () and found.name == "plain"
-    assert found.lines[-1] == text.count("\n")
+def test_a_plain_judgment_is_a_sentence_a_line_or_running_text_and_a_labelled_one_without_its_roles(tmp_path):
+    lines = "The appeal is heard\n\nIt is of Mr. A. Rao\nDismissed\n"
+    running = "\tThe appeal is heard. It is by the State.\n\n\tIt is dismissed.\tNo costs.\n"
+    for text, sentences in (
+        (lines, ("The appeal is heard", "It is of Mr. A. Rao", "Dismissed")),
+        (FINE, ("The appeal is heard", "It is dismissed")),
+        (running, ("The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.")),
+    ):
+        found = read_plain(folder(tmp_path, plain=text) / "plain.txt")
+        assert found.sentences == sentences and found.roles == () and found.name == "plain"
+        assert found.lines[-1] == text.count("\n")
     with pytest.raises(BadInput, match="has no sentence"):
         read_plain(folder(tmp_path, plain=b"\n \n") / "plain.txt")
 
@@ -179,6 +170,119 @@ def test_the_sample_corpus_is_read_as_it_is_and_its_files_without_roles_too(tmp_
     assert len(found) == 50 and sum(map(len, found)) == 9380 and len(class_names(found, 10)) == 7
     assert sorted(Counter(one.category for one in found).values()) == [7, 8, 9, 10, 16]
     assert all(one.roles[-1] == "Ruling by Present Court" for one in found)
+    assert final_marks([sentence for one in found for sentence in one.sentences]) == ""
     for one in found:
         (tmp_path / "plain.txt").write_text("\n".join(one.sentences))
         assert read_plain(tmp_path / "plain.txt").sentences == one.sentences
+
+
+def test_a_paragraph_is_split_where_its_sentences_end():
+    for sentences in (
+        ["The appeal is heard.", "It is dismissed."],
+        ["Mr. A. K. Rao, for the appellant, relies on Art. 14.", "That is of no help."],
+        ["See State of U.P. v. Ram, (1990) 2 S.C.C. 5 at p. 12.", "We agree."],
+        ["Messrs. Tata Sons Ltd. is the owner.", "No. 5 is not."],
+        ["The suit is against Tata Sons Ltd.", "The trial court decreed it."],
+        ["He lived in U.P.", "The police came at 5.30 p.m. on 12.3.1996.", "He was gone."],
+        ["Why?", "Because Sec. 5 says so!", "The court (per Rao, J.) held so."],
+        ['He said "I am here."', '"You are not," said the other.'],
+        ["12. The High Court reversed the decree.", "13. Hence this appeal."],
+        ["(iv) There was no notice.", "(v) There was no hearing."],
+        ["It cost Rs. 500 in all."], ["no full stop at the end"], [],
+    ):  # fmt: skip
+        assert split_sentences(" ".join(sentences)) == sentences
+
+
+def test_broken_lines_are_joined_paragraphs_a_line_are_split_and_sentences_a_line_are_not():
+    text = "The appellant was\nconvicted of theft. He\nappealed to the\nHigh Court.\n\nThe State\ndid not appear.\n"
+    wanted = [(1, "The appellant was convicted of theft."), (2, "He appealed to the High Court.")]
+    assert split_text(text) == [*wanted, (6, "The State did not appear.")]
+    paragraph = "The first. The second. The third."
+    assert split_text(f"{paragraph}\n{paragraph}") == [
+        (line, f"The {word}.") for line in (1, 2) for word in ("first", "second", "third")
+    ]
+    lines = ["The first is here. Or there", "The second", "The third", "The fourth", "The fifth"]
+    assert split_text("\n".join(lines)) == [*enumerate(lines, 1)]
+
+
+STRIPPED = ["He appealed to the High Court", "What is the test", "The appeal (No. 5) is dismissed"] * 50
+
+
+def test_a_sentence_ends_as_those_of_the_corpus_do():
+    whole = [f"{sentence}." for sentence in STRIPPED]
+    assert final_marks([*STRIPPED, "once in a hundred and fifty."]) == "" and final_marks(whole) == "."
+    for sentence in ("It is so.", "It is so .", 'It is "so."', "Is it so?", "It is (so).)"):
+        assert as_in_corpus(sentence, "") == sentence.rstrip('.?") ')
+        assert as_in_corpus(sentence, MARKS) == sentence
+    assert as_in_corpus("Is it so?", ".") == "Is it so" and as_in_corpus("...", "") == "..."
+
+
+GROUPS = ("civil", "criminal", "tax")
+
+
+def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_whatever_their_order():
+    documents, tested = judgments(20, GROUPS), []
+    for fold in range(4):
+        parts = splits.deal(documents, folds=4, fold=fold, validation=0.25)
+        assert sorted([*parts.train, *parts.validation, *parts.test]) == [*range(20)]
+        assert len(parts.validation) in (3, 4) and len(parts.test) == 5
+        counts = Counter(documents[place].category for place in parts.test)
+        assert all(1 <= counts[group] <= 2 for group in GROUPS), "its share of each category"
+        tested += parts.test
+    assert sorted(tested) == [*range(20)]
+    one, again, other = (splits.deal(documents, seed=seed) for seed in (3, 3, 4))
+    assert one == again and one.test != other.test
+    turned = splits.deal(documents[::-1], seed=3)
+    assert {documents[place].name for place in one.test} == {documents[::-1][place].name for place in turned.test}
+
+
+def in_files(documents, *files):
+    return [replace(one, file=files[number % len(files)]) for number, one in enumerate(documents)]
+
+
+def names_of(documents, places):
+    return {documents[place].file for place in places}
+
+
+def test_parts_that_files_are_named_for_are_the_split_and_what_they_lack_is_dealt_from_the_training():
+    documents = in_files(judgments(12), "set/train.json", "valid.json", "test/a.json")
+    parts = splits.deal(documents)
+    found = [names_of(documents, part) for part in parts.by_name().values()]
+    assert found == [{"set/train.json"}, {"valid.json"}, {"test/a.json"}]
+    assert "The split is that of the files" in parts.notes[0] and "workload.split.given: false" in parts.notes[0]
+    assert len(names_of(documents, splits.deal(documents, given=False).test)) > 1
+    with pytest.raises(BadInput, match=r"fold is 1, and the files' own test .* workload.split.given: false"):
+        splits.deal(documents, fold=1)
+    for file, held, dealt in (("dev.csv", "validation", "test"), ("test.csv", "test", "validation")):
+        documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
+        parts = splits.deal(documents).by_name()
+        assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
+        assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
+
+
+def test_a_split_that_cannot_be_is_refused():
+    for count, changes, sentence in (
+        (6, {"folds": 1}, "workload.split.folds is 1, and there are 6 documents: take 2 to 6"),
+        (6, {"folds": 7}, "workload.split.folds is 7"),
+        (6, {"validation": 0.999}, "No document is left for train"),
+        (1, {}, "There is one document alone"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            splits.deal(judgments(count, ("tax",)), **changes)
+
+
+def test_a_copy_under_another_name_is_refused_and_equal_sentences_of_five_words_are_counted():
+    made = judgments(4)
+    copy = replace(made[0], name="copy", sentences=(*made[0].sentences, "and one more of five words"))
+    copy = replace(copy, file="copy.txt", lines=tuple(range(7, 7 + len(copy))))
+    copied = r"copy \(test\) and j00 \(train\), which begin in copy.txt, line 7; j00.txt, line 1"
+    with pytest.raises(BadInput, match=copied):
+        splits.check_leaks([*made, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
+    with pytest.raises(BadInput, match=r"1 document is in two parts: j01 \(test\) and j01 \(train\)"):
+        splits.check_leaks(made, {"train": [0, 1], "test": [1, 2]})
+    stock = "The order of the court was as follows"
+    made = [replace(one, sentences=(*one.sentences, stock, "Appeal dismissed")) for one in made]
+    notes = splits.check_leaks(made, {"train": [0], "validation": [1], "test": [2]})
+    said = "Of 5 words and more, 1 sentence stands in {} and in training, say: " + stock.casefold()
+    assert notes == [said.format(name) for name in ("validation", "test")]
+    assert splits.check_leaks(made, {"train": [0], "test": []}) == []

@@ -1,27 +1,26 @@
-"""The encoder of a run: published weights that are found, what of them is trained, and an encoder from scratch."""
+"""The encoder of a run, published or from scratch, its tokens, what is trained, and what the network reads."""
 
-import os
 import shutil
 
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
 from lib import checkpoint
 from lib.errors import BadInput
-from lib.planner import as_configured, find_card
-from tests.workloads.legal.conftest import load
+from tests.workloads.legal.conftest import load, write_encoder
 from tests.workloads.legal.test_legal import train
-from workloads.legal import encoders
-from workloads.legal.settings import Encoder
+from workloads.legal import encoders, tokens
+from workloads.legal.counting import features
+from workloads.legal.model import Network
+from workloads.legal.samples import example, input_of
+from workloads.legal.settings import POSITIONS, Encoder, Head
+from workloads.legal.tokens import Tokens
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
-TWICE = {"training.micro_batch": 8, "training.precision": "fp16"}
-FOLDER = os.environ.get("TRAINBOOK_MINILM", "")  # of a real one
 
 
-def test_a_mounted_model_is_found_under_its_name_and_under_that_of_the_hub_or_none_which_is_said(
-    mounted, monkeypatch, capsys
-):
+def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, monkeypatch, capsys):
     for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
         chosen = encoders.choose(Encoder(weights=name))
         assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}
@@ -44,30 +43,15 @@ def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words,
     assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
 
 
-def test_more_frozen_layers_than_there_are_and_inputs_beyond_the_positions_are_refused(tmp_path, mounted):
-    for key, value, message in (
-        ("workload.encoder.freeze_layers", 3, "the encoder has 2 layers"),
-        ("workload.context.length", 65, "the encoder has 64 positions"),
-    ):
-        with pytest.raises(BadInput, match=message):
-            load(tmp_path, {**TINY, key: value}).model()
-
-
-def test_layers_have_lower_rates_the_further_they_are_from_the_head(tmp_path, mounted):
+def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_what_it_lacks_is_refused(tmp_path, mounted):
     task = load(tmp_path, {**TINY, "workload.rates.layer_decay": 0.5, "workload.rates.head": 9.0})
-    groups = task.parameter_groups(task.model())
-    rates = {name: group["lr"] for group in groups for name in group["names"]}
-    assert rates["output.*"] == 9.0 and rates["encoder.encoder.layer.1.output.dense.weight"] == 1.0
-    assert rates["encoder.encoder.layer.0.output.dense.weight"] == 0.5
-    assert rates["encoder.embeddings.word_embeddings.weight"] == 0.25
-
-
-@pytest.mark.parametrize(("size", "million"), [("large", 335)])
-def test_a_plan_without_the_weights_is_one_for_the_size_that_is_named(tmp_path, size, million):
-    more = {"workload.encoder.weights": "law-ai/InLegalBERT", "workload.encoder.planned_as": size}
-    with torch.device("meta"):
-        model = load(tmp_path, more).model()
-    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == pytest.approx(million, abs=2)
+    rates = {name: group["lr"] for group in task.parameter_groups(task.model()) for name in group["names"]}
+    layers = [f"encoder.encoder.layer.{n}.output.dense.weight" for n in (1, 0)]
+    names = ["output.*", *layers, "encoder.embeddings.word_embeddings.weight"]
+    assert [rates[name] for name in names] == [9.0, 1.0, 0.5, 0.25]
+    for key, value in (("encoder.freeze_layers", 3), ("context.length", 65)):
+        with pytest.raises(BadInput, match="the encoder has (2 layers|64 positions)"):
+            load(tmp_path, {**TINY, f"workload.{key}": value}).model()
 
 
 def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mounted(tmp_path, mounted, learned):
@@ -85,21 +69,55 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
     assert ended.step == 3 and torch.equal(ended.tensors["model"][name], found.tensors["model"][name])
 
 
-def test_a_run_from_scratch_goes_on_so_where_weights_are_mounted_later(tmp_path, mounted, learned):
-    task = load(tmp_path, {"workload.encoder.weights": "law-ai/Other"})
-    later = load(tmp_path, TINY)
-    later.take_learned(task.learned())
-    assert "trained from scratch, although ada/tinybert is named" in later.describe_data()
-    assert later.model().encoder.config.vocab_size == 120
+SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
-def test_inlegalbert_is_planned_for_a_t4_with_and_without_recomputation(tmp_path):
-    named = {"workload.encoder.weights": "law-ai/InLegalBERT", "training.effective_batch": 16}
-    plain, recomputed = (
-        as_configured(load(tmp_path, {**named, **more}).config, find_card("t4"))
-        for more in (TWICE, {**TWICE, "training.gradient_checkpointing": "all"})
-    )
-    assert plain.fits and (plain.micro_batch, plain.passes, recomputed.recomputed) == (8, 2, 12)
-    assert round(plain.prediction.parameters / 1e6) == pytest.approx(110, abs=2)
-    assert recomputed.prediction.peak_bytes < plain.prediction.peak_bytes
-    assert recomputed.expected_seconds > plain.expected_seconds
+def test_padding_changes_nothing_and_place_and_category_count_unless_they_are_switched_off():
+    def network(**head):
+        torch.manual_seed(0)
+        return Network(BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
+
+    short, long = (example(2, length, POSITIONS, torch.device("cpu")) for length in (6, 9))
+    long["mask"][:, 6:], long["positions"] = 0, short["positions"]
+    assert torch.allclose(network()(short), network()(long), atol=1e-6)
+    for name, off in (("positions", {"position": False}), ("category", {"category": False})):
+        changed = {**short, name: short[name] + 1}
+        assert not torch.equal(network()(short), network()(changed))
+        assert torch.equal(network(**off)(short), network(**off)(changed))
+
+
+CLS, SEP = 1, 2
+
+
+def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
+    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [CLS, SEP]
+    long = input_of(list(range(100, 20_100)), 12, CLS, SEP)
+    assert long == [CLS, 100, 101, 102, 103, 104, 105, 106, 20_097, 20_098, 20_099, SEP]
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path):
+    assert POSITIONS == features.POSITIONS, "a plan knows how many numbers a place has"
+    assert load(tmp_path, {"workload.classes": "[b, a]"}).settings.names == ("b", "a")
+    for key, value, sentence in (
+        ("classes", "[a, b, a]", "at least two roles, and none twice"),
+        ("split.fold", "3", "the 3 folds are numbered 0 to 2"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            load(tmp_path, {f"workload.{key}": value})
+
+
+def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
+    texts = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
+    many = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
+    assert len(Tokens(tokens.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
+    values = tokens.trained(texts, 120)
+    assert [len(own) for own in Tokens(values).numbers(["The appeal", "dismissed"])] == [2, 1]
+    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(values).numbers(["[SEP] [CLS] [PAD]"])[0]}
+
+
+def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits_and_none_is_refused(tmp_path):
+    values = tokens.published(write_encoder(tmp_path))
+    long = Tokens(values).numbers(["the appeal " * 1000])[0]
+    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
+    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
+        tokens.published(tmp_path / "none")

@@ -1,10 +1,12 @@
-"""The task as the trainer sees it."""
+"""The task as the trainer sees it, its scores beside the counts, and new judgments as JSON lines and pages."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
@@ -13,9 +15,13 @@ from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
 from lib.training import checks, loop
+from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.legal.conftest import CONFIG, load
+from workloads.legal import evaluation, judging
+from workloads.legal.evaluation import BOTH, COUNTS, STRONGEST
+from workloads.legal.generated import ROLES
 from workloads.legal.settings import POSITIONS
 
 
@@ -29,20 +35,17 @@ def batch_of(task, *numbers):
     return task.collate([samples[number] for number in numbers or range(8)], torch.Generator())
 
 
-def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     (tmp_path / "legal.yaml").write_text(CONFIG)
     task = find_task("legal")(load_config(tmp_path / "legal.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
     assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS) and "data" not in vars(task)
-
-
-def test_the_contract_is_kept(legal):
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 
 
-def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
+def test_losses_are_sums_over_sentences_weighted_by_their_roles_as_far_as_the_power_says(legal, tmp_path):
     task = legal()
     batch, model = batch_of(task), task.model().eval()
     halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 3), slice(3, 8))]
@@ -50,9 +53,6 @@ def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
         whole, parts = task.loss(model, batch)[0]["loss"], [task.loss(model, half)[0]["loss"] for half in halves]
     assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
     assert task.count(batch)["loss"] == pytest.approx(sum(task.count(half)["loss"] for half in halves))
-
-
-def test_rare_roles_weigh_more_as_far_as_the_power_says(tmp_path):
     for power in (0.0, 0.5, 1.0):
         data = load(tmp_path, {"workload.loss.class_weights": power}).data
         weights, counts = data.class_weights, data.class_counts
@@ -61,44 +61,23 @@ def test_rare_roles_weigh_more_as_far_as_the_power_says(tmp_path):
         assert products == pytest.approx(products[0])
 
 
-def test_the_focal_loss_turns_from_what_is_known(legal):
-    logits = torch.zeros(2, 7)
-    logits[:, 0] = torch.tensor([12.0, 0.1])
-    batch = {"labels": torch.tensor([0, 0]), "weight": torch.ones(2)}
-    task = legal({"workload.classes": 12})
-    rest = torch.nn.functional.pad(logits[1:] * 0, (0, 5), value=50.0)  # outputs without a role are left out
-    assert float(task.summed(rest, {k: v[1:] for k, v in batch.items()})) == pytest.approx(np.log(7))
-    shares = []
-    for focal in (0.0, 2.0):
-        task = legal({"workload.loss.focal": focal})
-        easy, hard = (task.summed(logits[n : n + 1], {k: v[n : n + 1] for k, v in batch.items()}) for n in (0, 1))
-        shares.append(float(easy / hard))
-    assert shares[1] < 1e-3 * shares[0]
-
-
-def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learned):
+def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal, tmp_path, learned):
     task, other = legal(), load(tmp_path)
     other.take_learned(json.loads(json.dumps(learned)))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+    for changes, message in (
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
         ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "names 2 roles"),
         ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "names no encoder"),
         ({"encoder": {"weights": 3, "options": {}}}, "names no encoder"),
         ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
-    ],
-)
-def test_what_somebody_else_learned_is_checked(tmp_path, learned, changes, message):
-    with pytest.raises(BadInput, match=message):
-        task = load(tmp_path)
-        task.take_learned({**learned, **changes})
-        task.datasets()
+    ):
+        with pytest.raises(BadInput, match=message):
+            task = load(tmp_path)
+            task.take_learned({**learned, **changes})
+            task.datasets()
 
 
 def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path):
@@ -114,30 +93,11 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
 def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
     text = legal().describe_data()
     assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
-    assert "workload.classes" not in text
-    source = tmp_path / "data"
-    source.mkdir()
+    (tmp_path / "data").mkdir()
     for number in range(6):
-        (source / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
-    text = load(tmp_path, {"data.dir": str(source)}).data.describe()
+        (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
+    text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).data.describe()
     assert "Roles: 0, 1. These are numbers: workload.classes" in text and "Sentences with a role: 54 in 6" in text
-
-
-def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their_order(legal):
-    task = legal()
-    validation = task.datasets()["validation"]
-    assert (validation.lengths[:-1] <= validation.lengths[1:]).all()
-    numbers = [validation[n].number for n in range(len(validation))]
-    labels = task.data.labels(task.data.parts["validation"])
-    assert sorted(numbers) == list(range(len(labels)))
-    assert [validation[n].label for n in range(len(labels))] == labels[numbers].tolist()
-
-
-def test_counts_are_fitted_once_and_read_from_the_cache(tmp_path, learned, monkeypatch):
-    monkeypatch.setattr("workloads.legal.data.Stack.fit", lambda *_: pytest.fail("they are fitted again"))
-    assert load(tmp_path).data.counts == learned["counts"]
-    with pytest.raises(pytest.fail.Exception):
-        load(tmp_path, {"seed": 1}).data.counts  # noqa: B018
 
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
@@ -190,3 +150,173 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut
     ensemble.run(other, tmp_path / "new.txt", tmp_path / "out")
     found = [json.loads(line) for line in (tmp_path / "out" / "new.jsonl").read_text().splitlines()]
     assert len(found) == 2 and (tmp_path / "out" / "new.html").is_file()
+
+
+TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"
+
+
+def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page_that_is_escaped(legal, tmp_path):
+    new, out = tmp_path / "new", tmp_path / "out"
+    (new / "deep").mkdir(parents=True)
+    (new / "one.txt").write_text(TEXT)
+    (new / "deep" / "two.txt").write_text(TEXT * 3)
+    task = legal({"training.micro_batch": 2})
+    answers = task.predict([task.model().eval()], new, out)
+    assert {name: len(rows) for name, rows in answers.items()} == {"one": 3, "deep/two": 9}
+    rows = [json.loads(line) for line in (out / "deep" / "two.jsonl").read_text().splitlines()]
+    assert rows == answers["deep/two"] and [row["sentence"] for row in rows] == list(range(1, 10))
+    for row in rows:
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
+        assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["role"]]
+    text, best = (out / "one.html").read_text(), answers["one"][0]
+    assert "&lt;b&gt;wages&lt;/b&gt; &amp; notice" in text and "<b>wages" not in text
+    assert all(f"{role} (" in text for role in ROLES) and text.count("title=") == 3
+    assert f'title="{best["role"]}: {best["probability"]:.0%}' in text and "@media print" in text
+    for name, sentence in (("nothing", "There is no"), ("empty", "has 0 text files")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(BadInput, match=sentence):
+            task.predict([], tmp_path / name, None)
+
+
+def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
+    (tmp_path / "new.txt").write_text(TEXT)
+    task = legal({"workload.head.position": False})
+    one, other = task.model().eval(), task.model().eval()
+    one.weight.fill_(1.0)
+    other.weight.fill_(0.0)
+    found = [task.predict(models, tmp_path / "new.txt", None)["new"] for models in ([one], [other], [one, other])]
+    shares = [[row["probabilities"]["Facts"] for row in rows] for rows in found]
+    assert all(min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True))
+    task.config = legal({"workload.head.position": False, "training.micro_batch": 1}).config
+    assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
+
+
+def test_pasted_text_is_read_as_the_training_text_is_and_answered_as_it_stands(legal, tmp_path, learned):
+    """The sample corpus has no final full stops, and a lawyer's text has them."""
+    (tmp_path / "with.txt").write_text(TEXT)
+    (tmp_path / "without.txt").write_text(TEXT.replace(".\n", "\n"))
+    task = legal()
+    model = task.model().eval()
+    model.weight.fill_(1.0)
+    model.output.weight.data.mul_(50)  # so that a token more is seen in four digits
+
+    def shares():
+        found = [task.predict([model], tmp_path / name, None) for name in ("with.txt", "without.txt")]
+        assert found[0]["with"][0]["text"].endswith("clerk.") and found[1]["without"][0]["text"].endswith("clerk")
+        return [[row["probabilities"] for rows in one.values() for row in rows] for one in found]
+
+    assert learned["final_marks"] == "." and shares()[0] != shares()[1]
+    task.take_learned({**learned, "final_marks": ""})
+    assert shares()[0] == shares()[1]
+
+
+@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", evaluation.PUBLISHED_WEIGHT)])
+def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, weights, usual):
+    """It may know which roles are common, which the counts take for equally common on purpose."""
+    evaluator = evaluation.Evaluator(legal().data)
+    truth, roles = evaluator.truth("validation"), len(evaluator.classes)
+    common = np.tile(np.log(np.bincount(truth, minlength=roles) + 1.0), (len(truth), 1))
+    scores = [common, *(network_of(evaluator, "validation", sure) for sure in (0, 3, -3))]
+    (same, chance, knows, misleads) = (evaluator.chosen_weight(one, "validation") for one in scores)
+    assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
+    assert misleads[1] == pytest.approx(evaluation.probability(evaluator.counted("validation")[COUNTS], truth))
+    evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
+    assert evaluator.chosen_weight(np.full((len(truth), roles), -1.0), "validation")[0] == usual
+
+
+def network_of(evaluator, part, sure):
+    """(sentences, classes) log-probabilities that know the right role as surely as `sure` says; 0: chance."""
+    truth = evaluator.data.labels(evaluator.data.parts[part])
+    noise = np.random.default_rng(0).normal(size=(len(truth), len(evaluator.classes)))
+    noise[np.arange(len(truth)), truth] += sure
+    return noise - np.log(np.exp(noise).sum(1, keepdims=True))
+
+
+def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weight_0_is_the_baseline(legal):
+    task = legal()
+    model = task.model()
+    scores = task.evaluator.judge(model, network_of(task.evaluator, "validation", 3), "validation")
+    weight, power = float(model.weight), float(model.power)
+    counted = task.evaluator.confusions(task.evaluator.counted("validation")[STRONGEST], "validation")
+    assert weight == scores["network_weight"] > 0 and scores["accuracy"] > judging.scores(counted.sum(0))[2]
+    task.evaluator.judge(model, network_of(task.evaluator, "test", 0), "test")
+    assert (float(model.weight), float(model.power)) == (weight, power)
+    model.weight.fill_(0.0)
+    baseline, judged = task.baseline(), task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
+    assert baseline.keys() == judged.keys() and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
+    assert baseline["macro_f1"] == judged["macro_f1"]
+
+
+def test_answers_are_put_back_into_the_order_of_the_document(legal):
+    """The loader hands sentences over by their length."""
+    task = legal()
+    samples, truth = task.datasets()["validation"], torch.from_numpy(task.evaluator.truth("validation"))
+
+    class Knows(torch.nn.Module):
+        weight, power = torch.tensor(1.0), torch.tensor(1.0)
+
+        def forward(self, batch):
+            return 50.0 * torch.nn.functional.one_hot(truth[batch["number"]], 16)
+
+    loader = EvaluationLoader(task, samples, 7, torch.device("cpu"))
+    assert (np.diff(samples.lengths) >= 0).all() and task.evaluate(Knows(), loader)["network_macro_f1"] == 1.0
+
+
+def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal, tmp_path):
+    task = legal()
+    model = task.model()
+    with pytest.raises(RuntimeError, match="Call `evaluate` on the test set"):
+        task.report({}, tmp_path)
+    task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
+    text = task.report({}, tmp_path)
+    with (tmp_path / "evaluation.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert (
+        next(iter(rows)) == evaluation.MAJORITY
+        and [*rows][-3:] == [evaluation.NETWORK, evaluation.PRODUCT, BOTH]
+        and len(rows) == 9
+    )
+    row = rows[BOTH]
+    assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
+    assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
+    assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
+    assert f"{BOTH!r} is above the strongest baseline by macro F1, {STRONGEST}: +" in text
+    assert "Roles by" in text and "Padding" in text and "Ruling by Lower Court" in text
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"confusion.png", "classes.png", "lengths.png"}
+
+
+def drawn_roles(documents=6, classes=4, seed=0):
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(3, 20, documents)
+    truth = [draw.integers(classes, size=length) for length in lengths]
+    guess = [np.where(draw.random(len(true)) < 0.6, true, draw.integers(classes, size=len(true))) for true in truth]
+    return truth, guess
+
+
+def test_scores_and_columns_are_scikit_learns_over_all_sentences_together():
+    truth, guess = drawn_roles(classes=3)
+    counts = judging.confusions(truth, guess, 4)
+    true, predicted = np.concatenate(truth), np.concatenate(guess)
+    found = judging.judge(counts, draws=10)
+    for average in ("macro", "weighted"):
+        assert found[f"{average}_f1"].value == pytest.approx(metrics.f1_score(true, predicted, average=average))
+    assert found["accuracy"].value == pytest.approx(metrics.accuracy_score(true, predicted))
+    rows = judging.report(counts.sum(0), ["a", "b", "c", "d"])
+    wanted = metrics.precision_recall_fscore_support(true, predicted, labels=range(3), zero_division=0)
+    for row, precision, recall, f1, support in zip(rows[1:4], *wanted, strict=True):
+        assert row[1:] == [f"{support}", f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}"]
+    assert rows[4] == ["d", "0", "absent", "absent", "absent"]
+    guess = np.array([0, 0, 1, 2])  # a class that is predicted alone counts
+    found = judging.judge(judging.confusions([np.array([0, 0, 1, 1])], [guess], 5))["macro_f1"].value
+    assert found == pytest.approx(metrics.f1_score([0, 0, 1, 1], guess, average="macro", zero_division=0))
+
+
+def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_width():
+    truth, guess = drawn_roles()
+    counts = judging.confusions(truth, guess, 4)
+    same = judging.gain(counts, counts)
+    assert all((one.value, one.low, one.high) == (0, 0, 0) for one in same.values())
+    right = judging.confusions(truth, truth, 4)
+    better = judging.gain(right, counts)
+    assert all(one.low > 0 for one in better.values())
+    assert not any(one.low > 0 for one in judging.gain(counts, right).values())

@@ -27,7 +27,6 @@ def text(path, content):
 
 
 def row(number, **changes):
-    """A row of the documented layout."""
     return {"question": f"màu của vật {number} là gì", "answer": "màu đỏ", "image": f"{number}.jpg", **changes}
 
 

@@ -1,10 +1,19 @@
-"""The network: what sees what, what is encoded how often, and published parts of next to no size."""
+"""The network, what sees what, published parts of next to no size; tokens, targets and the loss of each part."""
 
 import json
+import shutil
 
 import pytest
 import torch
-from transformers import BlipConfig, BlipModel, RobertaConfig, RobertaModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BlipConfig,
+    BlipModel,
+    PhobertTokenizer,
+    RobertaConfig,
+    RobertaModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from lib.errors import BadInput
 from lib.machine import published
@@ -12,7 +21,10 @@ from lib.task import load_config, load_task
 from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
-from workloads.vqa import decoding, encoders, tokens
+from tests.workloads.vqa.files import record
+from workloads.vqa import encoders, objectives, tokens
+from workloads.vqa.objectives import ANSWER, FORMAT, REASONING
+from workloads.vqa.tokens import Tokens
 
 
 @pytest.fixture
@@ -27,77 +39,37 @@ def made(vqa):
     return task, model, task.collate([samples[n] for n in chosen], torch.Generator())
 
 
-def changed(batch, **values):
-    return {**batch, **values}
-
-
-def test_a_picture_is_encoded_once_for_its_questions_with_the_same_result(made):
+def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_question_alone(made):
     _, model, batch = made
-    seen = []
+    seen, own = [], batch["picture"] == batch["picture"][-1]
     model.image.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
-    with torch.no_grad():
-        together = model(batch)
-        alone = model(changed(batch, picture=torch.arange(len(batch["picture"]))))
-    assert seen == [len(set(batch["picture"].tolist())), len(batch["picture"])] and seen[0] < seen[1]
-    assert torch.allclose(together, alone, atol=1e-5)
-
-
-def test_the_answer_depends_on_the_own_picture_and_question_alone(made):
-    _, model, batch = made
+    pixels, question, target = (batch[name].clone() for name in ("pixels", "question", "target"))
+    pixels[own] = 255 - pixels[own]
+    question[0, 0] += 1
+    target[:, 4:] = 9
+    pad = torch.nn.functional.pad
+    longer = {"question": pad(batch["question"], (0, 3), value=7), "words": pad(batch["words"], (0, 3))}
+    changes = (
+        {"picture": torch.arange(len(own))},
+        longer,
+        {"target": target},
+        {"pixels": pixels},
+        {"question": question},
+    )
     with torch.no_grad():
         before = model(batch)
-        other = batch["pixels"].clone()
-        own = batch["picture"] == batch["picture"][-1]
-        other[own] = 255 - other[own]
-        after = model(changed(batch, pixels=other))
-        question = batch["question"].clone()
-        question[0, 0] += 1
-        asked = model(changed(batch, question=question))
-    differs = (before != after).flatten(1).any(1)
-    assert differs.tolist() == own.tolist()
-    assert (before != asked).flatten(1).any(1).tolist() == [True] + [False] * (len(own) - 1)
-
-
-def test_padding_changes_nothing_and_no_token_sees_a_later_one(made):
-    _, model, batch = made
-    pad = torch.nn.functional.pad
-    longer = changed(batch, question=pad(batch["question"], (0, 3), value=7), words=pad(batch["words"], (0, 3)))
-    with torch.no_grad():
-        before, after = model(batch), model(longer)
-        target = batch["target"].clone()
-        target[:, 4:] = 9
-        earlier = model(changed(batch, target=target))
-    assert torch.allclose(before, after, atol=1e-5)
+        alone, padded, earlier, shown, asked = (model({**batch, **change}) for change in changes)
+        looks, others = model.looks(batch), model.looks({**batch, "pixels": 255 - batch["pixels"]})
+    assert seen[:2] == [len(set(batch["picture"].tolist())), len(own)] and seen[0] < seen[1]
+    assert torch.allclose(before, alone, atol=1e-5) and torch.allclose(before, padded, atol=1e-5)
     assert torch.allclose(before[:, :5], earlier[:, :5], atol=1e-5) and not torch.allclose(before, earlier, atol=1e-3)
+    assert (before != shown).flatten(1).any(1).tolist() == own.tolist()
+    assert (before != asked).flatten(1).any(1).tolist() == [True] + [False] * (len(own) - 1)
+    assert looks.shape == (len(own), 16) and torch.allclose(looks.sum(1), torch.ones(len(own)))
+    assert not torch.equal(looks, others)
 
 
-def test_the_look_at_patches_is_a_share_of_each_and_follows_the_picture(made):
-    _, model, batch = made
-    with torch.no_grad():
-        found = model.looks(batch)
-        other = model.looks(changed(batch, pixels=255 - batch["pixels"]))
-    assert found.shape == (len(batch["picture"]), 16) and torch.allclose(found.sum(1), torch.ones(len(found)))
-    assert not torch.equal(found, other)
-
-
-@pytest.mark.parametrize(("fusion", "layers"), [(0, 2), (1, 2), (3, 1)])
-def test_unequal_numbers_of_layers_write_answers(vqa, fusion, layers):
-    task = vqa({"workload.decoder.fusion_layers": fusion, "workload.decoder.layers": layers})
-    model = task.model().eval()
-    assert task.blocks(model)[:layers] == [*model.t5.decoder.block], "which are recomputed first"
-    assert (len(model.t5.encoder.block), len(model.t5.decoder.block)) == (fusion, layers)
-    memory, mask = model.encode(task.example_batch(2, torch.device("cpu")))
-    with torch.no_grad():
-        written = decoding.search(model, memory, mask, 2, 3)
-    assert len(written) == 2 and written.shape[1] <= 3
-
-
-# --- published parts ----------------------------------------------------------------------------------------------
-
-ANSWERS = ["màu đỏ", "hình tròn", "bên trái"] * 3
-
-
-def write_parts(home, tied=False):
+def write_parts(home):
     """Published weights of next to no size: pictures, questions as PhoBERT has them, answers of T5 1.1."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -111,31 +83,25 @@ def write_parts(home, tied=False):
     (home / "phobert" / "bpe.codes").write_text("m à 9\nmà u</w> 9\nt r 3\ntr ò 3\ntrò n</w> 3\n", "utf-8")
     config = RobertaConfig(vocab_size=9, max_position_embeddings=20, pad_token_id=1, **sizes)
     RobertaModel(config).save_pretrained(home / "phobert")
-    own = tokens.trained(ANSWERS, 60)
+    own = tokens.trained(["màu đỏ", "hình tròn", "bên trái"] * 3, 60)
     t5 = T5ForConditionalGeneration(
         T5Config(vocab_size=own["first"] + 3, d_model=4, d_kv=2, d_ff=8, num_layers=2, num_heads=2,
-                 feed_forward_proj="gated-gelu", decoder_start_token_id=0, tie_word_embeddings=tied)
+                 feed_forward_proj="gated-gelu", decoder_start_token_id=0, tie_word_embeddings=False)
     )  # fmt: skip
-    if not tied:
-        t5.lm_head.weight = torch.nn.Parameter(torch.randn_like(t5.lm_head.weight))
+    t5.lm_head.weight = torch.nn.Parameter(torch.randn_like(t5.lm_head.weight))
     t5.save_pretrained(home / "vit5")
     (home / "vit5" / "tokenizer.json").write_text(own["text"])
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     (home / "vit5" / "tokenizer_config.json").write_text(json.dumps(about))
-    return {f"workload.{part}.weights": str(home / name) for part, name in
-            (("image", "blip"), ("text", "phobert"), ("decoder", "vit5"))}  # fmt: skip
+    parts = {"image": "blip", "text": "phobert", "decoder": "vit5"}
+    return {f"workload.{part}.weights": str(home / name) for part, name in parts.items()}
 
 
-@pytest.fixture
-def whole(tmp_path, drawn, monkeypatch):
+def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_path, drawn, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
-    return load(tmp_path, write_parts(tmp_path))
-
-
-def test_published_parts_are_taken_with_their_tokenizers_and_colours(whole, tmp_path):
-    learned = whole.learned()
-    model = whole.model()
+    whole = load(tmp_path, write_parts(tmp_path))
+    learned, model = whole.learned(), whole.model()
     chosen = learned["encoders"]
     assert (chosen["image"]["mean"], chosen["image"]["deviation"]) == ([0.4, 0.5, 0.5], [0.2, 0.3, 0.3])
     names = [str(tmp_path / name) for name in ("blip", "phobert", "vit5")]
@@ -146,42 +112,29 @@ def test_published_parts_are_taken_with_their_tokenizers_and_colours(whole, tmp_
     rows = t5.config.vocab_size
     assert torch.equal(own, theirs) and torch.equal(model.t5.shared.weight[:rows], t5.shared.weight)
     assert len(model.t5.shared.weight) == rows + tokens.EXTRA
-    assert torch.equal(model.t5.lm_head.weight[:rows], t5.lm_head.weight)
-    assert not torch.equal(model.t5.lm_head.weight, model.t5.shared.weight)
     model.tie_weights()
+    assert torch.equal(model.t5.lm_head.weight[:rows], t5.lm_head.weight)
     assert not torch.equal(model.t5.lm_head.weight, model.t5.shared.weight)
     assert len(model.t5.encoder.block) == 1 and len(model.t5.decoder.block) == 2
     batch = whole.collate([whole.datasets()["train"][n] for n in range(3)], torch.Generator())
     assert batch["question"][:, 0].tolist() == [0, 0, 0]  # PhoBERT's <s>
     assert torch.isfinite(sum(whole.loss(model, batch)[0].values()))
-
-
-def test_a_run_that_resumes_builds_the_same_parts_without_their_weights(whole, tmp_path):
-    learned, model = whole.learned(), whole.model()
-    for name in ("blip", "phobert", "vit5"):
-        (tmp_path / name).rename(tmp_path / f"gone-{name}")
-    again = load(tmp_path, {f"workload.{p}.weights": w["weights"] for p, w in learned["encoders"].items()})
+    for name in names:
+        shutil.move(name, f"{name}-gone")
+    again = load(tmp_path, {f"workload.{part}.weights": one["weights"] for part, one in chosen.items()})
     again.take_learned(json.loads(json.dumps(learned)))
     again.published = json.loads(json.dumps(whole.published))
-    other = again.model()
-    shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (model, other)]
+    shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (model, again.model())]
     assert shapes[0] == shapes[1]
-    assert len(list(model.parameters())) == len(list(other.parameters()))
+    for wrong in (
+        None, {}, {"image": {"weights": ""}}, {**chosen, "image": {"weights": 1}},
+        {**chosen, "image": {"weights": "", "mean": [1]}}, {**chosen, "text": {"weights": "", "run": [1, 1, 1]}},
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match="names no encoders"):
+            encoders.check(wrong)
 
 
-def test_a_plan_takes_the_usual_sizes_for_weights_that_are_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(published, "_from_hub", lambda name, download=True: None)
-    names = {"image": "Salesforce/blip-vqa-base", "text": "vinai/phobert-base", "decoder": "VietAI/vit5-base"}
-    overrides = {f"workload.{part}.weights": name for part, name in names.items()}
-    task = load(tmp_path, {**overrides, "workload.pictures.side": 384, "workload.decoder.fusion_layers": 3})
-    with torch.device("meta"):
-        model = task.model()
-    assert 445e6 < sum(value.numel() for value in model.parameters()) < 455e6
-    with pytest.raises(BadInput, match="side is 32, and the published encoder takes .* 384"), torch.device("meta"):
-        load(tmp_path, overrides).model()
-
-
-def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb(monkeypatch):
+def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(published, "_from_hub", lambda name, download=True: None)
     config = load_config(ROOT / "configs" / "vqa.yaml", {"training.max_steps": 100})
     whole, weights = saved_bytes(load_task(config), config)
@@ -189,15 +142,80 @@ def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb(monkeypatch):
     assert whole == pytest.approx(16 * 449e6, rel=0.01) and weights == pytest.approx(4 * 449e6, rel=0.01)
     kept = config.checkpoint
     assert (kept.keep_last + 1) * whole + (kept.keep_best + 2) * weights < 20e9
+    with pytest.raises(BadInput, match="side is 32, and the published encoder takes .* 384"), torch.device("meta"):
+        load(tmp_path, {"workload.image.weights": "Salesforce/blip-vqa-base"}).model()
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [None, {}, {"image": {"weights": ""}},
-     {"image": {"weights": 1}, "text": {"weights": ""}, "decoder": {"weights": ""}},
-     {"image": {"weights": "", "mean": [1]}, "text": {"weights": ""}, "decoder": {"weights": ""}},
-     {"image": {"weights": ""}, "text": {"weights": "", "run": [1, 1, 1]}, "decoder": {"weights": ""}}],
-)  # fmt: skip
-def test_parts_that_somebody_else_names_are_checked(chosen):
-    with pytest.raises(BadInput, match="names no encoders"):
-        encoders.check(chosen)
+TEXTS = ["màu của hình tròn là gì", "hình vuông nằm ở bên trái", "Đếm được hai hình (tròn)."] * 3
+
+
+def test_texts_come_back_questions_are_cut_and_the_same_texts_give_the_same_pieces():
+    values = tokens.trained(TEXTS, 200)
+    own = Tokens({**values, "before": [0], "after": [1]})
+    assert tokens.trained(TEXTS, 200) == values
+    assert [own.text(one) for one in own.numbers(TEXTS)] == TEXTS
+    assert len(own.numbers(["hình tròn"])[0]) == 2  # what is frequent is a piece each
+    assert own.text(own.numbers(["trái tròn"])[0]) == "trái tròn"  # what was never seen together is spelled
+    found = own.questions(["MÀU của hình tròn là gì", "là gì"], 4)
+    assert [len(one) for one in found] == [4, 4] and all((one[0], one[-1]) == (0, 1) for one in found)
+    assert found[0][1:3] == own.numbers(["màu của"])[0]
+
+
+def test_letters_that_were_never_seen_are_unknown_and_special_tokens_are_text():
+    own = Tokens(tokens.trained(TEXTS, 200))
+    assert own.numbers(["字"])[0][-1] == 2
+    assert 1 not in own.numbers(["</s>"])[0] and own.end == 1
+    assert own.numbers(["mau\u0300"]) != own.numbers(["mau"]) and own.numbers(["ma\u0300u"]) == own.numbers(["màu"])
+    many = "".join(chr(0x4E00 + n) for n in range(300))  # of an alphabet of thousands the rarest have no piece
+    assert tokens.trained([many, "abc abc"], 64)["first"] <= 64
+
+
+def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):
+    (tmp_path / "vocab.txt").write_text("xe 9\nx@@ 9\ne 9\nmàu 9\ntr@@ 3\nòn 4\nđ@@ 4\nxe_đạp 2\n", "utf-8")
+    merges = "x e</w> 9\nm à 9\nmà u</w> 9\nò n</w> 5\nt r 4\nx e 3\nxe _ 3\nđ ạ 3\nđạ p</w> 3\nxe_ đạp</w> 3\n"
+    (tmp_path / "bpe.codes").write_text(merges, "utf-8")
+    theirs = PhobertTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
+    ours = Tokens(tokens.published(tmp_path, 0, False))
+    for text in ("xe màu tròn", "xe_đạp đ x e", "xex màux 字 trò", ""):
+        assert ours.questions([text], 40)[0] == theirs(text)["input_ids"], text
+    assert "segmented" in capsys.readouterr().out and ours.pad == theirs.pad_token_id
+    assert ours.first == len(theirs)
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="cannot be read"):
+        Tokens({"text": "{}"})
+    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
+        tokens.published(tmp_path, 5, True)
+    (tmp_path / "bpe.codes").write_text("one\n")
+    with pytest.raises(BadInput, match="cannot be read"):
+        tokens.published(tmp_path, 5, False)
+
+
+def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_cut():
+    texts = ["màu đỏ", "màu đỏ tươi", "màu đen", "vì nó tròn"] * 3
+    words = Tokens(tokens.trained(texts, 100), ["DESCRIPTIVE", "OBJECT"])
+
+    def target(length=40, **more):
+        return objectives.targets([record(1, **more)], words, length)[0]
+
+    made = target(answer="màu đỏ", kind="OBJECT", reasoning="vì nó tròn")
+    answer, reasoning = words.numbers(["màu đỏ", "vì nó tròn"])
+    wanted = [words.answer, *answer, words.answer_end, words.reasoning, words.kinds["OBJECT"], *reasoning]
+    assert made.tokens == [*wanted, words.reasoning_end, words.end]
+    parts = [FORMAT, *[ANSWER] * (len(answer) + 1), FORMAT, *[REASONING] * (len(reasoning) + 1), FORMAT, FORMAT]
+    assert made.parts == parts
+    tagged = target(answer="<answer> đỏ </s>").tokens
+    assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
+    long = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
+    assert len(long.tokens) == 12 and long.tokens[-2:] == [words.reasoning_end, words.end]
+    with pytest.raises(BadInput, match=r"record 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
+        target(length=8, answer="màu đỏ " * 9)
+
+
+def test_each_term_is_the_sum_over_its_own_tokens_and_pads_count_nowhere():
+    part = torch.tensor([[FORMAT, ANSWER, REASONING, 0], [FORMAT, ANSWER, ANSWER, FORMAT]])
+    losses = torch.tensor([[1.0, 2.0, 4.0, 1000.0], [8.0, 16.0, 32.0, 64.0]])
+    sums = objectives.summed(losses, part)
+    assert {name: float(value) for name, value in sums.items()} == {"format": 73.0, "answer": 50.0, "reasoning": 4.0}
+    assert objectives.counted({"part": part}) == {"format": 3, "answer": 3, "reasoning": 1}

@@ -1,19 +1,27 @@
-"""Questions as the documented layout has them, public collections by six lines of YAML, and what is wrong with rows."""
+"""Questions in the documented layout or drawn, what is wrong with rows, and whole pictures dealt to parts."""
 
 import json
+import random
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from lib.errors import BadInput
 from lib.task import load_config
 from tests.conftest import SAMPLES
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
+from workloads.vqa import generated
+from workloads.vqa.data import split
 from workloads.vqa.records import fingerprint, read
+from workloads.vqa.rules import Rules
+from workloads.vqa.settings import Generator, Split
 
 
 def said(records):
@@ -119,18 +127,12 @@ def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(tmp_pat
         picture(tmp_path / f"{number}.jpg", number)
     with pytest.raises(BadInput, match=f"(?s)bad_input_limit: 1.*{sentence}"):
         collected(tmp_path)
-    collection = collected(tmp_path, limit=1)
-    assert [one.number for one in collection.records] == [1, 3]
-    assert collection.notes[0].startswith("Questions with their picture: 2; rows that are left out: 1.\n  a.jsonl, row")
-
-
-def test_a_pattern_that_cannot_be_filled_in_is_refused(tmp_path):
-    lines(tmp_path / "a.jsonl", row(1))
     for pattern in ("{id}.png", "{image:z}", "{0}", "{"):
         with pytest.raises(BadInput, match="workload.source.picture"):
             collected(tmp_path, picture=pattern)
-    with pytest.raises(BadInput, match="There is no picture"):  # where no row matches no limit helps
-        collected(tmp_path, limit=9)
+    collection = collected(tmp_path, limit=1)
+    assert [one.number for one in collection.records] == [1, 3]
+    assert collection.notes[0].startswith("Questions with their picture: 2; rows that are left out: 1.\n  a.jsonl, row")
 
 
 def test_rare_question_types_are_together_or_ignored(tmp_path):
@@ -143,21 +145,25 @@ def test_rare_question_types_are_together_or_ignored(tmp_path):
         assert Counter(one.kind for one in collected(tmp_path).records) == wanted
 
 
-def test_what_is_said_twice_stays_once_with_its_reasoning(tmp_path):
-    lines(tmp_path / "a.jsonl", row(1), row(1, answer="Màu đỏ.", reasoning="Vì"), row(1, answer="cam"))
-    picture(tmp_path / "1.jpg")
-    collection = collected(tmp_path)
+def test_what_is_said_twice_stays_once_and_parts_of_files_that_show_the_same_pictures_do_not_count(tmp_path):
+    lines(tmp_path / "a" / "a.jsonl", row(1), row(1, answer="Màu đỏ.", reasoning="Vì"), row(1, answer="cam"))
+    picture(tmp_path / "a" / "1.jpg")
+    collection = collected(tmp_path / "a")
     assert [(one.answer, bool(one.reasoning)) for one in collection.records] == [("Màu đỏ.", True), ("cam", False)]
     assert collection.notes[1:] == ["Questions that repeat another one and are left out: 1."]
-
-
-def test_parts_of_files_that_show_the_same_pictures_do_not_count(tmp_path):
-    lines(tmp_path / "train.jsonl", row(1), row(2))
-    lines(tmp_path / "test.jsonl", row(3))
+    lines(tmp_path / "b" / "train.jsonl", row(1), row(2))
+    lines(tmp_path / "b" / "test.jsonl", row(3))
     for number, colour in ((1, 1), (2, 2), (3, 2)):  # the second picture under two names
-        picture(tmp_path / f"{number}.jpg", colour)
-    collection = collected(tmp_path)
+        picture(tmp_path / "b" / f"{number}.jpg", colour)
+    collection = collected(tmp_path / "b")
     assert {one.part for one in collection.records} == {""} and "in two parts: 1." in collection.notes[-1]
+
+
+@pytest.mark.skipif(not (SAMPLES / "easy_vqa_subset").is_dir(), reason="sample data is not there")
+def test_the_easy_questions_load_with_their_parts(tmp_path):
+    records = read(SAMPLES / "easy_vqa_subset", settings_of(tmp_path, COLLECTIONS["easy-VQA"][2])).records
+    assert Counter(one.part for one in records) == {"train": 5940, "test": 2449}
+    assert len({one.picture for one in records}) == 850 and len({one.answer for one in records}) == 13
 
 
 def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_lie():
@@ -167,11 +173,83 @@ def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_
         assert fingerprint([one]) != fingerprint([replace(one, **change)])
 
 
-# --- real records -----------------------------------------------------------------------------------------------------
+RECORDS = [record(10 * p + q, p, kind="ABC"[(p + q) % 3]) for p in range(40) for q in range(5)]
 
 
-@pytest.mark.skipif(not (SAMPLES / "easy_vqa_subset").is_dir(), reason="sample data is not there")
-def test_the_easy_questions_load_with_their_parts(tmp_path):
-    records = read(SAMPLES / "easy_vqa_subset", settings_of(tmp_path, COLLECTIONS["easy-VQA"][2])).records
-    assert Counter(one.part for one in records) == {"train": 5940, "test": 2449}
-    assert len({one.picture for one in records}) == 850 and len({one.answer for one in records}) == 13
+def pictures(records):
+    return {one.picture for one in records}
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(some.randoms(use_true_random=False), some.integers(0, 5))
+def test_each_record_is_in_one_part_with_its_picture_whatever_their_order(draw, seed):
+    parts = split(RECORDS, Split(0.25, 0.25), seed)
+    assert sorted(one.number for part in parts.values() for one in part) == sorted(one.number for one in RECORDS)
+    sides = [pictures(part) for part in parts.values()]
+    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [20, 10, 10]
+    assert not sides[0] & sides[1] and not (sides[0] | sides[1]) & sides[2]
+    counts = [Counter(one.kind for one in part) for part in parts.values()]
+    assert all(max(own.values()) - min(own.values()) <= 8 for own in counts), "each has its share of each type"
+    shuffled = draw.sample(RECORDS, len(RECORDS))
+    assert [pictures(part) for part in split(shuffled, Split(0.25, 0.25), seed).values()] == sides
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("train", "validation"), ("train", "validation", "test")])
+def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(names):
+    records = [replace(one, part=names[int(one.picture[1:]) % len(names)]) for one in RECORDS]
+    parts = split(records, Split(), 0)
+    for name in names[1:]:
+        assert {one.number for one in parts[name]} == {one.number for one in records if one.part == name}
+    assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
+    assert {one.part for one in split(records, Split(given=False), 0)["test"]} == set(names)
+
+
+def test_a_picture_in_two_parts_and_too_few_pictures_are_refused():
+    records = [replace(one, part="test" if one.number % 2 else "train") for one in RECORDS]
+    with pytest.raises(BadInput, match="are both in train and in test"):
+        split(records, Split(), 0)
+    with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
+        split([record(1), record(2)], Split(), 0)
+
+
+SMALL = Generator(pictures=60, side=32)
+
+
+def test_no_rule_that_sees_the_question_alone_answers_most_of_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path))
+    parts = split(generated.collection(SMALL).records, Split(validation=0.2, test=0.4), 0)
+    for answers in Rules(parts["train"]).answers(parts["test"]).values():
+        assert np.mean([answer == one.answer for answer, one in zip(answers, parts["test"], strict=True)]) < 0.7
+
+
+def test_the_same_records_and_pictures_are_drawn_every_time_in_the_documented_layout(tmp_path):
+    for name in "ab":
+        generated.write(tmp_path / name, SMALL)
+    content, images = (
+        [(tmp_path / name / file).read_bytes() for name in "ab"] for file in (generated.RECORDS, "images/7.png")
+    )
+    assert content[0] == content[1] and images[0] == images[1]
+    assert unicodedata.is_normalized("NFC", content[0].decode())
+    assert {*json.loads(content[0].splitlines()[0])} == {"image", "question", "answer", "kind", "reasoning"}
+
+
+def test_the_shapes_are_painted_in_their_cells_and_the_answers_are_true_of_them_and_one_to_a_question():
+    circle, square, _ = generated.SHAPES
+    things = [generated.Thing(*one) for one in ((circle, "đỏ", 0, 1), (square, "đen", 2, 0), (square, "đỏ", 1, 2))]
+    image = np.asarray(generated.paint(things, 96, random.Random(0)), int)
+    for thing in things:
+        x, y = (int((place + 0.5) * 32) for place in (thing.column, thing.row))
+        assert abs(image[y, x] - generated.COLOURS[thing.colour]).max() < 20
+    assert image[48, 48].min() > 200  # an empty cell
+    by_kind = defaultdict(set)
+    for one in generated.questions(things, random.Random(1)):
+        by_kind[one.kind].add(one.answer)
+    assert by_kind == {
+        "COUNTING": {"ba", "một", "hai", "không"}, "DESCRIPTIVE": {"màu đỏ"}, "SPATIAL": {"bên trái"},
+        "OBJECT": {"hình vuông"}, "COMMONSENSE": {"không"}, "CAUSAL": {"vì nó có bốn góc"}, "INTENT": {"cửa sổ"},
+    }  # fmt: skip
+    for draw in map(random.Random, range(40)):
+        drawn, answers = generated.scene(draw), defaultdict(set)
+        for one in (one for _ in range(3) for one in generated.questions(drawn, draw)):
+            answers[one.question].add(one.answer)
+        assert all(len(own) == 1 for own in answers.values())

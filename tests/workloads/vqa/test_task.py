@@ -1,7 +1,6 @@
-"""The task as the trainer sees it."""
+"""The task as the trainer sees it, and its stages."""
 
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -17,7 +16,9 @@ from lib.training.evaluation import EvaluationLoader
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture
+from workloads.vqa import stages
 from workloads.vqa.evaluation import METRICS
+from workloads.vqa.stages import Stage
 
 
 def batch_of(task, *numbers):
@@ -25,40 +26,27 @@ def batch_of(task, *numbers):
     return task.collate([samples[number] for number in numbers or range(8)], torch.Generator().manual_seed(1))
 
 
-def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
     (tmp_path / "vqa.yaml").write_text(CONFIG)
     task = find_task("vqa")(load_config(tmp_path / "vqa.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "data" not in vars(task)
-
-
-def test_the_contract_is_kept(vqa):
     task = vqa({"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16})
     assert checks.examine(task, task.config) == []
-
-
-def test_the_model_has_as_many_tokens_as_were_learned(vqa, drawn):
-    task, learned = vqa(), drawn[1]
-    words = task.model().t5.config.vocab_size
-    used = learned["tokenizers"]["decoder"]["first"] + 4 + len(learned["kinds"])
-    assert used <= words < used + 8
     text = task.describe_data()
     assert "drawn shapes, asked in Vietnamese" in text and "pictures in validation" in text
     assert "Tokens of an answer with its reasoning: median" in text and "rows that are left out: 0" in text
 
 
-def test_questions_of_a_picture_follow_each_other_four_at_most_and_each_comes_once(vqa):
+def test_questions_of_a_picture_follow_each_other_and_each_comes_once_in_an_epoch(vqa):
     samples = vqa({"workload.together": 3}).datasets()["train"]
     first, second = samples.order(0, 0), samples.order(0, 1)
     assert sorted(first) == list(range(len(samples))) == sorted(second) and not np.array_equal(first, second)
     assert np.array_equal(first, samples.order(0, 0)) and not np.array_equal(first, samples.order(1, 0))
     pictures = samples.pictures[first]
     runs = np.split(pictures, np.flatnonzero(np.diff(pictures)) + 1)
-    sizes = [len(run) for run in runs]
-    questions = np.bincount(samples.pictures)
-    assert max(sizes) >= 3 and len(runs) <= sum(-(-questions // 3))
-    beside = [len(set(pictures[n : n + 8])) for n in range(0, len(pictures) - 8)]
-    assert min(beside) >= 2  # a batch is not of one picture
+    assert max(map(len, runs)) >= 3 and len(runs) <= sum(-(-np.bincount(samples.pictures) // 3))
+    assert min(len(set(pictures[n : n + 8])) for n in range(0, len(pictures) - 8)) >= 2, "a batch is not of one picture"
 
 
 def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not(vqa):
@@ -73,78 +61,34 @@ def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not
     assert torch.equal(*pair)
 
 
-def test_a_loader_worker_gets_no_pictures_and_no_figures(vqa):
-    task = vqa()
-    want = batch_of(task)
-    task.rules  # noqa: B018
-    size = len(pickle.dumps(task))
-    other = pickle.loads(pickle.dumps(task))
-    samples = pickle.loads(pickle.dumps(task.datasets()["train"]))
-    got = other.collate([samples[n] for n in range(8)], torch.Generator().manual_seed(1))
-    assert all(torch.equal(want[name], got[name]) for name in want)
-    assert size < 300_000 and not {"data", "rules", "tested"} & vars(other).keys()
-
-
-def test_the_loss_of_an_evaluation_means_the_same_in_every_stage(vqa):
-    found = []
-    for step in (0, 3):
-        task = vqa({"workload.decoder.length": 16})
-        task.step = step
-        torch.manual_seed(0)
-        model = task.model().eval()
-        loader = EvaluationLoader(task, task.datasets()["validation"], 8, torch.device("cpu"))
-        with torch.inference_mode():
-            found.append(task.evaluate(model, loader))
-    assert found[0] == found[1]
-    assert {*METRICS, "loss"} <= found[0].keys()
-
-
-def test_an_evaluation_answers_in_the_order_of_pictures_and_judges_each_record(vqa, monkeypatch):
-    task = vqa()
-    samples = task.datasets()["test"]
-    assert (np.diff(samples.pictures) >= 0).all()
-    right = {n: samples.targets[n].tokens for n in range(len(samples))}
-    monkeypatch.setattr(
-        "workloads.vqa.decoding.Writer.write",
-        lambda self, model, batch, beams: ([right[n] for n in batch["number"].tolist()], 0.0, 1),
-    )
-    loader = EvaluationLoader(task, samples, 8, torch.device("cpu"))
+def test_an_evaluation_judges_each_record_with_the_same_loss_in_every_stage(vqa, monkeypatch):
+    task = vqa({"workload.decoder.length": 16})
+    samples, model = task.datasets()["test"], task.model().eval()
+    loader, found = EvaluationLoader(task, samples, 8, torch.device("cpu")), []
     with torch.inference_mode():
-        scores = task.evaluate(task.model().eval(), loader)
+        for task.step in (0, 3):
+            found.append(task.evaluate(model, loader))
+        assert found[0] == found[1] and {*METRICS, "loss"} <= found[0].keys()
+        right = {n: samples.targets[n].tokens for n in range(len(samples))}
+        monkeypatch.setattr(
+            "workloads.vqa.decoding.Writer.write",
+            lambda self, model, batch, beams: ([right[n] for n in batch["number"].tolist()], 0.0, 1),
+        )
+        scores = task.evaluate(model, loader)
     assert (scores["exact"], scores["valid"]) == (1.0, 1.0)
     assert len(task.tested.shown) >= 4 and task.tested.shown[0].attention.shape == (4, 4)
 
 
-def test_what_was_learned_is_kept_as_json_and_taken_back(vqa, drawn, tmp_path):
-    task, other = vqa(), load(tmp_path)
+def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, drawn, tmp_path, monkeypatch):
+    monkeypatch.setattr("workloads.vqa.encoders.choose", lambda settings: pytest.fail("it chooses again"))
+    task, other = vqa(), load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
     other.take_learned(json.loads(json.dumps(drawn[1])))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
-
-
-def test_what_the_run_learned_is_taken_before_anything_is_chosen_again(tmp_path, drawn, monkeypatch):
-    monkeypatch.setattr("workloads.vqa.encoders.choose", lambda settings: pytest.fail("it chooses again"))
-    task = load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
-    task.take_learned(drawn[1])
-    assert "although published weights are named: text" in task.describe_data() and task.learned() == drawn[1]
-
-
-def test_other_tokenizers_cut_the_same_records_anew(vqa, drawn):
-    task = vqa()
-    before, collection = task.datasets()["train"], task.data.collection
-    task.take_learned({**drawn[1], "kinds": ["OTHER"]})
-    after = task.datasets()["train"]
-    assert task.data.collection is collection and before[0].record == after[0].record
-    assert len(after[0].target.tokens) == len(before[0].target.tokens) - 1  # without its type
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"kinds": [1]}, {"kinds": ["A"] * 201}, {"tokenizers": {"text": {}}}],
-)
-def test_what_somebody_else_learned_is_checked(tmp_path, drawn, changes):
-    with pytest.raises(BadInput, match="lacks types of questions or a tokenizer"):
-        load(tmp_path).take_learned({**drawn[1], **changes})
+    assert "although published weights are named: text" in other.describe_data()
+    for changes in ({"kinds": [1]}, {"kinds": ["A"] * 201}, {"tokenizers": {"text": {}}}):
+        with pytest.raises(BadInput, match="lacks types of questions or a tokenizer"):
+            load(tmp_path).take_learned({**drawn[1], **changes})
 
 
 @pytest.mark.usefixtures("quick", "drawn")
@@ -168,6 +112,7 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
     tables = [read(tmp_path / "runs" / name / "metrics.csv") for name in ("whole", "cut")]
     rows = [[{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in table] for table in tables]
     assert rows[0] == rows[1]
+    assert [row["stage"] for row in rows[0] if row["split"] == "train"] == ["FIRST", "FIRST", "SECOND", "SECOND"]
     run = tmp_path / "runs" / "cut"
     assert (run / "plots" / "samples.png").is_file() and (run / "evaluation.csv").is_file()
     mine = tmp_path / "mine"
@@ -176,3 +121,28 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
     ensemble.run(run, mine, tmp_path / "out")
     found = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
     assert len(found) == 1 and found[0]["question"] == "màu của hình tròn là gì"
+
+
+def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
+    rests = {"A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
+    three = {"C": Stage(from_steps=20, answer=3.0), **rests}
+    assert [stages.name_at(three, step) for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
+    assert stages.weights_at(three, 20) == {"answer": 3.0, "reasoning": 1.0, "format": 1.0}
+    assert stages.trained(three, "image") == (20, None) and stages.trained(three, "text") == (10, None)
+    assert stages.trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
+    assert stages.trained({"A": Stage(rests=("image",))}, "image") is None
+
+
+def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
+    for given, message in (
+        ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
+        ("{A: {}, B: {}}", "begin at the same time"),
+        ("{A: {}, B: {from_epochs: 1}, C: {from_steps: 9}}", "in one form"),
+        ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
+        ("{A: {}, B: {from_epochs: 1, rests: [image]}, C: {from_epochs: 2}}", "train the image encoder, rest it"),
+        ("{A: {rests: [decoder]}}", "rests"),
+        ("{A: {answers: 2}}", "Did you mean answer"),
+    ):
+        (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {given}\n")
+        with pytest.raises(BadInput, match=message):
+            load_config(tmp_path / "vqa.yaml")

@@ -1,16 +1,18 @@
-"""Tiles of given or generated scenes, in parts, each held-out pixel counted once, with a fingerprint."""
+"""Tiles of given or generated scenes, each held-out pixel counted once, and a damaged cache that heals."""
+
+import errno
+import itertools
+import os
 
 import numpy as np
 import pytest
-import rasterio
 
 from lib.errors import BadInput
+from lib.machine import disk, records
 from lib.scores import IGNORE
 from lib.task import load_task
-from lib.training.order import Order, weights_of
 from tests.workloads.glacier.files import scene, write_bands, write_scenes
 from workloads.glacier.data import terrain
-from workloads.glacier.settings import Generator, Source
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
 
@@ -19,24 +21,17 @@ def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny)
     task = load_task(tiny({**GENERATED, "workload.source.bands": "[swir1, blue]"}))
     told = task.describe_data()
     assert "The embedded default is used: 5 generated scenes of 64 x 64 pixels" in told
+    table = [line.split("  ")[0] for line in told.splitlines() if line.endswith("%")]
+    assert table == ["training", "training, wanted", "training, as drawn", "validation", "test"]
     image, classes = terrain.scene(0, 0, 64)
     sample = task.data.store.read(0)
     known = ~np.isnan(sample[0][0])
     assert np.array_equal(sample[0][:, known], image[[4, 0], :32, :32][:, known])
     assert np.array_equal(sample[1][known], classes[:32, :32][known])
-
-
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({**GENERATED, "workload.source.bands": "[red, uv]"}, "no band uv, only blue"),
-        ({**GENERATED, "workload.source.classes": "[background, sea]", "workload.source.codes": "[0, 1]",
-          "workload.sampling.target_shares": "[]"}, "no class sea, only background"),
-    ],
-)  # fmt: skip
-def test_what_is_not_generated_is_refused(tiny, change, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        load_task(tiny(change)).datasets()
+    sea = {"source.classes": "[background, sea]", "source.codes": "[0, 1]", "sampling.target_shares": "[]"}
+    for change, sentence in (({"source.bands": "[red, uv]"}, "no band uv, only blue"), (sea, "no class sea, only")):
+        with pytest.raises(BadInput, match=sentence):
+            load_task(tiny({**GENERATED, **{f"workload.{key}": value for key, value in change.items()}})).datasets()
 
 
 def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
@@ -60,27 +55,6 @@ def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
     assert of() != before
 
 
-def test_weights_of_the_tiles_reach_the_order(tiny):
-    task = load_task(tiny({"workload.sampling.target_shares": "[0.0, 0.0, 0.0, 1.0]"}))
-    part = task.datasets()["train"]
-    order = Order(len(part), 0, 16, 1, weights_of(part))
-    drawn = np.concatenate([part.store.table.counts[part.chosen[order.indices(step, 0)]] for step in range(20)])
-    before, after = (c.sum(0)[3] / c.sum() for c in (part.store.table.counts[part.chosen], drawn))
-    assert after > 1.3 * before
-
-
-def test_the_description_names_the_data_and_sets_the_shares_of_classes_in_columns(tiny):
-    lines = load_task(tiny()).describe_data().splitlines()
-    assert lines[0].startswith("Data: ") and lines[0].endswith("scenes.")
-    table = [line for line in lines if line.endswith("%")]
-    assert [line.split("  ")[0] for line in table] == [
-        "training", "training, wanted", "training, as drawn", "validation", "test",
-    ]  # fmt: skip
-    assert table[1].split()[-4:] == ["10.00%", "35.00%", "40.00%", "15.00%"]
-    assert len({len(line) for line in table}) == 1
-    assert lines[-1].startswith("Bands (mean ± deviation of the training): 1: ")
-
-
 def test_scenes_in_other_units_are_said(tiny, tmp_path):
     assert "other units" not in load_task(tiny()).describe_data()
     for number in (1, 4, 6):
@@ -90,34 +64,67 @@ def test_scenes_in_other_units_are_said(tiny, tmp_path):
     assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in told
 
 
-def test_generated_scenes_are_plausible():
-    """Shares near those of the real data, every class there, some scenes with ground that was not seen."""
-    counts, missing = np.zeros(4), 0
-    for index in range(12):
-        image, classes = terrain.scene(3, index, 128)
-        counts += np.bincount(classes.ravel(), minlength=4)
-        missing += bool((image == 0).any())
-        assert image.shape == (7, 128, 128) and image.dtype == np.uint16
-    shares = counts / counts.sum()
-    assert 0.55 < shares[0] < 0.85 and 0.12 < shares[1] < 0.4 and 0.02 < shares[2] < 0.15 and 0 < shares[3] < 0.01
-    assert 0 < missing < 12
-    again = terrain.scene(3, 5, 128)
-    assert all(np.array_equal(a, b) for a, b in zip(again, terrain.scene(3, 5, 128), strict=True))
+SMALL = {**GENERATED, "workload.generator.scenes": 4}
 
 
-def test_scenes_are_written_apart_on_the_map_and_only_where_they_are_missing(tmp_path):
-    source = Source(bands=("red", "blue"), classes=("background", "lake"), codes=(0, 9))
-    terrain.write(tmp_path, Generator(scenes=2, size=32), source)
-    paths = sorted(tmp_path.glob("*/*.tif"))
-    assert [str(path.relative_to(tmp_path)) for path in paths] == [
-        f"{folder}/img00{number}.tif" for folder in ("Band1", "Band2", "label") for number in (1, 2)
-    ]
-    bounds = [rasterio.open(tmp_path / "label" / f"img00{number}.tif").bounds for number in (1, 2)]
-    assert bounds[0].right < bounds[1].left
-    image, classes = terrain.scene(0, 0, 32)
-    with rasterio.open(paths[0]) as band, rasterio.open(paths[4]) as label:
-        assert np.array_equal(band.read(1), image[2]) and band.nodata == 0
-        assert np.array_equal(label.read(1), np.where(classes == 3, 9, 0)), "a class without a name is the first one"
-    times = [path.stat().st_mtime_ns for path in paths]
-    terrain.write(tmp_path, Generator(scenes=2, size=32), source)
-    assert [path.stat().st_mtime_ns for path in paths] == times
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 3] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {  # a file of the cache, and what is done to it
+    "truncated": ("tiles-*/*.image.npy", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+    "missing": ("tiles-*/*.image.npy", lambda path: path.unlink()),
+    "flipped": ("tiles-*/*.target.npy", flip),
+    "record a folder": ("tiles-*/*.json", lambda path: (path.unlink(), path.mkdir())),
+    "record flipped": ("tiles-*/*.json", flip),
+    "record a number": ("tiles-*/*.json", lambda path: path.write_text('{"sha256": 1, "record": 2}')),
+    "100,000 brackets": ("tiles-*/*.json", lambda path: path.write_text("[" * 100_000)),
+    "band flipped": ("generated-*/Band2/img002.tif", flip),
+    "label missing": ("generated-*/label/img002.tif", lambda path: path.unlink()),
+    "drawn record flipped": ("generated-*/img002.json", flip),
+}  # fmt: skip
+
+
+def content(task):
+    """Everything that training reads."""
+    store = task.data.store
+    return [part.tobytes() for index in range(len(store)) for part in store.read(index)], store.table.counts.tolist()
+
+
+@pytest.mark.parametrize("pattern, way", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsys, pattern, way):
+    overrides = SMALL if pattern.startswith("generated") else None
+    before = content(load_task(tiny(overrides)))
+    path = sorted((tmp_path / "cache" / "glacier").glob(pattern))[0]
+    status = path.stat()
+    way(path)
+    if path.exists():  # the content alone changes, and not the time, as where a disk loses what it had
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    records._checksums.clear()  # as in another process
+    capsys.readouterr()
+    assert content(load_task(tiny(overrides))) == before
+    assert capsys.readouterr().out.count(f"such scenes are {'drawn' if overrides else 'cut'} again") == 1
+
+
+@pytest.mark.parametrize("overrides", [None, SMALL], ids=["given", "generated"])
+def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, overrides):
+    whole = disk.whole
+    for first in (1, 4, 7):  # the disk is full from this file on
+        numbers = itertools.count(1)
+
+        def full(path, cache=False, numbers=numbers, first=first):
+            if next(numbers) >= first:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return whole(path, cache)
+
+        monkeypatch.setattr(disk, "whole", full)
+        with pytest.raises(BadInput) as refused:
+            content(load_task(tiny(overrides)))
+        assert str(refused.value) == (
+            f"The cache folder {tmp_path / 'cache' / 'glacier'} cannot be written to (No space left on device). Make "
+            "room on its disk, or name another folder in the environment variable TRAINBOOK_CACHE."
+        )
+    monkeypatch.setattr(disk, "whole", whole)
+    assert load_task(tiny(overrides)).data.store, "and with room again it goes on"

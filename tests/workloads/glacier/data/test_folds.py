@@ -1,22 +1,31 @@
-"""Parts have their share of each class, and no ground is on two sides."""
+"""No ground is on two sides of a split; tiles are weighed and crops drawn towards wanted shares of the classes."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from lib.errors import BadInput
 from lib.task import load_task
-from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes
-from workloads.glacier.data import folds, layout
+from lib.training.order import Order
+from tests.workloads.glacier.files import scene, write_bands, write_image, write_patches, write_scenes
+from workloads.glacier.augment import ANYWHERE, Augmentation, augment, corner
+from workloads.glacier.data import folds, layout, sampling, windows
 from workloads.glacier.data.cutter import Cutter
-from workloads.glacier.settings import Cut, Source, Split
+from workloads.glacier.settings import Cut, Sampling, Source, Split
 
 TWO = Source(bands=("red", "nir"))
 
 
 def store_of(root, folder, source=TWO, **options):
     return Cutter(folder, source, Cut(size=32, **options)).all(*layout.find(root, source))
+
+
+def sides(values, parts):
+    """What the tiles of training, validation and test belong to."""
+    return [{values[s] for s in part} for part in (parts.train, parts.validation, parts.test)]
 
 
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
@@ -27,12 +36,8 @@ def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     everything = np.sort(np.concatenate([found[0].test, *(parts.validation for parts in found)]))
     assert np.array_equal(everything, np.arange(len(store)))
     for parts in found:
-        scenes = [set(store.table.scene[part]) for part in (parts.train, parts.validation, parts.test)]
-        assert not scenes[0] & scenes[1] and not scenes[0] & scenes[2] and not scenes[1] & scenes[2]
-
-
-def test_without_a_test_the_validation_is_repeated_and_that_is_said(tmp_path):
-    store = store_of(write_scenes(tmp_path / "data", 8), tmp_path / "store")
+        train, validation, test = sides(store.table.scene, parts)
+        assert not train & validation and not train & test and not validation & test
     parts = folds.parts(store, Split(validation=0.15, test=0), TWO.classes)
     assert np.array_equal(parts.test, parts.validation)
     assert any("no test of its own" in note for note in parts.notes)
@@ -59,19 +64,6 @@ def brute_force_overlaps(table, first, others):
         for i in first
         if any(table.space[i] == table.space[o] and touch(table.bounds[i], table.bounds[o]) for o in others)
     ]
-
-
-def test_overlaps_are_those_that_comparing_all_pairs_finds(tmp_path):
-    for number in range(4):  # scenes that overlap by a half, and one elsewhere
-        origin = (number * 32 * 30 + 7, 0) if number < 3 else (10**6, 0)
-        write_bands(tmp_path / "data", f"img{number}", *scene(number), origin=origin)
-    store = store_of(tmp_path / "data", tmp_path / "store", stride=16)
-    draw = np.random.default_rng(0)
-    for _ in range(5):
-        side = draw.random(len(store)) < 0.3
-        first, others = np.flatnonzero(~side), np.flatnonzero(side)
-        found = folds.overlapping(store.table, first, others)
-        assert found.tolist() == brute_force_overlaps(store.table, first, others)
 
 
 def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path):
@@ -101,53 +93,39 @@ def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
         except BadInput:  # the copy was all that this part had
             continue
         left_out += any("show ground of" in note for note in parts.notes)
-        digests = [
-            {store.digests[s] for s in store.table.scene[p]} for p in (parts.train, parts.validation, parts.test)
-        ]
-        assert not digests[0] & (digests[1] | digests[2]) and not digests[1] & digests[2]
+        train, validation, test = sides([store.digests[s] for s in store.table.scene], parts)
+        assert not train & (validation | test) and not validation & test
     assert left_out
 
 
 def test_training_without_a_class_is_refused_and_a_held_out_part_without_one_is_said(tmp_path):
-    for number in range(8):
-        image, classes = scene(number)
-        write_bands(tmp_path / "data", f"img{number}", image, np.minimum(classes, 2), origin=(number * 10**5, 0))
+    write_scenes(tmp_path / "data", 8, classes=3)
     store = store_of(tmp_path / "data", tmp_path / "store")
     with pytest.raises(BadInput, match="No tile of the training shows lake"):
         folds.parts(store, Split(), TWO.classes)
-    image, classes = scene(99)
-    write_bands(tmp_path / "data", "img99", image, classes, origin=(9 * 10**6, 0))
+    write_bands(tmp_path / "data", "img99", *scene(99), origin=(9 * 10**6, 0))
     store = store_of(tmp_path / "data", tmp_path / "store")
-    for seed in range(20):
-        try:
-            parts = folds.parts(store, Split(seed=seed), TWO.classes)
-        except BadInput:
-            continue
-        assert "The validation shows no lake" in " ".join(parts.notes)
-        return
-    pytest.fail("the only scene with a lake never trained")
-
-
-# --- a split that is given --------------------------------------------------------------------------------------------
+    notes = []
+    for seed in range(20):  # until the only scene with a lake trains
+        with contextlib.suppress(BadInput):
+            notes += folds.parts(store, Split(seed=seed), TWO.classes).notes
+    assert "The validation shows no lake" in " ".join(notes)
 
 
 def scenes_of(store, parts):
-    return [sorted({store.names[s] for s in store.table.scene[p]}) for p in (parts.train, parts.validation, parts.test)]
-
-
-def numbered(*numbers):
-    return [f"img{number:03d}" for number in numbers]
+    return [sorted(side) for side in sides([store.names[s] for s in store.table.scene], parts)]
 
 
 def test_names_give_parts_and_leave_the_rest_to_the_shares(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
     given = {"train": "img00[0-6]", "validation": "img00[78]", "test": "img009|img010", "out": "img011"}
     parts = folds.parts(store, Split(names=given), TWO.classes)
-    assert scenes_of(store, parts) == [numbered(*range(7)), numbered(7, 8), numbered(9, 10)]
+    names = [f"img{number:03d}" for number in range(12)]
+    assert scenes_of(store, parts) == [names[:7], names[7:9], names[9:11]]
     assert "7 to train, 2 to validate, 2 to test, 1 left out" in parts.notes[0]
     found = [folds.parts(store, Split(names={"test": "img00[0-2]"}, folds=3, fold=k), TWO.classes) for k in range(3)]
-    assert all(scenes_of(store, fold)[2] == numbered(0, 1, 2) for fold in found)
-    assert sorted(name for fold in found for name in scenes_of(store, fold)[1]) == numbered(*range(3, 12))
+    assert all(scenes_of(store, fold)[2] == names[:3] for fold in found)
+    assert sorted(name for fold in found for name in scenes_of(store, fold)[1]) == names[3:]
     with pytest.raises(BadInput, match="no scene is called x9. Names are such as img000"):
         folds.parts(store, Split(names={"test": "x9"}), TWO.classes)
     with pytest.raises(ValueError, match="Give train, validation, test or out a regular expression"):
@@ -172,8 +150,8 @@ def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken_or_refuse
     store = store_of(tmp_path / "data", tmp_path / "store", source)
     parts = folds.parts(store, Split(), source.classes)
     assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
-    groups = [{store.groups[s] for s in store.table.scene[p]} for p in (parts.train, parts.validation, parts.test)]
-    assert not groups[0] & groups[1] and not groups[0] & groups[2]
+    train, validation, test = sides([store.groups[s] for s in store.table.scene], parts)
+    assert not train & validation and not train & test
     with pytest.raises(BadInput, match="puts the group slice_0 into two parts"):
         folds.parts(store, Split(names={"test": ".*/000", "train": ".*/001"}), source.classes)
 
@@ -184,3 +162,150 @@ def test_the_fingerprint_follows_a_given_split_by_what_it_says(tiny):
 
     first = of(train="img00[0-3]", test="img00[45]")
     assert first != of() and first == of(test="img004|img005", train="img00[0-3]") != of(test="img004", train="img00.*")
+
+
+SOURCE = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
+
+
+def ground(seed, size=160, bands=2):
+    return np.random.default_rng(seed).normal(100, 10, (bands, size, size)).astype(np.float32)
+
+
+@pytest.mark.parametrize("row, column", [(0, 0), (31, 5), (0, 90)])
+def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column):
+    whole, elevation = ground(1), ground(3, 128, 3)
+    elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]  # one equal band, under another day's light
+    chips = [whole[:, :160, :], whole[:, row : row + 96, column : column + 70], ground(2, 128), elevation]
+    pairs = windows.pairs({n: windows.sketch(chip) for n, chip in enumerate(chips)})
+    assert pairs == [(0, 1), (0, 3), (1, 3)]
+    assert len(windows.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
+
+
+def test_gaps_flat_water_and_rounded_values_are_no_ground():
+    chips = [ground(n, 128) for n in range(3)]
+    for chip in chips:
+        chip[:, :40] = np.nan
+        chip[:, 40:80] = 7
+        chip[:, 80:120] = np.random.default_rng(0).integers(0, 3, (2, 40, 128))
+    assert windows.pairs({n: windows.sketch(chip) for n, chip in enumerate(chips)}) == []
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Eight scenes without a place on the map, of which c6 and c7 share ground."""
+    folder, whole = tmp_path_factory.mktemp("chips"), ground(7, 128)
+    for number, image in enumerate([*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]):
+        write_image(folder / "images" / f"c{number}.tif", image, "GTiff")
+        chessboard = np.indices(image.shape[1:]).sum(0) % 2
+        write_image(folder / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
+    return Cutter(folder / "store", SOURCE, Cut(size=64)).all(*layout.find(folder, SOURCE))
+
+
+def test_shared_ground_in_two_parts_of_a_given_split_is_one_warning_with_the_way_out(store):
+    def notes(**names):
+        return [n for n in folds.parts(store, Split(names=names), SOURCE.classes).notes if "equal windows" in n]
+
+    (warning,) = notes(train="c[01236]", validation="c[47]", test="c5")
+    assert "1 of 2 scenes of the validation and 0 of 1 scenes of the test" in warning
+    assert "(such as c6 and c7)" in warning and "Give such scenes one part" in warning
+    assert notes(train="c[012367]", validation="c4", test="c5") == []
+
+
+def test_without_a_given_split_scenes_of_shared_ground_are_one_group(store):
+    for seed in range(4):
+        parts = folds.parts(store, Split(seed=seed, test=0.25, validation=0.25), SOURCE.classes)
+        assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
+        groups = {store.names[s]: group for s, group in zip(store.table.scene, parts.groups, strict=True)}
+        assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
+
+
+def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():
+    target = torch.zeros(96, 96, dtype=torch.uint8)
+    target[3, 90] = target[50, 50] = 2
+    generator, seen = torch.Generator().manual_seed(0), set()
+    for _ in range(300):
+        top, left = corner(target, 32, 2, generator)
+        assert 0 <= top <= 64 and 0 <= left <= 64
+        window = target[top : top + 32, left : left + 32]
+        assert (window == 2).any()
+        seen |= {tuple(place) for place in (window == 2).nonzero().tolist()}
+    assert len(seen) > 120, "the pixel lies at ever new places of the crop"
+    places = np.array([corner(target, 32, ANYWHERE, generator) for _ in range(600)])
+    assert places.min() == 0 and places.max() == 64 and abs(places.mean() - 32) < 4
+
+
+def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_it_back(tiny, tmp_path):
+    """A lake of four pixels stands in every second scene."""
+    crops = {"tiles.size": 64, "tiles.stride": 0, "sampling.crop": 32, "sampling.target_shares": "[]", "prior": True}
+    crops["sampling.centred"] = "{lake: 0.5}"
+    config = tiny({f"workload.{key}": value for key, value in crops.items()})
+    for number in range(8):
+        image, classes = scene(number)
+        classes = np.minimum(classes, 2)
+        if number % 2:
+            classes[40:42, 9:11] = 3
+        write_bands(tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0))
+    task = load_task(config)
+    train, data = task.datasets()["train"], task.data
+    order = Order.of(train, config)
+    drawn = np.concatenate([order._epoch(epoch) for epoch in range(200)])
+    around = train.draws.classes[drawn]
+    assert (around == 3).mean() == pytest.approx(0.5, abs=0.02)
+    tiles = np.bincount(train.draws.tiles[drawn[around == ANYWHERE]])
+    assert tiles.min() > 0.8 * tiles.mean(), "the others lie evenly"
+    counts = np.zeros(4)
+    for epoch in range(12):
+        samples = [train[int(index)] for index in order._epoch(epoch)[:40]]
+        made = task.collate(samples, torch.Generator().manual_seed(epoch))
+        assert made["image"].shape[2:] == made["target"].shape[1:] == (32, 32)
+        counts += np.bincount(made["target"].flatten(), minlength=256)[:4]
+    assert data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
+    true = data.store.table.counts[data.parts.train].sum(0) / data.store.table.counts[data.parts.train].sum()
+    assert data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares)) and data.prior[3] < -0.5
+    model, image = task.model().eval(), torch.randn(1, 2, 32, 32)
+    with torch.inference_mode():
+        model.prior.zero_()
+        plain = model(image)
+        model.prior.copy_(torch.from_numpy(data.prior).view(-1, 1, 1))
+        assert torch.allclose(model(image) - plain, model.prior.expand_as(plain), atol=1e-5)
+
+
+def test_tilted_weights_reach_the_wanted_shares_where_they_can():
+    counts = np.random.default_rng(0).dirichlet((2, 1, 0.5, 0.5), 400) * 1000
+    wanted = (0.3, 0.3, 0.25, 0.15)
+    weight = sampling.tile_weights(counts, Sampling(target_shares=wanted))
+    assert np.allclose(weight.mean(), 1) and weight.min() > 0
+    assert np.allclose(sampling.reached(counts, weight), wanted, atol=0.01)
+
+
+@pytest.mark.parametrize("most", [1.5, 2, 4, 20])
+def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
+    """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
+    draw = np.random.default_rng(0)
+    ice = draw.uniform(0, 0.6, 200)
+    counts = np.stack([1 - ice, ice * 0.7, ice * 0.3, np.full(200, 0.001)], 1) * 9216
+    weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
+    assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
+    assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
+
+
+DEVIATION = torch.tensor([1.0, 100.0])
+
+
+def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band():
+    target = torch.arange(64, dtype=torch.uint8).view(8, 8)
+    image, empty, seen, offsets = torch.stack([target.float(), 100.0 * target]), torch.zeros(2, 8, 8), set(), []
+    empty[:, 2, 2] = float("nan")
+
+    def changed(seed, image, **options):
+        return augment(image, target, DEVIATION, Augmentation(**options), torch.Generator().manual_seed(seed))
+
+    for seed in range(400):
+        turned, mask = changed(seed, image, band_noise=0)
+        assert torch.equal(turned[0], mask.float()) and torch.equal(turned[1], 100 * mask.float())
+        assert torch.equal(changed(seed, image)[1], mask), "with noise too"
+        seen.add(tuple(mask.flatten().tolist()))
+        noisy, _ = changed(seed, empty, flips=False, rotations=False, band_noise=0.1)
+        assert torch.equal(noisy.isnan(), empty.isnan())
+        offsets.append(noisy[:, 0, 0])
+    assert len(seen) == 8 and torch.stack(offsets).std(0).tolist() == pytest.approx([0.1, 10], rel=0.15)

@@ -1,10 +1,13 @@
-"""Files of scenes are matched by the documented layouts and by patterns, and what does not match is named."""
+"""Files of scenes are matched by the documented layouts and by patterns, read alike, and named where they cannot be."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 import yaml
 
 from lib.errors import BadInput
+from lib.scores import IGNORE
 from lib.task import find_task, load_config, load_task, locate_data
 from tests.machine.conftest import kaggle
 from tests.workloads.glacier.files import (
@@ -18,6 +21,7 @@ from tests.workloads.glacier.files import (
 )
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.datasets import Data
+from workloads.glacier.data.readers import Unusable
 from workloads.glacier.settings import Settings, Source
 
 TWO = Source(bands=("red", "nir"))
@@ -28,14 +32,6 @@ def names(root, source=TWO, labelled=True):
     assert problems == []
     return [scene.name for scene in scenes]
 
-
-def images_and_masks(folder, name="img001"):
-    image, classes = scene()
-    write_tiff(folder / "images" / f"{name}.tif", image)
-    write_tiff(folder / "masks" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes])
-
-
-# --- public collections -----------------------------------------------------------------------------------------------
 
 RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
@@ -105,14 +101,13 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
-# --- the documented layouts -------------------------------------------------------------------------------------------
-
-
-def test_patches_are_grouped_by_the_image_they_were_cut_from(tmp_path):
+def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_finds_in_a_name(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, problems = layout.find(write_patches(tmp_path), source)
+    scenes, problems = layout.find(write_patches(tmp_path / "patches"), source)
     assert problems == [] and len(scenes) == 6
     assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
+    scenes, _ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
+    assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
 def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
@@ -125,29 +120,17 @@ def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
     assert names(tmp_path, labelled=False) == [scene.name for scene in scenes]
 
 
-def test_without_labels_masks_are_not_looked_for(tmp_path):
-    write_bands(tmp_path, "img001", scene()[0], None)
-    with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
-        layout.find(tmp_path, TWO)
-    scenes, problems = layout.find(tmp_path, TWO, labelled=False)
-    assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
-
-
 @pytest.mark.parametrize("pattern", ["", "train/{scene}_img.tif"])
-def test_new_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
+def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
+    write_bands(tmp_path / "bands", "img001", scene()[0], None)
+    with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
+        layout.find(tmp_path / "bands", TWO)
+    scenes, problems = layout.find(tmp_path / "bands", TWO, labelled=False)
+    assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
     source = Source(bands=("red", "nir"), images=pattern, masks=pattern and "train/{scene}_mask.tif")
     for name in ("a", "b"):
-        write_tiff(tmp_path / f"{name}.tif", scene()[0])
-    assert names(tmp_path, source, labelled=False) == ["a", "b"]
-
-
-def test_a_group_is_what_the_pattern_finds_in_a_name(tmp_path):
-    write_scenes(tmp_path, 12)
-    scenes, _ = layout.find(tmp_path, Source(bands=("red", "nir"), group_pattern=r"img(\d\d)"))
-    assert sorted({s.group for s in scenes}) == ["00", "01"]
-
-
-# --- what does not match ----------------------------------------------------------------------------------------------
+        write_tiff(tmp_path / "new" / f"{name}.tif", scene()[0])
+    assert names(tmp_path / "new", source, labelled=False) == ["a", "b"]
 
 
 def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_path, tiny):
@@ -159,19 +142,19 @@ def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_p
 
 
 def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(tmp_path):
-    with pytest.raises(BadInput, match="No raster and no .npy lies there"):
-        layout.find(tmp_path, TWO)
-    for name in "abcd":
-        write_tiff(tmp_path / "tiles" / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    def refused(sentence, *files, root=tmp_path, source=TWO):
+        for name in files:
+            write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
+        with pytest.raises(BadInput, match=sentence):
+            layout.find(root, source)
+
+    refused("is no folder", root=tmp_path / "none")
+    refused("No raster and no .npy lies there")
     source = Source(bands=("a",), images="{scene}.tif", masks="{scene}_mask.tif")
-    with pytest.raises(BadInput, match=r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif"):
-        layout.find(tmp_path, source)
-    with pytest.raises(BadInput, match="is no folder"):
-        layout.find(tmp_path / "none", TWO)
-    for name in ("images/a.tif", "masks/x.tif"):
-        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
-    with pytest.raises(BadInput, match=r"no mask has the name of an image \(names: a by images.*, x by masks"):
-        layout.find(tmp_path, TWO)
+    sentence = r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif"
+    refused(sentence, *(f"tiles/{name}.tif" for name in "abcd"), source=source)
+    sentence = r"no mask has the name of an image \(names: a by images.*, x by masks"
+    refused(sentence, "images/a.tif", "masks/x.tif")
 
 
 def test_files_named_differently_in_each_folder_are_matched_by_a_regular_expression(tmp_path):
@@ -207,53 +190,152 @@ def test_images_of_a_folder_without_any_mask_are_left_out_and_one_among_labelled
 
 
 def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
+    write_bands(tmp_path, "img\x1b[2J\nTraining completed", *scene())
     with pytest.raises(BadInput, match=r"img\\x1b\[2J\\nTraining completed.tif' has control characters"):
         layout.find(tmp_path, TWO)
 
 
-# --- among mounted inputs ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def mounted(monkeypatch, tmp_path):
-    """mounted(data_dir) -> what the task finds among inputs: mounted.root is a data set, mounted.run an output."""
-    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
-    glacier = find_task("glacier")
-
-    def locate(data_dir=""):
-        return locate_data(data_dir, glacier.sentinels)
-
-    locate.root = tmp_path / "input" / "datasets" / "ada" / "scenes"
-    locate.run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
-    return locate
-
-
 @pytest.mark.parametrize("below", ["", "GlacierHack/data"])
 @pytest.mark.parametrize("name", ["", "scenes"])
-def test_glacierhacks_own_layout_is_found_at_the_first_try(mounted, capsys, below, name):
+def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(monkeypatch, tmp_path, capsys, below, name):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
+    run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
+    for number in (1, 2):
+        write_tiff(run / "masks" / f"img00{number}.tif", np.zeros((64, 64), np.uint8))
+    for record in ("config.yaml", "summary.json"):
+        (run / record).write_text("{}")
+    sentinels = find_task("glacier").sentinels
+    assert locate_data("", sentinels) is None
+    root = tmp_path / "input" / "datasets" / "ada" / "scenes" / below
     image, classes = scene(bands=5)
     for number in range(2):
-        write_bands(mounted.root / below / "Train", f"img{number:03d}", image, classes)
-    write_bands(mounted.root / below / "Test", "img900", image, None)
-    found = mounted(name)
-    assert found == mounted.root / below and capsys.readouterr().out == ""
-    assert names(found, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
+        write_bands(root / "Train", f"img{number:03d}", image, classes)
+    write_bands(root / "Test", "img900", image, None)
+    capsys.readouterr()
+    assert locate_data(name, sentinels) == root and capsys.readouterr().out == ""
+    assert names(root, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
 
 
-def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):
-    for name in ("img001", "img002"):
-        write_tiff(mounted.run / "masks" / f"{name}.tif", np.zeros((64, 64), np.uint8))
-    for name in ("config.yaml", "summary.json"):
-        (mounted.run / name).write_text("{}")
-    assert mounted() is None
-    write_scenes(mounted.root, 2)
-    assert mounted() == mounted.root and capsys.readouterr().out == ""
+def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(monkeypatch, tmp_path):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes"])
+    root = tmp_path / "input" / "datasets" / "ada" / "scenes"
+    for name in ("aachen/images/a", "aachen/masks/a", "lima/images/b", "lima/masks/b"):
+        write_tiff(root / f"{name}.tif", np.zeros((2, 8, 8), np.uint8))
+    source = dataclasses.replace(TWO, images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
+    found = locate_data("scenes", find_task("glacier").sentinels)
+    assert Data(Settings(source=source), found).root == root
 
 
-def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(mounted):
-    for region in ("aachen", "lima"):
-        images_and_masks(mounted.root / region, region)
-    source = Source(bands=("red", "nir"), images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
-    assert Data(Settings(source=source), mounted("scenes")).root == mounted.root
+WHOLE = (0, 0, 64, 64)
+
+
+def test_channels_choose_folders_and_bands(tmp_path):
+    image, classes = scene(bands=4)
+    write_bands(tmp_path / "a", "img001", image, classes)
+    write_tiff(tmp_path / "b" / "images" / "img001.tif", image)
+    write_tiff(tmp_path / "b" / "masks" / "img001.tif", np.asarray(CODES, np.uint8)[classes])
+    source = Source(bands=("red", "nir"), channels=(4, 2))
+    for folder in ("a", "b"):
+        assert np.array_equal(read(only(tmp_path / folder, source), source)[0], image[[3, 1]])
+
+
+def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
+    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+    scenes, _ = layout.find(write_patches(tmp_path), source)
+    image, classes = scene(0, (32, 32), 5)
+    got, target = read(scenes[0], source, (0, 0, 32, 32))
+    assert np.array_equal(got, image[:3])
+    assert np.array_equal(target, np.minimum(classes, 2))
+    with pytest.raises(Unusable, match="has 2 layers, and there are 1 classes beside land"):
+        read(scenes[0], Source(bands=("a",), classes=("land", "ice"), codes=(0, 1)), (0, 0, 32, 32))
+
+
+def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(tmp_path):
+    image, classes = scene()
+    image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
+    write_bands(tmp_path, "img001", image, classes, nodata=-9999)
+    mask = np.asarray(CODES, np.uint8)[classes]
+    mask[3, 3] = 7
+    write_tiff(tmp_path / "label" / "img001.tif", mask, nodata=255)
+    source = dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,))
+    got, target = read(only(tmp_path, source), source)
+    ignored = [(0, 0), (1, 1), (2, 2)]
+    for pixel in ignored:
+        assert np.isnan(got[:, *pixel]).all()
+    assert [tuple(place) for place in np.argwhere(target == IGNORE)] == [*ignored, (3, 3)]
+    assert np.isfinite(got[:, 3, 3]).all() and (target[classes == 3] == 3).all()
+
+
+def masked(tmp_path, mask, source, **options):
+    """What is read of a scene whose mask is these (bands, h, w)."""
+    write_tiff(tmp_path / "images" / "0.tif", np.ones((2, *mask.shape[1:]), np.float32))
+    write_image(tmp_path / "masks" / "0.png", mask)
+    return read(only(tmp_path, source), source, (0, 0, *mask.shape[1:]))[1]
+
+
+def test_a_mask_of_equal_bands_is_its_first_and_one_of_colours_is_refused_or_coded(tmp_path):
+    classes = scene(size=(16, 16))[1]
+    grey = np.asarray(CODES, np.uint8)[classes]
+    assert np.array_equal(masked(tmp_path, np.stack([grey] * 3), TWO), classes)
+    opaque = np.stack([grey, grey, grey, np.full_like(grey, 200)])
+    assert np.array_equal(masked(tmp_path, opaque, TWO), classes)
+    colours = np.stack([grey, grey * 0, grey * 0])
+    with pytest.raises(Unusable, match=r"has colours, such as \(85, 0, 0\).*\(here 5570560\).*source.mask_band"):
+        masked(tmp_path, colours, TWO)
+    assert np.array_equal(masked(tmp_path, colours, dataclasses.replace(TWO, mask_band=1)), classes)
+    coded = dataclasses.replace(TWO, codes=tuple(code * 65536 for code in CODES))
+    assert np.array_equal(masked(tmp_path, colours, coded), classes)
+
+
+def test_a_mask_of_several_bands_is_layers_where_the_settings_say_so(tmp_path):
+    classes = scene(size=(16, 16))[1]
+    layers = np.stack([classes == k for k in (1, 2, 3)]).astype(np.uint8)
+    source = dataclasses.replace(TWO, mask_layers=(1, 2, 3))
+    assert np.array_equal(masked(tmp_path, layers, source), classes)
+    (tmp_path / "masks" / "0.png").unlink()
+    write_tiff(tmp_path / "masks" / "0.tif", layers.astype(np.int16))
+    with pytest.raises(Unusable, match="has 3 bands that differ. Say in workload.source.mask_band"):
+        read(only(tmp_path), TWO, (0, 0, 16, 16))
+    with pytest.raises(Unusable, match="has 3 bands, fewer than workload.source.mask_band"):
+        read(only(tmp_path), dataclasses.replace(TWO, mask_band=4), (0, 0, 16, 16))
+
+
+def read(found, source=TWO, window=WHOLE):
+    with readers.opened(found, source) as opened:
+        return opened.read(window)
+
+
+def only(root, source=TWO):
+    scenes, problems = layout.find(root, source)
+    assert problems == [] and len(scenes) == 1
+    return scenes[0]
+
+
+BAND, LABEL = "Band2/img001.tif", "label/img001.tif"
+BROKEN = {  # what is done to a folder, and words of what is said
+    "another size": (lambda f: write_tiff(f / BAND, scene(0, (64, 60))[0][0]), [BAND, "64 x 60 pixels"]),
+    "another system": (lambda f: write_tiff(f / BAND, scene()[0][0], crs="EPSG:32644"), [BAND, "32644"]),
+    "another place": (lambda f: write_tiff(f / BAND, scene()[0][0], (900, 0)), [BAND, "other ground"]),
+    "no band": (lambda f: (f / BAND).rename(f / "Band2/img002.tif"), ["img001", "a band is missing"]),
+    "no mask": (lambda f: (f / LABEL).rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
+    "a code": (lambda f: write_tiff(f / LABEL, np.full((64, 64), 99, np.uint8)),
+               [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"]),
+    "half": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:9000]), [BAND, "again"]),
+    "a head": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:20]), [BAND, "cannot be opened"]),
+    "nothing": (lambda f: (f / BAND).write_bytes(b""), [BAND, "cannot be opened"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, words", BROKEN.values(), ids=BROKEN)
+def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not(tmp_path, change, words):
+    for name in ("img001", "img009"):
+        write_bands(tmp_path, name, *scene())
+    change(tmp_path)
+    scenes, problems = layout.find(tmp_path, TWO)
+    for found in scenes:
+        try:
+            read(found)
+        except Unusable as problem:
+            problems.append(str(problem))
+    assert all(any(word in sentence for sentence in problems) for word in words), problems
+    assert not any("img009" in sentence for sentence in problems)
