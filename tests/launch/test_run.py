@@ -21,8 +21,8 @@ def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone
         raise TrainingFailed("Planning toy failed:\nThe step raises ValueError (mine.py:6).")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(prepared, "card_of_gpu", lambda number: None)
-    monkeypatch.setattr(prepared.process, "plan", fails)
+    monkeypatch.setattr("lib.planner.card.card_of_gpu", lambda number: None)
+    monkeypatch.setattr("lib.planner.process.plan", fails)
     monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0])
     with pytest.raises(TrainingFailed):
         prepared.apply_plan(toy(), 1)

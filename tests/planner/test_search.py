@@ -352,7 +352,7 @@ def small_card(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # a build with CUDA asks its driver
-    monkeypatch.setattr(run, "card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5"))
+    monkeypatch.setattr("lib.planner.card.card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5"))
 
 
 def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_step_that_can_be_traced(tall, request):

@@ -320,3 +320,15 @@ def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_wi
     better = judging.gain(right, counts)
     assert all(one.low > 0 for one in better.values())
     assert not any(one.low > 0 for one in judging.gain(counts, right).values())
+
+
+def test_a_gain_counts_one_set_of_roles_for_both_methods():
+    """Without the last document one method alone predicts role 2: both count it."""
+    truth = [np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), np.array([2, 2])]
+    sure = [np.array([0, 0, 1, 0]), np.array([0, 0, 1, 0]), np.array([2, 2])]
+    guess = [np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 2])]
+    counts, reference = (judging.confusions(truth, one, 3) for one in (guess, sure))
+    gain = judging.gain(counts[:2], reference[:2])["macro_f1"]
+    assert gain.value == pytest.approx((1 + 2 / 3) / 3 - (4 / 5 + 2 / 3) / 3), "0.8 of two roles would be a loss"
+    assert gain.low == pytest.approx(gain.high) == pytest.approx(gain.value)
+    assert judging.gain(counts, reference)["macro_f1"].low > -0.12
