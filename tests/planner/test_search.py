@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from lib import launch, planner
 from lib.checkpoint.saver import Saver
 from lib.errors import BadInput
-from lib.launch import run
 from lib.launch.run import apply_plan
 from lib.machine.memory import GIB, Reading
 from lib.planner import file, html, make, process, search
@@ -361,7 +360,7 @@ def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_s
     config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
     assert plan is None and config.training.micro_batch == 0
     assert "cannot be traced" in line and "nothing is planned" in line
-    request.getfixturevalue("monkeypatch").setattr(run.process, "plan", make)  # in this process
+    request.getfixturevalue("monkeypatch").setattr("lib.planner.process.plan", make)  # in this process
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
@@ -382,6 +381,6 @@ def test_an_evaluations_own_batch_is_predicted_and_said(tall, small_card, monkey
     plan = made(config, "0.6 GiB, capability 7.5")
     assert plan.evaluation.fitting == 25
     assert "more than the 0.37 GiB that a plan may use: 25 fit. A run halves them" in planner.of_plan(plan)
-    monkeypatch.setattr(run.process, "plan", lambda *_: plan)
+    monkeypatch.setattr("lib.planner.process.plan", lambda *_: plan)
     for taken in (config, tall({"data.evaluation_batch": 100, "training.micro_batch": 2})):
         assert "25 fit" in apply_plan(taken, 1)[2][-1], "a run says it too"
