@@ -13,8 +13,8 @@
 # make golden        holds eight small runs, each killed once, to the bytes that they had (eight minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
-#                    Python; ranks that die (about an hour on 2 idle cores; one that was interrupted goes on)
-# make gpu           all that needs a GPU: its tests, memory beside predictions, speed and utilisation; records too
+#                    Python; ranks that die (about an hour on 2 idle cores; an interrupted one resumes)
+# make gpu           all that needs a GPU: its tests, memory and plans beside predictions, speed and utilisation; records too
 # make kaggle-image  suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
 #                    PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
 # make clean         deletes .venv, .venv-kaggle and runs/, with every training in it

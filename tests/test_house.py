@@ -8,11 +8,11 @@ from tests.conftest import ROOT
 
 # Lines of each house and room, every line of every *.py: a number here grows by decision alone
 BUDGETS = {
-    "lib": 17_300,
+    "lib": 17_310,
     "lib/checkpoint": 1_060, "lib/command.py": 120, "lib/config": 880, "lib/dependencies.py": 90, "lib/doctor": 510,
     "lib/errors.py": 80, "lib/launch": 1_850, "lib/machine": 1_160, "lib/notebook": 630, "lib/planner": 2_900,
     "lib/ranks": 560, "lib/report": 1_590, "lib/scores.py": 160, "lib/supervised": 1_430, "lib/task": 880,
-    "lib/text.py": 60, "lib/training": 3_270, "lib/untrusted.py": 120,
+    "lib/text.py": 60, "lib/training": 3_280, "lib/untrusted.py": 120,
     "workloads": 13_690,
     "workloads/codegraph": 1_780, "workloads/glacier": 3_400, "workloads/graphmer": 4_090, "workloads/legal": 2_200,
     "workloads/vqa": 2_230,
@@ -20,7 +20,7 @@ BUDGETS = {
     "trainbook/commands.py": 160, "trainbook/fits": 320, "trainbook/kaggle": 1_970, "trainbook/new": 280,
     "trainbook/notebooks": 530,
 }  # fmt: skip
-TESTS = {"tests": 27_210, "tests/bench and tests/faults": 3_680}
+TESTS = {"tests": 27_290, "tests/bench and tests/faults": 3_680}
 
 
 def test_every_room_has_a_floor():

@@ -188,18 +188,26 @@ def _repeats(probe: _Probe) -> Iterator[str]:
 
 
 def _splits(probe: _Probe) -> Sequence[str]:
-    """Doubts a split of which texts are in another one; other samples are not compared."""
+    """Doubts a split that shares samples with another one: by their texts, else by the first and last ones."""
     for one, other in itertools.combinations(SPLITS, 2):
         first, second = probe.sets[one], probe.sets[other]
         try:
             texts = {*first.texts()}
             number = sum(text in texts for text in second.texts())
         except (AttributeError, BadInput):  # of a data set that has no texts
-            continue
+            number = len(second) * _overlap(probe, *sorted((first, second), key=len))
         if number:
             share = f"{number:,} of the {len(second):,} samples of {other!r} in {one!r} too"
             probe.doubts.append(f"{probe.name}.datasets() has {share}. Split them: lib.supervised.split does.")
     return ()
+
+
+def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
+    if len(shorter) < len(longer) and isinstance(shorter[0], int):
+        return False  # numbers from which samples are made begin at 0 in many a set
+    indices = sorted({round(n * (len(shorter) - 1) / (_SIZE - 1)) for n in range(_SIZE)})
+    ends = ([index + shift for index in indices] for shift in (0, len(longer) - len(shorter)))
+    return any(_same(probe.batch(shorter, indices), probe.batch(longer, end)) for end in ends)
 
 
 def _example(probe: _Probe) -> Iterator[str]:

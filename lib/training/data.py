@@ -27,7 +27,7 @@ from lib.training.draws import alone, put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
-_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
+_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs
 Stop = Callable[[], object]
 Note = Callable[[str], None]
 STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}

@@ -246,7 +246,7 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
     """
     state.skipped_steps += 1
     state.skipped_in_a_row += 1
-    if state.skipped_in_a_row == NON_FINITE_LIMIT:
+    if state.skipped_in_a_row >= NON_FINITE_LIMIT:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
         raise TrainingFailed(
             f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "

@@ -272,6 +272,12 @@ def test_tasks_with_targets_pass(cls, toy, tmp_path):
     assert all("too. Split them" in finding.value for finding in findings), findings
 
 
+def copied(name, part):
+    """Returns a datasets() with copies of training samples in another split."""
+    rows = lambda self: Classes.datasets(self)["train"][part]  # noqa: E731
+    return lambda self: {**Classes.datasets(self), name: [(x.clone(), label) for x, label in rows(self)]}
+
+
 class Unused(Classes):
     def model(self):
         model = super().model()
@@ -281,6 +287,9 @@ class Unused(Classes):
 
 
 DOUBTS = [
+    (Classes, {"datasets": copied("validation", slice(None))}, "12 of the 12 samples of 'validation' in 'train' too"),
+    (Classes, {"datasets": copied("validation", slice(5))}, "samples of 'validation' in 'train' too"),
+    (Classes, {"datasets": copied("test", slice(-5, None))}, "samples of 'test' in 'train' too"),
     (Classes, {"evaluate": lambda s, m, loader: {"loss": float("nan")}}, "gives nan as 'loss'"),
     (Unused, {}, "2 of 6 trained parameters, such as 'extra.weight', get no gradient"),
     (Classes, {"loss": lambda *_: exec("raise torch.OutOfMemoryError('CUDA out of memory')")}, "Memory ran out while"),
