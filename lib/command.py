@@ -26,8 +26,7 @@ except ModuleNotFoundError as error:
 
 def end(main: Callable[[], int]) -> NoReturn:
     """Runs the main function of a command line, and ends this process with its exit code."""
-    # A rank whose launcher is gone must not go on printing into the void: it ends (lib.launch.torchrun).
-    with contextlib.nullcontext() if environment.RANK_FOLDER in os.environ else safe_printing():
+    with safe_printing():
         code = main()
         if code == 130:  # a further Ctrl-C would only cut off the exit code
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from lib.config.files import read_text
-from lib.config.reader import BAD, Reader, child, from_folder, option, sentences
+from lib.config.reader import BAD, Reader, child, from_folder, option, other_unit, sentences
 from lib.errors import BadInput, printable
 
 REMOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("removed.yaml").read_text("utf-8"))
@@ -277,9 +277,28 @@ def read_config(
     `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
     Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
-    path, overrides = Path(path), overrides or {}
-    config = _read(read_text(path), path, path.stem, overrides, workload)
-    return dataclasses.replace(config, overridden=frozenset(overrides))
+    path, overrides, reader = Path(path), overrides or {}, Reader(REMOVED)
+    advice = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    root = reader.root(read_text(path), str(path), advice)
+    reader.merge_base(root, path)
+    for key, value in overrides.items():
+        reader.override(root, str(key), value)
+    task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
+    if isinstance(task, yaml.ScalarNode) and task.value:
+        file, colon, name = task.value.rpartition(":")
+        task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
+        try:
+            settings = workload(task.value)
+        except BadInput as error:
+            reader.report(task, str(error))
+    reader.types["workload"] = settings
+    reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
+    config = reader.section(Config, root, "")
+    if config is not BAD and not config.run.name and (advice := _no_folder(path.stem)):
+        reader.report(root, f"The run has the name of this file, and it becomes a folder: {advice}, or give run.name.")
+    reader.finish()
+    run = dataclasses.replace(config.run, name=config.run.name or path.stem)
+    return dataclasses.replace(config, run=run, overridden=frozenset(overrides))
 
 
 def split_overrides(
@@ -302,33 +321,21 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(values, sort_keys=False, width=120)  # PyYAML reads these as ends of lines, if not escaped
 
 
-def with_changes(config: Config, changes: Mapping[str, object]) -> Config:
-    """Returns the configuration with other values at dotted keys, checked as a file is. Raises BadInput."""
-    new = _read(to_yaml(config), Path("configuration"), config.run.name, changes, lambda task: type(config.workload))
-    return dataclasses.replace(new, overridden=config.overridden)
+def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Returns the configuration with other values, of their types, at dotted keys; one form of a length ends the other.
 
+    Raises BadInput where values contradict each other.
+    """
 
-def _read(
-    text: str, path: Path, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
-) -> Config:
-    reader = Reader(REMOVED)
-    advice = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
-    root = reader.root(text, str(path), advice)
-    reader.merge_base(root, path)
-    for key, value in overrides.items():
-        reader.override(root, str(key), value)
-    task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
-    if isinstance(task, yaml.ScalarNode) and task.value:
-        file, colon, name = task.value.rpartition(":")
-        task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
-        try:
-            settings = workload(task.value)
-        except BadInput as error:
-            reader.report(task, str(error))
-    reader.types["workload"] = settings
-    reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
-    config = reader.section(Config, root, "")
-    if config is not BAD and not config.run.name and (advice := _no_folder(run_name)):
-        reader.report(root, f"The run has the name of this file, and it becomes a folder: {advice}, or give run.name.")
-    reader.finish()
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, name=config.run.name or run_name))
+    def changed(section: Any, name: str, *inner: str, value: Any) -> Any:
+        values = {name: changed(getattr(section, name), *inner, value=value) if inner else value}
+        if not inner and value and hasattr(section, other := other_unit(name) or ""):
+            values[other] = 0
+        return dataclasses.replace(section, **values)
+
+    for key, value in changes.items():
+        config = changed(config, *key.split("."), value=value)
+    parts = [part for part in (config, *vars(config).values()) if hasattr(part, "mistakes")]
+    if mistakes := [sentence for part in parts for _, sentence in part.mistakes(vars(part))]:
+        raise BadInput("\n".join(mistakes))
+    return config

@@ -17,8 +17,8 @@ from lib.config import Config, environment, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures, resume, torchrun
-from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
-from lib.launch.run import Run, keep_code, prepare, progress
+from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
+from lib.launch.run import Run, keep_code, prepare, progress, run_folders
 from lib.machine import disk, platform
 from lib.ranks import sharding
 from lib.report import outputs
@@ -28,10 +28,10 @@ from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.report.tracking import Tracked
-from lib.training import identity, learned, loop, precision
+from lib.training import identity, learned, loop
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import handling_signals, start_session
-from lib.training.state import State, checkpoint_from_first, first_state
+from lib.training.state import State, checkpoint_from_first
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
@@ -55,11 +55,13 @@ def train(config: Config | Run) -> Summary:
 
 
 def _train(run: Run) -> Summary:
-    earlier = ranks.from_first(Summary.read(run.folder))
-    if earlier and earlier.is_done(run.config.training.max_steps, run.config.training.stop_after_evaluations):
-        return _complete(run, earlier)
+    summary, training = ranks.from_first(Summary.read(run.folder)), run.config.training
+    earlier = summary if summary and summary.is_done(training.max_steps, training.stop_after_evaluations) else None
+    if earlier and not _is_resumed_to_be_tested(run, earlier):
+        return _completed(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     number = int(os.environ.get(environment.SESSION, 0)) or ranks.from_first(resume.session_number(run))
+    number = earlier.session if earlier else number
     count, saved = torchrun.processes(run.config), None
     with ranks.together():
         if count > 1:
@@ -77,6 +79,9 @@ def _train(run: Run) -> Summary:
                 facts = run.config.tracking, run.config.run.name, flat(run.config), saved is not None
                 tracked = stack.enter_context(Tracked(run.folder, *facts))
             outcome = resume.train(run, session, saved)
+            if earlier:  # nothing was trained
+                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
+                outcome = dataclasses.replace(outcome, steps_per_second=speed, peak_bytes=peak)
             ended = _end(run, outcome, number)
             if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
@@ -291,24 +296,28 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
         )
 
 
-def _complete(run: Run, earlier: Summary) -> Summary:
-    """Makes what a completed run lacks; all else stays as it is. Raises BadInput for another run."""
-    is_tested = not earlier.missing.keys() - {"plot"}
+def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
+    """Prints how a run was completed; returns whether its test is missing and can be made. Raises BadInput."""
     with ranks.together():
         if ranks.is_first() and not torchrun.is_watched():  # otherwise the process above has printed it
             warning = check_completed(run, earlier)
             lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
             sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
             print(*filter(None, [sentence, warning, lacking]), sep="\n")
-            if is_tested:
-                _print_result(earlier)
-    if not is_tested or ranks.from_first(_exports(run) and not (run.folder / EXPORT).is_dir()):
-        if (count := torchrun.processes(run.config)) > 1:
-            torchrun.train(run.config, run.folder, count, earlier.session, {})
-            return Summary.read(run.folder) or earlier
-        earlier = _test_again(run, earlier)
+    is_tested = not earlier.missing.keys() - {"plot"}
+    if is_tested and not ranks.from_first(_exports(run) and not (run.folder / EXPORT).is_dir()):
+        return False
+    if ranks.from_first(any(checkpoint.steps(place / "checkpoints") for place in run_folders(run.config))):
+        return True
+    print(f"{run.folder} keeps no checkpoint of this run, so it cannot be tested. Another run.name trains again.")
+    return False
+
+
+def _completed(run: Run, earlier: Summary) -> Summary:
+    """Draws and packs what a completed run lacks; all else stays as it is."""
     if not ranks.is_first():
         return earlier
+    _print_result(earlier)
     _tidy(run)
     if "plot" in earlier.missing or not (run.folder / PICTURE).is_file():
         missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
@@ -320,30 +329,6 @@ def _complete(run: Run, earlier: Summary) -> Summary:
     if not outputs.is_current(run.output_dir):
         _pack(run)
     return earlier
-
-
-def _test_again(run: Run, earlier: Summary) -> Summary:
-    """Tests a completed run whose test, baseline or report failed; returns its summary with them.
-
-    The weights are those of its last checkpoint; without one (`checkpoint.keep_last` 0) its best weights.
-    """
-    saved = None
-    with ranks.together():
-        if ranks.is_first():
-            saved, _ = look_for_checkpoint(run)
-    precision.set_determinism(run.config.training)
-    learned.take(run.task, saved)
-    state = first_state(run.task, run.config, saved, print)
-    if ranks.from_first(saved is None):
-        state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
-        if not ranks.from_first(ranks.is_first() and _best_weights(run, state) is not None):
-            print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
-            return earlier
-    tested, model = _tested(run, state)
-    if not ranks.is_first():
-        return earlier
-    plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
-    return _report(run, dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots}), state, model)
 
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:

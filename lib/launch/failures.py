@@ -67,9 +67,10 @@ def _codes(place: Path) -> dict[int, int]:
     return {number: int(text) for number, text in texts.items() if text}
 
 
-def failed(place: Path) -> set[int]:
-    """Returns the ranks that torchrun saw fail, without those that it ended because of others."""
-    return {number for number, code in _codes(place).items() if code not in (0, -signal.SIGTERM)}
+def silent(place: Path, words: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Returns the ranks that torchrun saw fail without `words`, none that it ended because of others."""
+    failed = {number for number, code in _codes(place).items() if code not in (0, -signal.SIGTERM)}
+    return failed - {error["rank"] for error in words}
 
 
 def ending_of(place: Path, number: int) -> str:

@@ -81,7 +81,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         # A named earlier output may not hold every run: the others begin.
         changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
         kind = config.run.name + "".join(suffixes[:kinds])
-        runs.append(Entry(with_changes(config, changes), kind, starts_from=queue.start_from))
+        runs.append(Entry(load_config(path, {**(overrides or {}), **changes}), kind, starts_from=queue.start_from))
     return runs
 
 

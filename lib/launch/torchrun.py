@@ -78,7 +78,6 @@ def as_rank() -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         elif place:
             os.dup2(1, 2)  # the first rank's warnings are seen beside its notes
-            stack.enter_context(contextlib.redirect_stdout(_ToLauncher(sys.stdout)))
         try:
             yield
         except BaseException as error:
@@ -87,25 +86,7 @@ def as_rank() -> Iterator[None]:
             failures.write_last_words(Path(place), number, error)
             raise SystemExit(1) from None  # the launcher prints it, once
     if place:
-        (Path(place) / f"done-{number}.json").touch()
-
-
-class _ToLauncher:
-    """Standard output of the first rank, which ends at once if the launcher is gone: no broken pipe is its failure."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._stream, name)
-
-        def call(*text: str) -> Any:
-            try:
-                return attribute(*text)
-            except BrokenPipeError:
-                os._exit(1)
-
-        return call if name in ("write", "flush") else attribute
+        (Path(place) / f"done-{number}").touch()
 
 
 def train(
@@ -158,7 +139,6 @@ class _Launch:
         self._signals = 0
         self._agent: subprocess.Popen | None = None
         self._ranks: dict[int, psutil.Process] = {}
-        self._gone: set[int] = set()  # ranks that ended without an error of their own
         self._hung = ""  # a sentence on a rank that hung while it started
 
     def run(self) -> Exception | None:
@@ -217,32 +197,12 @@ class _Launch:
                 self.progress.update(*counts) if counts else self.progress.note(line)
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
-                if self._is_settled():
-                    self._wait_for_codes(agent)
-                    return
-                self._hung = signs.look(self._ranks)
-                if self._hung:
-                    return
-                if agent.poll() is not None or any(self._place.glob("failed-*.json")):
+                self._look_for_ranks()
+                self._hung, words = signs.look(self._ranks), failures.read_words(self._place)
+                if self._hung or failures.silent(self._place, words) or not all(error["lost"] for error in words):
+                    return  # the cause is known
+                if agent.poll() is not None or words:
                     until = min(until, looked + GRACE_SECONDS)
-
-    def _left(self, kind: str) -> set[int]:
-        """Returns the ranks that left a file of this kind."""
-        return {int(path.stem.partition("-")[2]) for path in self._place.glob(f"{kind}-*.json")}
-
-    def _is_settled(self) -> bool:
-        """Returns whether the cause is known: a rank with its own error, or one gone without an error."""
-        if any(not words["lost"] for words in failures.read_words(self._place)):
-            return True
-        self._look_for_ranks()
-        gone = set()
-        for number, process in self._ranks.items():
-            with contextlib.suppress(psutil.Error):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    continue
-            gone.add(number)
-        self._gone = gone - self._left("done") - self._left("failed")
-        return bool(self._gone)
 
     def _look_for_ranks(self) -> None:
         if self._agent and len(self._ranks) < self.count:
@@ -250,17 +210,6 @@ class _Launch:
                 for child in psutil.Process(self._agent.pid).children():
                     if child.pid not in {process.pid for process in self._ranks.values()}:
                         self._ranks[int(child.environ()["RANK"])] = child
-
-    def _wait_for_codes(self, agent: subprocess.Popen) -> None:
-        """Gives torchrun a moment to note how ranks ended, or to end itself, which is then the cause."""
-        until = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < until and agent.poll() is None:
-            if all((self._place / f"ended-{number}").exists() for number in self._gone):
-                break
-            time.sleep(0.01)
-        first = self._gone & failures.failed(self._place)  # not those that torchrun ended in the meantime because of it
-        if first or agent.poll() is not None:
-            self._gone = first
 
     def _end(self, agent: subprocess.Popen) -> None:
         """Kills torchrun, and ranks that lost it; loader workers and trackers end with their rank."""
@@ -286,12 +235,12 @@ class _Launch:
             return failures.error_of(causes[0])
         if self._hung:
             return _Died(self._hung)
-        silent = self._gone or failures.failed(self._place)  # without any words, gone before the others noticed
-        if words:
-            silent = set(range(self.count)) - {error["rank"] for error in words} - self._left("done")
-        if silent:
+        if silent := failures.silent(self._place, words):
+            return _Died(failures.ending_of(self._place, min(silent)))
+        ended = {number for number in range(self.count) if (self._place / f"done-{number}").exists()}
+        if words and (mute := set(range(self.count)) - ended - {error["rank"] for error in words}):
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            return _Died(f"Rank {min(silent)} hung." if late else failures.ending_of(self._place, min(silent)))
+            return _Died(f"Rank {min(mute)} hung." if late else failures.ending_of(self._place, min(mute)))
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -110,7 +110,8 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
-    file_name, planned = file.find(platform.output_dir(config), path.stem, config) or ("", {})
+    plan_file = file.find(platform.output_dir(config), path.stem, lambda plan: load_config(path, plan | overrides))
+    file_name, planned = plan_file or ("", {})
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")

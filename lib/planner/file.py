@@ -2,12 +2,11 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lib import untrusted
-from lib.config import Config, with_changes
 from lib.errors import BadInput, printable
 from lib.machine import disk
 
@@ -23,17 +22,17 @@ def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
     return path
 
 
-def find(folder: Path, name: str, config: Config) -> tuple[Path, dict[str, Any]] | None:
+def find(folder: Path, name: str, check: Callable[[dict[str, Any]], object]) -> tuple[Path, dict[str, Any]] | None:
     """Returns the file and the keys of the plan in the output folder for the configuration called `name`.
 
-    Prints that a file is ignored where it is no plan, or has keys that the configuration lacks.
+    Prints that a file is ignored where it is no plan, or where `check` of its keys raises BadInput.
     """
     path = folder / f"plan-{name}.json"
     if not os.path.lexists(path):
         return None
     try:
         overrides = untrusted.objects(untrusted.read(path, 64 * 1024))
-        with_changes(config, {key: value for key, value in overrides.items() if key not in config.overridden})
+        check(overrides)
     except (OSError, BadInput) as reason:
         print(f"{printable(path)} is ignored: {str(reason).rstrip('.')}.")
         return None
