@@ -151,12 +151,13 @@ def _tidy(run: Run, state: State | None = None) -> None:
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
-    """Tests a completed run, draws, and writes the summary; after a kill before that the run resumes and comes here."""
+    """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
     state = outcome.state
     tested, model = _tested(run, state) if outcome.reason == "completed" else ({}, None)
     if not ranks.is_first():
         return _summary(run, outcome.reason, state.step, number)
-    with _noting(tested.get("missing", {}), "plot"):
+    missing = tested.setdefault("missing", {})
+    with _noting(missing, "plot"):
         plot(run, tested.get("baseline", {}))
     learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
     facts = {
@@ -166,7 +167,23 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
         "world_size": ranks.world(),
     }  # fmt: skip
-    return _report(run, _summary(run, outcome.reason, state.step, number, **tested, **facts), state, model)
+    ended = _summary(run, outcome.reason, state.step, number, **tested, **facts)
+    _write(run, ended)
+    _print_result(ended)
+    if model is not None:
+        with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
+            if model:  # in one piece again
+                weights.put_back(network := run.task.model(), model)
+            else:
+                stack.enter_context(state.averaged())
+                network = state.model
+            if (run.folder / EXPORT).is_dir():
+                disk.discard(run.folder / EXPORT)
+            with disk.whole(run.folder / EXPORT) as aside:
+                aside.mkdir()
+                run.task.export(network.eval(), aside)  # type: ignore[attr-defined]
+        _write(run, ended)  # with what failed
+    return ended
 
 
 def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
@@ -225,29 +242,6 @@ def _best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
 
 def _exports(run: Run) -> bool:
     return hasattr(run.task, "export") and getattr(run.task, "exports", True)
-
-
-def _report(run: Run, ended: Summary, state: State, model: dict[str, Any] | None) -> Summary:
-    """Writes and prints a summary, and lets the task export its model; returns the summary with its failures."""
-    _write(run, ended)
-    _print_result(ended)
-    missing = dict(ended.missing)
-    if model is not None:
-        with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
-            if model:  # in one piece again
-                weights.put_back(network := run.task.model(), model)
-            else:
-                stack.enter_context(state.averaged())
-                network = state.model
-            if (run.folder / EXPORT).is_dir():
-                disk.discard(run.folder / EXPORT)
-            with disk.whole(run.folder / EXPORT) as aside:
-                aside.mkdir()
-                run.task.export(network.eval(), aside)  # type: ignore[attr-defined]
-    if missing != ended.missing:
-        ended = dataclasses.replace(ended, missing=missing)
-        _write(run, ended)
-    return ended
 
 
 def _write(run: Run, summary: Summary) -> None:

@@ -4,6 +4,7 @@ A queue has no state: what is left follows from the summaries and checkpoints of
 """
 
 import contextlib
+import dataclasses
 import itertools
 import re
 import shutil
@@ -42,18 +43,6 @@ class Entry:
     @property
     def folder(self) -> Path:
         return platform.output_dir(self.config) / self.name
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run of a queue is. `score` is its best validation, `test` the same metric on the test."""
-
-    state: str = "not started"  # or completed, stopped, failed
-    step: int = 0
-    max_steps: int = 0
-    score: float | None = None
-    test: float | None = None
-    steps_per_second: float = 0.0
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
@@ -170,17 +159,14 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
     return None
 
 
-def progress_of(entry: Entry) -> Progress:
-    """Reads how far a run is from its folder, or from a mounted earlier output."""
+def newest(entry: Entry) -> Summary | None:
+    """Returns how far a run is, by its folder or a mounted earlier output; None before its start."""
     for folder in (place / entry.name for place in _places(entry.folder.parent)):
         summary, saved = Summary.read(folder), checkpoint.steps(folder / "checkpoints")
-        if summary is None and not saved:
-            continue
-        summary = summary or Summary(entry.name, entry.config.task, "interrupted")  # killed before it could write one
-        state = summary.reason if summary.reason in ("completed", "failed") else "stopped"
-        step, test = max([summary.step, *saved]), summary.metrics.get(summary.best.get("metric", ""))
-        return Progress(state, step, summary.max_steps, summary.best.get("value"), test, summary.steps_per_second)
-    return Progress()
+        if summary or saved:  # a run that was killed before it could write a summary has none
+            summary = summary or Summary(entry.name, entry.config.task, "interrupted")
+            return dataclasses.replace(summary, step=max([summary.step, *saved]))
+    return None
 
 
 def run_queue(runs: Sequence[Entry]) -> int:
@@ -193,7 +179,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
         options = entry.config.session
         if start_session(options.minutes, options.margin_seconds).stop_reason():
             print(f"The session ends: {entry.name} and the runs after it are left for the next one.")
-            if progress_of(entry).state == "not started":  # for whoever reads only summaries
+            if not newest(entry):  # for whoever reads only summaries
                 entry.folder.mkdir(parents=True, exist_ok=True)
                 max_steps = entry.config.training.max_steps
                 Summary(entry.name, entry.config.task, "deadline", max_steps=max_steps).write(entry.folder)
@@ -236,7 +222,7 @@ def _brought(entry: Entry) -> Config:
 
 def measure(runs: Sequence[Entry]) -> dict[str, float]:
     """Returns steps per second of each kind of run: from finished runs, else from a few steps that are thrown away."""
-    rates = {entry.kind: rate for entry in runs if (rate := progress_of(entry).steps_per_second)}
+    rates = _rates(runs)
     for entry in runs:
         if entry.kind not in rates:
             print(f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.", flush=True)
@@ -246,29 +232,33 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
     return rates
 
 
+def _rates(runs: Sequence[Entry]) -> dict[str, float]:
+    return {entry.kind: s.steps_per_second for entry in runs if (s := newest(entry)) and s.steps_per_second}
+
+
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
     """Returns a line a run: state, step, best validation and test, time left; then the sum in time and sessions.
 
     Times come from `rates` of `measure` or finished runs, without evaluations. Epochs are counted on the data.
     """
     rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
-    seconds, unknown = 0.0, 0
-    by_name = {entry.name: progress_of(entry) for entry in runs}
-    rates = rates or {e.kind: rate for e in runs if (rate := by_name[e.name].steps_per_second)}
+    seconds, unknown, rates = 0.0, 0, rates or _rates(runs)
     for entry in runs:
-        progress = by_name[entry.name]
-        steps = progress.max_steps or entry.config.training.max_steps
+        summary = newest(entry) or Summary(entry.name, "", "deadline")
+        state = summary.reason if summary.reason in ("completed", "failed") else "stopped"
+        state = state if summary.task else "not started"
+        steps = summary.max_steps or entry.config.training.max_steps
         if not steps:  # a length in epochs; where the data cannot be read, training reports it
             with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
                 steps = resolved(entry.config)[1].training.max_steps
-        rate = progress.steps_per_second or rates.get(entry.kind, 0.0)
-        left = (steps - progress.step) / rate if steps and rate else None
-        left = 0.0 if progress.state == "completed" else left
+        rate = summary.steps_per_second or rates.get(entry.kind, 0.0)
+        left = 0.0 if state == "completed" else (steps - summary.step) / rate if steps and rate else None
         unknown += left is None
         seconds += left or 0.0
-        scores = ("" if score is None else f"{score:.4f}" for score in (progress.score, progress.test))
-        step = f"{progress.step:,}/{steps:,}" if steps else f"{progress.step:,}/?"
-        rows.append((entry.name, progress.state, step, *scores, "?" if left is None else duration(left)))
+        values = summary.best.get("value"), summary.metrics.get(summary.best.get("metric", ""))
+        scores = ("" if value is None else f"{value:.4f}" for value in values)
+        step = f"{summary.step:,}/{steps:,}" if steps else f"{summary.step:,}/?"
+        rows.append((entry.name, state, step, *scores, "?" if left is None else duration(left)))
     options, sentence = runs[0].config.session, f"About {duration(seconds)} of training is left"
     if minutes := options.minutes or platform.detect().session_minutes:
         usable = max(1.0, 60 * minutes - options.margin_seconds)
@@ -282,13 +272,13 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
 
 def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """Returns, for each completed run that is no earlier stage, its best `validation` and its `test` in one metric."""
-    reached: dict[str, dict[str, float]] = {}
-    for entry in runs:
-        progress = progress_of(entry)
-        if progress.state == "completed" and progress.score is not None and not entry.is_earlier:
-            test = {} if progress.test is None else {"test": progress.test}
-            reached[entry.name] = {"validation": progress.score, **test}
-    return reached
+    completed = {e.name: s for e in runs if not e.is_earlier and (s := newest(e)) and s.reason == "completed"}
+    pairs = {name: (s.best.get("value"), s.metrics.get(s.best.get("metric", ""))) for name, s in completed.items()}
+    return {
+        name: {"validation": best} | ({} if test is None else {"test": test})
+        for name, (best, test) in pairs.items()
+        if best is not None
+    }
 
 
 def verdict(runs: Sequence[Entry]) -> str:

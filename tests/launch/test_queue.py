@@ -101,9 +101,9 @@ def test_killed_in_run_2_of_3_and_resumed_it_ends_in_the_same_bytes(config, tmp_
     path = three_seeds(config)
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9
-    states = [queue.progress_of(entry) for entry in queue_of(path)]
-    assert [state.state for state in states] == ["completed", "stopped", "not started"]
-    assert 0 < states[1].step <= 7
+    states = [line.split()[1:3] for line in queue.table(queue_of(path)).splitlines()[1:4]]
+    assert [state for state, _ in states] == ["completed", "stopped", "not"]
+    assert 0 < queue.newest(queue_of(path)[1]).step <= 7
     assert queue.run_queue(queue_of(path)) == 0
     assert results(tmp_path / "runs") == whole
 
@@ -177,7 +177,7 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(confi
     mount.parent.mkdir()
     (tmp_path / "runs").rename(mount)
     monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
-    assert queue.progress_of(queue_of(path)[0]).state == "completed"
+    assert queue.newest(queue_of(path)[0]).reason == "completed"
     assert queue.run_queue(queue_of(path)) == 0
     first = tmp_path / "runs" / "toy-seed1"
     assert Summary.read(first) == Summary.read(mount / "toy-seed1")
