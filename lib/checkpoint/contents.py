@@ -95,23 +95,20 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
 
 
 def _is_pending(name: str, value: Any) -> bool:
-    """Returns whether a value of `pending` is a number, or what its three other names hold ("rested": earlier runs)."""
+    """Returns whether a value of `pending` is a number, or what its two other names hold."""
     match name:
         case "order of terms":
             return untrusted.fits(value, list[str])
-        case "rested":
-            return untrusted.fits(value, dict[str, Natural])
-        case "figures":  # of each rank, as [numbers that are added, a number or null, samples]
+        case "figures":  # of each rank, as [a sum, its samples]
             by_rank = untrusted.fits(value, list[dict[str, list]])
-            return by_rank and all(_is_total(total) for figures in value for total in figures.values())
+            return by_rank and all(_is_sum(figure) for figures in value for figure in figures.values())
     return untrusted.fits(value, float)
 
 
-def _is_total(total: list[Any]) -> bool:
-    if len(total) != 3 or not untrusted.fits(total[2], Natural) or total[2] == 0:
+def _is_sum(figure: list[Any]) -> bool:
+    if len(figure) != 2 or not untrusted.fits(figure[1], Natural) or figure[1] == 0:
         return False
-    numbers = [*total[0], total[1]] if isinstance(total[0], list) else total[:2]
-    return all(untrusted.fits(number, float | None) or _is_text_of_number(number) for number in numbers)
+    return untrusted.fits(figure[0], float) or _is_text_of_number(figure[0])
 
 
 def _is_text_of_number(value: Any) -> bool:

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
-import os
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.retention import Retention
-from lib.config import Config, environment, to_yaml
+from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures, resume, torchrun
@@ -60,8 +58,7 @@ def _train(run: Run) -> Summary:
     if earlier and not _is_resumed_to_be_tested(run, earlier):
         return _completed(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    number = int(os.environ.get(environment.SESSION, 0)) or ranks.from_first(resume.session_number(run))
-    number = earlier.session if earlier else number
+    number = earlier.session if earlier else ranks.from_first(resume.session_number(run))
     count, saved = torchrun.processes(run.config), None
     with ranks.together():
         if count > 1:
@@ -70,7 +67,7 @@ def _train(run: Run) -> Summary:
             saved = _begin(run)
     try:
         if count > 1:
-            torchrun.train(run.config, run.folder, count, number, _predictions(run), progress(run))
+            torchrun.train(run.config, run.folder, count, progress(run))
             if written := Summary.read(run.folder):
                 return written
             raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
@@ -130,17 +127,6 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     return saved
 
 
-def _predictions(run: Run) -> dict[str, Any]:
-    """Returns what the plan predicts for the configured run; None without a plan."""
-    if torchrun.is_watched():
-        return dict(json.loads(os.environ.get(environment.SUMMARY, "{}")))
-    option = run.predicted
-    return {
-        "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
-        "predicted_peak_bytes": option and option.prediction.peak_bytes,
-    }
-
-
 def _tidy(run: Run, state: State | None = None) -> None:
     """Removes what killed saves and deletions left; with the state of a run's end also what retention left."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
@@ -161,8 +147,8 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         plot(run, tested.get("baseline", {}))
     learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
     facts = {
-        "identity": identity.facts(run.config, run.task), **_predictions(run),
-        "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
+        "identity": identity.facts(run.config, run.task), "best": state.best,
+        "steps_per_second": round(outcome.steps_per_second, 4),
         "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
         "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
         "world_size": ranks.world(),

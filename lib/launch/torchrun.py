@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,7 +31,7 @@ from lib.launch.failures import Signs
 from lib.machine import hardware, memory
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
-from lib.report.progress import MARK, Progress, choose_progress
+from lib.report.progress import MARK, Progress
 from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
@@ -89,21 +89,18 @@ def as_rank() -> Iterator[None]:
         (Path(place) / f"done-{number}").touch()
 
 
-def train(
-    config: Config, folder: Path, count: int, session: int, summary: Mapping[str, Any], progress: Progress | None = None
-) -> None:
-    """Trains in `count` processes until they end cleanly; the run's summary says how, and holds `summary` too.
+def train(config: Config, folder: Path, count: int, progress: Progress) -> None:
+    """Trains in `count` processes until they end cleanly; the run's summary says how.
 
     When a rank dies or hangs, all resume from the newest checkpoint. Raises what a rank raised: BadInput and
     TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths without a new checkpoint;
     KeyboardInterrupt at a second signal.
     """
-    progress = progress or choose_progress()
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
     left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
     while True:
-        launched = _Launch(config, count, session, summary, progress)
+        launched = _Launch(config, count, progress)
         failure = launched.run()
         progress.close()
         if not failure:
@@ -133,8 +130,8 @@ class _Died(Exception):
 class _Launch:
     """One start of torchrun, from its first line to the end of its last process."""
 
-    def __init__(self, config: Config, count: int, session: int, summary: Mapping[str, Any], progress: Progress):
-        self.config, self.count, self.session, self.summary, self.progress = config, count, session, summary, progress
+    def __init__(self, config: Config, count: int, progress: Progress):
+        self.config, self.count, self.progress = config, count, progress
         self.errors = ""  # the end of standard error
         self._signals = 0
         self._agent: subprocess.Popen | None = None
@@ -163,8 +160,6 @@ class _Launch:
             "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
             **os.environ,
             environment.SESSION_START: handed_down(),
-            environment.SESSION: str(self.session),
-            environment.SUMMARY: json.dumps(self.summary),
             "PYTHONPATH": os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PYTHONUNBUFFERED": "1",
             environment.RELAY: "1",

@@ -62,7 +62,7 @@ class Meter:
     """
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
-        terms = {name: value for name, value in pending.items() if name not in ("steps", "figures", "rested", _ORDER)}
+        terms = {name: value for name, value in pending.items() if name not in ("steps", "figures", _ORDER)}
         order = [name for name in pending.get(_ORDER, ()) if name in terms]
         self._sums = {name: torch.tensor(terms[name], device=device) for name in dict.fromkeys([*order, *terms])}
         self._steps = int(pending.get("steps", 0))
@@ -70,9 +70,7 @@ class Meter:
         figures = pending.get("figures", [])  # of each rank
         gone = figures[ranks.world() :] if ranks.is_first() else []  # the first rank adds those of ranks that are gone
         for of_rank in [*figures[ranks.rank() : ranks.rank() + 1], *gone]:
-            for name, (parts, total, samples) in of_rank.items():
-                earlier = sum(parts) if isinstance(parts, list) else float(parts)  # of an earlier version
-                self.log({name: (earlier + float(total or 0), samples)})
+            self.log({name: (float(total), samples) for name, (total, samples) in of_rank.items()})
         self._begin = self._mark = time.perf_counter()
         self._timed = np.zeros(3)  # steps, their seconds, and those of waiting for data, in this session
         self._row_begin = self._timed.copy()
@@ -118,7 +116,7 @@ class Meter:
         """
         numbers = {name: (float(total), samples) for name, (total, samples) in self._logged.items()}
         by_rank = ranks.gathered(  # as text if JSON or the checkpoint's bounds do not take a number
-            {name: [[], total if abs(total) < _MOST else str(total), n] for name, (total, n) in numbers.items()}
+            {name: [total if abs(total) < _MOST else str(total), n] for name, (total, n) in numbers.items()}
         )
         state = {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
         state |= {"figures": by_rank} if any(by_rank) else {}

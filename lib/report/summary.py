@@ -36,9 +36,7 @@ class Summary:
     best: dict[str, Any] = field(default_factory=dict)  # {"metric", "step", "value"} of the best validation
     members: list[str] = field(default_factory=list)  # the runs of an ensemble
     steps_per_second: float = 0.0
-    predicted_steps_per_second: float | None = None
     peak_memory_bytes: int = 0
-    predicted_peak_bytes: int | None = None
     micro_batch: int = 0
     precision: str = ""
     skipped_steps: int = 0

@@ -40,7 +40,7 @@ def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, 
 def test_threads_are_the_containers_cpus_divided_among_the_ranks(toy, small_container, monkeypatch, tmp_path):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torchrun.subprocess, "Popen", lambda command, env, **_: env)
-    launched = torchrun._Launch(toy(), 2, 1, {}, None)
+    launched = torchrun._Launch(toy(), 2, None)
     launched._place = tmp_path
     assert launched._start(None)["OMP_NUM_THREADS"] == "1"
 
@@ -113,7 +113,7 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
 
 @pytest.fixture
 def ended(toy, tmp_path):
-    launched = torchrun._Launch(toy(), 2, 1, {}, None)
+    launched = torchrun._Launch(toy(), 2, None)
     launched._place, launched._agent = tmp_path, SimpleNamespace(poll=lambda: None, pid=0)
     return launched
 

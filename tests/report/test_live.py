@@ -192,7 +192,7 @@ def test_the_baseline_is_drawn_where_the_smoke_test_or_an_earlier_session_knows_
 
 
 def test_ranks_of_their_own_are_drawn_by_the_process_above_them(toy, tmp_path, in_a_notebook, monkeypatch):
-    def ranks(config, folder, count, session, summary, progress):
+    def ranks(config, folder, count, progress):
         with MetricsLog(folder / "metrics.csv", 0) as log:
             log.append(train_row(6, 0.75))
         progress.update(6, 12, "of a rank")

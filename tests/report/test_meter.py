@@ -133,8 +133,8 @@ def test_a_figure_that_is_not_finite_stays_what_it_is(value):
 
 
 @pytest.mark.parametrize(
-    "wrong", [[1.0, 2], [[1.0], None, 0], [["a"], None, 1], ["all", None, 1], [[], [], 1], [[1e999], None, 1], 1]
+    "wrong", [[1.0], [1.0, 0], [1.0, -1], ["a", 1], [None, 1], [[], 1], [1e999, 1], [1.0, 1, 1], 1]
 )
 def test_figures_that_no_checkpoint_has_are_damage(wrong):
-    assert contents._is_pending("figures", [{"f": [[1.0], None, 1]}])
+    assert contents._is_pending("figures", [{"f": [1.0, 1]}])
     assert not contents._is_pending("figures", [{"f": wrong}]) and not contents._is_pending("figures", wrong)

@@ -8,7 +8,7 @@ import pytest
 from lib.report.live import Live, Watched
 from lib.report.printing import Informing
 from lib.report.progress import Plain
-from lib.report.sampler import Advice, Sampler
+from lib.report.sampler import Sampler
 from tests.conftest import ROOT
 
 PROGRAM = """
@@ -48,10 +48,9 @@ def updated(shown):
     [
         lambda watched: updated(Plain()),
         lambda watched: updated(Live(watched)),
-        lambda watched: [*map(Advice(1, fail).lines, [{"data_wait_share": 0.9}] * 9)],
         lambda watched: [sampler := Sampler(fail), sampler.row(), sampler.row()],
     ],
-    ids=["progress", "live figure", "advice", "sampler"],
+    ids=["progress", "live figure", "sampler"],
 )
 def test_what_only_informs_ends_no_run_and_says_once_that_it_failed(tmp_path, monkeypatch, capsys, inform):
     monkeypatch.setattr(Plain, "_show", fail)
