@@ -108,6 +108,26 @@ class Training:
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
     stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: none.", minimum=0)
 
+    @property
+    def slots(self) -> int:
+        """The parts that a step is dealt in; one until `with_slots` has counted the cards."""
+        return self.micro_batch_slots or 1
+
+    @property
+    def slot(self) -> int:
+        """The samples of a slot, which one card takes in one or several micro-batches."""
+        return self.effective_batch // self.slots
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a smaller micro-batch holds for after memory ran out."""
+        return {"micro_batch": self.micro_batch, "gradient_checkpointing": self.gradient_checkpointing}
+
+    @property
+    def largest_micro_batch(self) -> int:
+        """The largest micro-batch that is configured: a whole slot where none is given."""
+        return min(self.micro_batch or self.slot, self.slot)
+
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if values["max_steps"] == 0 and values["epochs"] == 0:

@@ -199,7 +199,7 @@ def check_versions(config: Config | None = None) -> list[Finding]:
     judged: tuple[Verdict, str] = ("bad" if here < oldest else "warning", f"Install Python {hardware.dotted(newest)}.")
     findings = [Finding("Python", value, *(("ok", "") if oldest <= here <= newest else judged))]
     findings += [check_package(*item) for item in dependencies.OLDEST.items()]
-    file = file_of(config) if config else None
+    file = file_of(config.task) if config else None
     for name in own_files(file).packages if file else ():
         project = dependencies.project_of(name) or name
         if project in dependencies.OLDEST:

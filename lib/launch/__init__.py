@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +16,7 @@ from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures, resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
-from lib.launch.run import Run, keep_code, prepare, progress, run_folders
+from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, platform
 from lib.ranks import sharding
 from lib.report import outputs
@@ -26,7 +26,8 @@ from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.report.tracking import Tracked
-from lib.training import identity, learned, loop
+from lib.task import Task
+from lib.training import learned, loop
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first
@@ -87,9 +88,12 @@ def _train(run: Run) -> Summary:
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
-        _tidy(run, outcome.state)
+        _tidy(run.folder)
+        if run.config.checkpoint.keep_last:
+            best = [kept["step"] for kept in outcome.state.kept_best]
+            Retention(run.folder, run.config.checkpoint).after_checkpoint(outcome.state.step, best)
         with session.measured("package"):
-            _pack(run)
+            _pack(run.output_dir)
     return ended
 
 
@@ -119,7 +123,7 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     for name in (CONFIG, METRICS, EVENTS, SUMMARY):
         if (run.folder / name).is_dir():
             raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
-    _tidy(run)
+    _tidy(run.folder)
     if saved:
         bring_along(run, saved)
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
@@ -127,13 +131,10 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     return saved
 
 
-def _tidy(run: Run, state: State | None = None) -> None:
-    """Removes what killed saves and deletions left; with the state of a run's end also what retention left."""
+def _tidy(folder: Path) -> None:
+    """Removes what killed saves and deletions left."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
-        checkpoint.tidy(run.folder / kind)
-    if state and run.config.checkpoint.keep_last:
-        steps = [best["step"] for best in state.kept_best]
-        Retention(run.folder, run.config.checkpoint).after_checkpoint(state.step, steps)
+        checkpoint.tidy(folder / kind)
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
@@ -141,20 +142,20 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     state = outcome.state
     tested, model = _tested(run, state) if outcome.reason == "completed" else ({}, None)
     if not ranks.is_first():
-        return _summary(run, outcome.reason, state.step, number)
+        return run.summary(outcome.reason, state.step, number)
     missing = tested.setdefault("missing", {})
     with _noting(missing, "plot"):
         plot(run, tested.get("baseline", {}))
     learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
     facts = {
-        "identity": identity.facts(run.config, run.task), "best": state.best,
+        "identity": run.identity, "best": state.best,
         "steps_per_second": round(outcome.steps_per_second, 4),
         "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
         "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
         "world_size": ranks.world(),
     }  # fmt: skip
-    ended = _summary(run, outcome.reason, state.step, number, **tested, **facts)
-    _write(run, ended)
+    ended = run.summary(outcome.reason, state.step, number, **tested, **facts)
+    _write(run.folder, ended)
     _print_result(ended)
     if model is not None:
         with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
@@ -168,13 +169,8 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
             with disk.whole(run.folder / EXPORT) as aside:
                 aside.mkdir()
                 run.task.export(network.eval(), aside)  # type: ignore[attr-defined]
-        _write(run, ended)  # with what failed
+        _write(run.folder, ended)  # with what failed
     return ended
-
-
-def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
-    config = run.config
-    return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
 
 
 def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -186,9 +182,9 @@ def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | No
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     report = ""
-    model: dict[str, Any] | None = {} if _exports(run) else None
+    model: dict[str, Any] | None = {} if _exports(run.task) else None
     with _noting(missing, "test"):
-        best = checkpoint_from_first(_best_weights(run, state) if ranks.is_first() else None)
+        best = checkpoint_from_first(_best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None)
         if best:
             frozen.put_back(state.model, best)
             state.ema = None  # the best weights are averages already
@@ -205,7 +201,7 @@ def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | No
                 if not isinstance(report, str):
                     kind, report = type(report).__name__, ""
                     raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
-    if _exports(run) and state.sharded:
+    if _exports(run.task) and state.sharded:
         with state.averaged():
             model = sharding.on_first(weights.of(state.model))
     tested = {
@@ -215,10 +211,10 @@ def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | No
     return tested, model
 
 
-def _best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
+def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Checkpoint | None:
     """Returns the best weights that can be read; prints which are passed over."""
-    for best in state.kept_best:
-        path = checkpoint.path_of(run.folder / "best", best["step"])
+    for best in kept:
+        path = checkpoint.path_of(folder, best["step"])
         try:
             return frozen.completed(checkpoint.load_model(path))
         except checkpoint.DamagedCheckpoint as damage:
@@ -226,13 +222,13 @@ def _best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
     return None
 
 
-def _exports(run: Run) -> bool:
-    return hasattr(run.task, "export") and getattr(run.task, "exports", True)
+def _exports(task: Task) -> bool:
+    return hasattr(task, "export") and getattr(task, "exports", True)
 
 
-def _write(run: Run, summary: Summary) -> None:
-    with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        disk.twice(lambda: summary.write(run.folder))
+def _write(folder: Path, summary: Summary) -> None:
+    with disk.needed(folder / SUMMARY, "The training itself is saved, and is not repeated."):
+        disk.twice(lambda: summary.write(folder))
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
@@ -240,8 +236,8 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        limit = failures.limit_after(run.folder, run.config, error)
-        _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)
+        limit = failures.limit_after(run.folder, run.config.training.sizes, error)
+        run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
 def _print_result(summary: Summary) -> None:
@@ -250,9 +246,9 @@ def _print_result(summary: Summary) -> None:
         print(text, flush=True)
 
 
-def _pack(run: Run) -> None:
-    with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
-        outputs.package(run.output_dir)
+def _pack(output_dir: Path) -> None:
+    with _noting({}, "archive"), disk.lock(output_dir):  # a run beside this one may be packing too
+        outputs.package(output_dir)
 
 
 @contextlib.contextmanager
@@ -285,9 +281,9 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
             sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
             print(*filter(None, [sentence, warning, lacking]), sep="\n")
     is_tested = not earlier.missing.keys() - {"plot"}
-    if is_tested and not ranks.from_first(_exports(run) and not (run.folder / EXPORT).is_dir()):
+    if is_tested and not ranks.from_first(_exports(run.task) and not (run.folder / EXPORT).is_dir()):
         return False
-    if ranks.from_first(any(checkpoint.steps(place / "checkpoints") for place in run_folders(run.config))):
+    if ranks.from_first(any(checkpoint.steps(place / "checkpoints") for place in run.places)):
         return True
     print(f"{run.folder} keeps no checkpoint of this run, so it cannot be tested. Another run.name trains again.")
     return False
@@ -298,16 +294,16 @@ def _completed(run: Run, earlier: Summary) -> Summary:
     if not ranks.is_first():
         return earlier
     _print_result(earlier)
-    _tidy(run)
+    _tidy(run.folder)
     if "plot" in earlier.missing or not (run.folder / PICTURE).is_file():
         missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
         with _noting(missing, "plot"):
             plot(run, earlier.baseline)
         if missing != earlier.missing:
             earlier = dataclasses.replace(earlier, missing=missing)
-            _write(run, earlier)
+            _write(run.folder, earlier)
     if not outputs.is_current(run.output_dir):
-        _pack(run)
+        _pack(run.output_dir)
     return earlier
 
 

@@ -1,7 +1,6 @@
 """Why a rank ended, whether a starting one still lives, and which micro-batch memory allows the next session."""
 
 import contextlib
-import dataclasses
 import json
 import re
 import signal
@@ -13,7 +12,6 @@ from typing import Any
 
 import psutil
 
-from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine.disk import whole
 from lib.ranks import boot
@@ -113,27 +111,16 @@ class Signs:
         return ""
 
 
-def limit_after(folder: Path, config: Config, error: BaseException) -> dict[str, Any]:
+def limit_after(folder: Path, sizes: Mapping[str, Any], error: BaseException) -> dict[str, Any]:
     """Returns the `limit` of a summary after an error: the smaller size of an OutOfMemory, or the earlier limit."""
     if size := getattr(error, "micro_batch", 0):
-        return {"samples": size, **_sizes(config)}
+        return {"samples": size, **sizes}
     return earlier.limit if (earlier := Summary.read(folder)) else {}
 
 
-def keep_limit(folder: Path, config: Config, error: BaseException) -> None:
-    """Writes the smaller size of an OutOfMemory into the summary of a run whose processes have ended."""
-    earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", error=str(error))
-    dataclasses.replace(earlier, limit=limit_after(folder, config, error)).write(folder)
-
-
-def newest_limit(folders: Iterable[Path], config: Config) -> int:
+def newest_limit(folders: Iterable[Path], sizes: Mapping[str, Any]) -> int:
     """Returns the most samples of a micro-batch by the first summary in `folders`; 0 without, or for other sizes."""
     earlier = next(filter(None, map(Summary.read, folders)), None)
     limit = dict(earlier.limit) if earlier else {}
     samples = limit.pop("samples", 0)
-    return max(0, samples) if isinstance(samples, int) and limit == _sizes(config) else 0
-
-
-def _sizes(config: Config) -> dict[str, Any]:
-    training = config.training
-    return {"micro_batch": training.micro_batch, "gradient_checkpointing": training.gradient_checkpointing}
+    return max(0, samples) if isinstance(samples, int) and limit == sizes else 0

@@ -7,10 +7,9 @@ from pathlib import Path
 from lib import checkpoint, ranks
 from lib.checkpoint import contents, frozen
 from lib.config import Config
-from lib.config.batches import slot_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures
-from lib.launch.run import Run, as_run, progress, run_folders, saved_facts
+from lib.launch.run import Run, as_run, progress, saved_facts
 from lib.machine import disk, memory
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
@@ -36,14 +35,15 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
     """
     lines: list[str] = []
     name, resume_from = run.config.run.name, run.config.run.resume_from
-    for place in run_folders(run.config):
+    for place in run.places:
         is_output = place.resolve() == run.folder.resolve()
         saved, sentences = checkpoint.load_newest(place / "checkpoints", is_output and quarantine, contents.check)
         lines += sentences
         if saved:
-            now, accepted = identity.facts(run.config, run.task), _accepted(run.config, saved.path.parent.parent)
+            origin = saved.path.parent.parent
+            accepted = _accepted(run.config.run.accept_changes, origin)
             try:
-                lines.append(identity.check(saved.state["identity"], now, saved.path.parent.parent, accepted=accepted))
+                lines.append(identity.check(saved.state["identity"], run.identity, origin, accepted=accepted))
             except BadInput as refused:
                 raise BadInput("\n".join([*lines, str(refused)])) from None
             if "optimizer" not in saved.tensors:
@@ -65,13 +65,13 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
 def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
     saved = summary.identity or saved_facts(run.folder, "identity")
-    now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
-    return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
+    accepted = _accepted(run.config.run.accept_changes, run.folder)
+    return identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted) if saved else ""
 
 
-def _accepted(config: Config, folder: Path) -> str | None:
+def _accepted(all_changes: bool, folder: Path) -> str | None:
     """Returns the prefix of the keys that may differ; after an error in the task's code, that code was corrected."""
-    if config.run.accept_changes:
+    if all_changes:
         return ""
     summary = Summary.read(folder)
     return "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
@@ -88,8 +88,8 @@ def how_to_continue(summary: Summary) -> str:
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
     """Raises BadInput if other settings or code made the completed run in `folder`; it reads no data for that."""
     if summary.identity:
-        config, _ = as_run(config)
-        identity.check_settings(summary.identity, config, folder, _accepted(config, folder))
+        config, _ = as_run(config, [folder])
+        identity.check_settings(summary.identity, config, folder, _accepted(config.run.accept_changes, folder))
 
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
@@ -107,10 +107,7 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
 
 def session_number(run: Run) -> int:
     """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
-    places = [run.folder]
-    with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
-        places += run_folders(run.config)
-    return 1 + next((summary.session for summary in map(Summary.read, places) if summary), 0)
+    return 1 + next((summary.session for summary in map(Summary.read, [run.folder, *run.places]) if summary), 0)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
@@ -156,10 +153,9 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
 
     Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
     """
-    places = [run.folder, *run_folders(run.config)] if ranks.is_first() else []
-    most = ranks.from_first(failures.newest_limit(places, run.config))
     training, folder = run.config.training, run.folder / "checkpoints"
-    if 0 < most < (training.micro_batch or slot_of(training)):
+    most = ranks.from_first(failures.newest_limit([run.folder, *run.places], training.sizes))
+    if 0 < most < (training.micro_batch or training.slot):
         print(
             f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. Another "
             "training.micro_batch or training.gradient_checkpointing lifts that."

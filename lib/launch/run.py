@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,10 @@ from lib.machine.memory import GIB
 from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, working
-from lib.report.summary import Summary
+from lib.report.summary import Reason, Summary
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.task.files import file_of, label, named_files, own_files
-from lib.training import data, learned
+from lib.training import data, identity, learned
 from lib.training.evaluation import known_baseline
 from lib.training.order import Order
 from lib.training.precision import about_precision, choose_precision
@@ -41,12 +42,22 @@ class Run:
     config: Config
     task: Task
     folder: Path
+    places: list[Path]  # that may hold an earlier state, in the order in which the first rank tries them
     lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
     plan: "Plan | None" = None  # for this machine's GPU, if there is one
 
     @property
     def output_dir(self) -> Path:
         return self.folder.parent
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What its checkpoints are recognised by."""
+        return identity.facts(self.config, self.task)
+
+    def summary(self, reason: Reason, step: int, session: int, **facts: Any) -> Summary:
+        name, steps = self.config.run.name, self.config.training.max_steps
+        return Summary(name, self.config.task, reason, step, steps, session, **facts)
 
     @property
     def predicted(self) -> "Option | None":
@@ -61,15 +72,14 @@ class Run:
 @ranks.together()
 def prepare(config: Config) -> Run:
     """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput."""
-    ranks.start(config.device)
-    config, changes = as_run(config)
+    ranks.start(config.device.gpu_ids)
+    places = run_folders(config) if ranks.is_first() else []
+    config, changes = as_run(config, places)
     count = torchrun.processes(config)  # what cannot be dealt is refused here
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
-    task, values = load_task(config), {}
-    with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
-        places = run_folders(config) if ranks.is_first() else []
-        values = next(filter(None, (learned.restored(saved_facts(run, "learned"), run) for run in places)), {})
+    task = load_task(config)
+    values = next(filter(None, (learned.restored(saved_facts(run, "learned"), run) for run in places)), {})
     values = ranks.from_first(values)  # what the task learned when a run began that resumes now
     if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
         raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
@@ -78,11 +88,11 @@ def prepare(config: Config) -> Run:
             task.take_learned(values)
     task, config, lengths = resolved(config, task)
     lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
-    return Run(config, task, platform.output_dir(config) / config.run.name, lines, plan)
+    return Run(config, task, platform.output_dir(config) / config.run.name, places, lines, plan)
 
 
 def run_folders(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run, in the order in which they are tried."""
+    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
     name, here = config.run.name, platform.detect()
     if config.run.resume_from:
         base = inputs.find_input(config.run.resume_from, here)
@@ -101,19 +111,16 @@ def saved_facts(run: Path, key: str) -> dict[str, Any]:
     return {}
 
 
-def as_run(config: Config) -> tuple[Config, list[str]]:
+def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[str]]:
     """Returns the configuration with its memory profile and its slots, and a line for each change of the profile.
 
-    Without `training.micro_batch_slots` a run that resumes keeps its own, and a new one has one for each card.
+    Without `training.micro_batch_slots` a run that resumes in `places` keeps its own; a new one has one a card.
     """
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
-        cards = config.device.processes or len(ranks.cards(config.device))
-        slots = 0
-        with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
-            places = run_folders(config) if ranks.is_first() else []
-            facts = next(filter(None, (saved_facts(place, "identity") for place in places)), {})
-            slots = facts.get("training.micro_batch_slots", 0)
+        cards = config.device.processes or len(ranks.cards(config.device.gpu_ids))
+        facts = next(filter(None, (saved_facts(place, "identity") for place in places)), {})
+        slots = facts.get("training.micro_batch_slots", 0)
         is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
         config = with_changes(config, ranks.from_first(changed))
@@ -143,7 +150,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     from lib.planner.card import card_of_gpu
 
     try:
-        card = card_of_gpu(ranks.cards(config.device)[0])
+        card = card_of_gpu(ranks.cards(config.device.gpu_ids)[0])
         plan = process.plan(config, card, count)
     except NotTraceable as error:
         return config, None, [f"{error} {_UNPLANNED}"]
@@ -160,19 +167,15 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     return with_changes(config, plan.overrides), plan, [*planned, *lines]
 
 
-def watched(run: Run) -> Watched:
-    """Returns what the figure of a run shows; the baseline if the smoke test or an earlier session computed it."""
+def progress(run: Run) -> Progress:
+    """Returns the form in which this process shows a run, with the baseline if it is known already."""
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
     peak = run.predicted.prediction.peak_bytes if run.predicted else None
     name, steps = run.config.run.name, run.config.training.max_steps
     shown, selection = run.task.shown, run.task.selection
-    return Watched(run.folder / METRICS, name, steps, shown, selection, baseline, memory.card_bytes(), peak)
-
-
-def progress(run: Run) -> Progress:
-    """Returns the form in which this process shows a run."""
-    return progress_of(watched(run))
+    about = Watched(run.folder / METRICS, name, steps, shown, selection, baseline, memory.card_bytes(), peak)
+    return progress_of(about)
 
 
 def keep_code(run: Path, config: Config) -> Config:
@@ -180,7 +183,7 @@ def keep_code(run: Path, config: Config) -> Config:
 
     Returns the configuration with these paths. For a task of lib it does nothing.
     """
-    file = file_of(config)
+    file = file_of(config.task)
     if file is None:
         return config
     own, folder = own_files(file), run / CODE

@@ -5,6 +5,7 @@ first rank's standard output, errors in files. Every process dies with the one a
 """
 
 import contextlib
+import dataclasses
 import faulthandler
 import json
 import os
@@ -32,6 +33,7 @@ from lib.machine import hardware, memory
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress
+from lib.report.summary import Summary
 from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
@@ -44,7 +46,8 @@ def processes(config: Config) -> int:
 
     Raises BadInput for more processes than there are GPUs, or than the slots can be dealt to.
     """
-    slots, cards, configured = config.training.micro_batch_slots, ranks.cards(config.device), config.device.processes
+    slots, configured = config.training.micro_batch_slots, config.device.processes
+    cards = ranks.cards(config.device.gpu_ids)
     is_rank = ranks.under_torchrun() or ranks.world() > 1
     count = ranks.world() if is_rank else configured or len(cards) or 1
     if not is_rank:
@@ -107,7 +110,9 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> None:
             return
         now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
-            failures.keep_limit(folder, config, failure)  # the configuration stays, and with it the draws
+            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", error=str(failure))
+            limit = failures.limit_after(folder, config.training.sizes, failure)
+            dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
             text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
             events.record(now, "oom_sharded", failure.before, size, text)
             continue

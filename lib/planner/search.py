@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from lib.config import Config, profiles, with_changes
-from lib.config.batches import micro_batch_of, slot_of
 from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput, NotTraceable
 from lib.machine.facts import CARDS, FACTS
@@ -164,7 +163,7 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
     """Counts a run's host memory. A worker keeps `data.prefetch_factor` slots; without one there is one."""
     held = max(1, config.data.num_workers * config.data.prefetch_factor)
     with seeded():
-        batch = task.example_batch(slot_of(config.training), torch.device("cpu"))
+        batch = task.example_batch(config.training.slot, torch.device("cpu"))
         copied = saved_bytes(task, config)[0] if config.checkpoint.keep_last else 0
     waiting = cards * held * sum(value.nbytes for value in batch.values())
     return Host(copied, waiting, cards * config.data.num_workers)
@@ -173,7 +172,7 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     """Predicts a run as configured, without a search for better options. Raises as `make`."""
     search = _Search(with_slots(_configured(config, 0)[0], count), target, count)
-    return search.option(micro_batch_of(search.config.training), search.least)
+    return search.option(search.config.training.largest_micro_batch, search.least)
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -215,7 +214,7 @@ class _Search:
                 "without it: plan a micro-batch with training.fully_shard=false."
             )
         self.config, self.target, self.count = config, target, count
-        self.slot = slot_of(config.training)
+        self.slot = config.training.slot
         self.slots_each = config.training.micro_batch_slots // count
         model = model_on_meta(task)
         blocks = recomputable(model, checked_blocks(task, model))
@@ -230,7 +229,7 @@ class _Search:
         """
         training, least = self.config.training, self.least
         if training.micro_batch:
-            yield self.option(micro_batch_of(training), least)
+            yield self.option(training.largest_micro_batch, least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
             try:
                 option = self.option(self._largest(recomputed), recomputed)

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lib.config import Device, environment
+from lib.config import environment
 from lib.errors import BadInput, TrainingFailed
 from lib.ranks import boot
 from lib.ranks.boot import die_with
@@ -70,15 +70,15 @@ def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def cards(options: Device) -> list[int]:
+def cards(gpu_ids: Sequence[int]) -> list[int]:
     """Returns the GPUs that `device.gpu_ids` allows, by torch's numbers; none on a CPU. Raises BadInput."""
     count = torch.cuda.device_count()
-    if missing := [number for number in options.gpu_ids if number >= count]:
+    if missing := [number for number in gpu_ids if number >= count]:
         gpus = f"there are {count} (0 to {count - 1})" if count else "there is no GPU"
         raise BadInput(f"device.gpu_ids names GPU {missing[0]}, but {gpus}. Leave it empty for all there are.")
-    if len(set(options.gpu_ids)) < len(options.gpu_ids):
-        raise BadInput(f"device.gpu_ids names a GPU twice: {[*options.gpu_ids]}. Each is used by one process.")
-    return list(options.gpu_ids or range(count))
+    if len(set(gpu_ids)) < len(gpu_ids):
+        raise BadInput(f"device.gpu_ids names a GPU twice: {[*gpu_ids]}. Each is used by one process.")
+    return list(gpu_ids or range(count))
 
 
 def check_count(processes: int, on: Sequence[int]) -> None:
@@ -90,7 +90,7 @@ def check_count(processes: int, on: Sequence[int]) -> None:
         )
 
 
-def start(options: Device) -> None:
+def start(gpu_ids: Sequence[int] = ()) -> None:
     """Joins the ranks that torchrun started, and chooses this process's GPU.
 
     Raises BadInput if there are more processes than GPUs, or if the ranks do not find each other.
@@ -101,7 +101,7 @@ def start(options: Device) -> None:
     if under_torchrun():
         die_with(int(os.environ.get(environment.AGENT, os.getppid())))
     size, local_size = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    on, local = cards(options), int(os.environ.get("LOCAL_RANK", 0))
+    on, local = cards(gpu_ids), int(os.environ.get("LOCAL_RANK", 0))
     if size > 1:
         check_count(local_size, on)
     if on and on[local] != 0:  # the first is torch's default, and choosing it would touch the GPU early

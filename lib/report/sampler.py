@@ -96,8 +96,8 @@ class Advice:
         if self._waiting_rows >= WAIT_ROWS:
             sentences["wait"] = (
                 f"Training waits for data {row['data_wait_share']:.0%} of the time. Raise data.num_workers (now "
-                f"{self.workers}), or set it to 0 if samples are cheap. Raise data.prefetch_factor against stretches of "
-                "slow samples, or prepare samples beforehand."
+                f"{self.workers}), or set it to 0 if samples are cheap. Raise data.prefetch_factor against stretches "
+                "of slow samples, or prepare samples beforehand."
             )
         if row.get("ram_share", 0.0) > RAM_LIMIT:
             sentences["ram"] = (

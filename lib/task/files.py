@@ -106,7 +106,7 @@ def is_part(path: Path) -> bool:
 def named_paths(config: Config) -> dict[str, Path]:
     """Returns the files and folders that settings of a configuration's own task name (`path=True`), by their keys."""
     paths: dict[str, Path] = {}
-    waiting = [("workload", config.workload)] if file_of(config) else []
+    waiting = [("workload", config.workload)] if file_of(config.task) else []
     while waiting:
         prefix, section = waiting.pop()
         hints = get_type_hints(type(section))
@@ -131,9 +131,9 @@ def own_places(path: Path) -> list[int]:
     return sorted(lines)
 
 
-def file_of(config: Config) -> Path | None:
-    """Returns the file of a configuration's own task; None for a task of lib."""
-    return Path(config.task.rpartition(":")[0]).resolve() if ":" in config.task else None
+def file_of(task: str) -> Path | None:
+    """Returns the file of a task of one's own; None for a task of lib."""
+    return Path(task.rpartition(":")[0]).resolve() if ":" in task else None
 
 
 def label(task: str) -> str:

@@ -9,7 +9,6 @@ import torch
 
 from lib import ranks
 from lib.config import Config
-from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
@@ -77,7 +76,7 @@ def evaluate(
     evaluation is repeated with half as many samples at once: no metric changes. Raises TrainingFailed where a single
     sample does not fit.
     """
-    collated = config.data.evaluation_batch or micro_batch_of(config.training)  # padding and draws follow from it
+    collated = config.data.evaluation_batch or config.training.largest_micro_batch  # padding and draws follow from it
     text = time_left("batches evaluated")
 
     def show(done: int, total: int) -> None:

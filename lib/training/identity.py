@@ -14,7 +14,6 @@ import torch
 
 from lib import ranks
 from lib.config import REMOVED, Config, Training
-from lib.config.batches import micro_batch_of, slot_of, slots_of
 from lib.config.reader import flat, other_unit
 from lib.errors import BadInput, printable
 from lib.machine import platform as machine_platform
@@ -49,7 +48,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
     training = config.training
     # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
     # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
-    addends = slots_of(training) * -(-slot_of(training) // micro_batch_of(training))
+    addends = training.slots * -(-training.slot // training.largest_micro_batch)
     return {
         **{key: value for key, value in _values(config).items() if not key.startswith(_HARMLESS)},
         "data fingerprint": task.fingerprint(),
@@ -64,7 +63,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
 
 def _values(config: Config) -> dict[str, Any]:
     """Returns the settings by dotted key, as JSON gives them back."""
-    values = flat(config) | {"training.micro_batch_slots": slots_of(config.training)}
+    values = flat(config) | {"training.micro_batch_slots": config.training.slots}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 

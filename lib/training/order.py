@@ -13,7 +13,6 @@ import numpy as np
 from torch.utils.data import Subset
 
 from lib.config import Config
-from lib.config.batches import slots_of
 from lib.errors import BadInput
 
 _MASK = (1 << 64) - 1
@@ -183,7 +182,7 @@ class Order:
         """
         training, epochs = config.training, _epochs(dataset, config)
         size = len(epochs(0)) if epochs else len(dataset)
-        return cls(size, config.seed, training.effective_batch, slots_of(training), weights_of(dataset), epochs)
+        return cls(size, config.seed, training.effective_batch, training.slots, weights_of(dataset), epochs)
 
     @property
     def slot_size(self) -> int:

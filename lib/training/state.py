@@ -15,7 +15,6 @@ from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
-from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform, published
 from lib.ranks import sharding
@@ -164,7 +163,7 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     parts = groups.groups_of(task, model)
     optimizer = optimization.build(parts, config)
-    state = State(model, optimizer, scaler, device, precision, micro_batch_of(training), sharded, groups=parts)
+    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, sharded, groups=parts)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if training.stop_after_evaluations:

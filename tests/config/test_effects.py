@@ -157,7 +157,7 @@ def observed(home, folder, overrides, name):
         case "queue":
             return [(flat(entry.config), entry.starts_from) for entry in queue.entries(home / "toy.yaml", overrides)]
         case "GPUs":
-            return ranks.cards(config.device)
+            return ranks.cards(config.device.gpu_ids)
         case "processes":
             return torchrun.processes(config)
         case "smoke":

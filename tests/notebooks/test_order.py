@@ -7,9 +7,9 @@ import pytest
 
 from lib import launch, notebook
 from lib.launch import resume, smoke
-from lib.launch import run as watching
 from lib.report.summary import Summary
 from lib.task import load_config
+from lib.training.evaluation import known_baseline
 from tests.supervised.conftest import CONFIG as SUPERVISED
 from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import write_scenes
@@ -39,7 +39,7 @@ def test_a_smoke_test_before_training_changes_no_figure(name, tmp_path):
     run = launch.prepare(configured(name, tmp_path))
     smoke.test(run)
     resume.announce(run)
-    drawn = watching.watched(run).baseline
+    drawn = known_baseline(run.task)
     summary = launch.train(run)
     table = run.folder / "evaluation.csv"
     printed, written = notebook.compare(summary), table.read_bytes() if table.exists() else b""

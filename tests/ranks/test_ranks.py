@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lib import checkpoint, ranks
-from lib.config import Device
 from lib.errors import BadInput
 from lib.ranks import sharding, sums
 from lib.report.metrics import read
@@ -217,14 +216,14 @@ def test_in_one_process_everything_is_as_it_was_given():
 
 def test_gpus_that_are_not_there_are_named():
     with pytest.raises(BadInput, match=r"device.gpu_ids names GPU 0, but there is no GPU"):
-        ranks.cards(Device(gpu_ids=(0,)))
+        ranks.cards([0])
 
 
 def test_more_ranks_than_gpus_under_torchrun_are_refused_before_they_join(two_gpus, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     with pytest.raises(BadInput, match="4 processes are configured.*--nproc-per-node"):
-        ranks.start(Device())
+        ranks.start()
 
 
 def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):

@@ -182,13 +182,13 @@ def test_a_run_that_is_watched_has_the_results_of_one_that_is_not(toy, tmp_path,
     assert (watched / name).read_bytes() == (plain / name).read_bytes()
 
 
-def test_the_baseline_is_drawn_where_the_smoke_test_or_an_earlier_session_knows_it(toy, tmp_path):
+def test_the_baseline_is_drawn_where_the_smoke_test_or_an_earlier_session_knows_it(toy, in_a_notebook):
     run = prepare(toy())
-    assert watching.watched(run).baseline == {}
+    assert watching.progress(run).watched.baseline == {}
     run.folder.mkdir(parents=True)
     Summary("toy", "toy", "deadline", baseline={"rmse": 0.5}).write(run.folder)
-    assert watching.watched(run).baseline == {"rmse": 0.5}
-    assert evaluation.baseline_of(run.task) == {"rmse": 1.0} == watching.watched(run).baseline
+    assert watching.progress(run).watched.baseline == {"rmse": 0.5}
+    assert evaluation.baseline_of(run.task) == {"rmse": 1.0} == watching.progress(run).watched.baseline
 
 
 def test_ranks_of_their_own_are_drawn_by_the_process_above_them(toy, tmp_path, in_a_notebook, monkeypatch):

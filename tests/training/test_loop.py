@@ -9,7 +9,6 @@ import torch
 
 from lib import checkpoint
 from lib.config import with_changes
-from lib.config.batches import slots_of
 from lib.machine import disk
 from lib.machine.disk import Disk
 from lib.ranks.sums import add_counts
@@ -52,7 +51,7 @@ def gradient(config, micro_batch):
     config = with_changes(config, {"training.micro_batch": micro_batch})
     task = load_task(config)
     state = new_state(task, config)
-    slots = slots_of(config.training)
+    slots = config.training.slots
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
     _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
     _gradients(state, task, config, batches, 0, add_counts(map(task.count, batches)), Meter({}, state.device))

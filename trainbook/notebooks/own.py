@@ -64,7 +64,7 @@ def read(path: Path) -> Own:
     packages: set[str] = set()
     said: dict[str, None] = {}
     for place, config in zip(places, configs, strict=True):
-        if place and (file := file_of(config)):
+        if place and (file := file_of(config.task)):
             mine = own_files(file)
             packages.update(mine.packages)
             for each in mine.files:
@@ -111,7 +111,7 @@ def _place_of_task(path: Path, config: Config) -> Path | None:
 
     In the notebook it lies in the same place beside the carried configuration, so the path must lead there from it.
     """
-    if (file := file_of(config)) is None:
+    if (file := file_of(config.task)) is None:
         return None
     texts = [path.read_text("utf-8"), *_bases(path).values()]
     name, _, kind = next(task for text in texts if (task := yaml.safe_load(text).get("task"))).rpartition(":")
@@ -173,7 +173,7 @@ def _filled(own: Own, internet: bool) -> Source:
 
     Title and paragraph come from the docstring of the task's class; without one the title is the run's name.
     """
-    words, file, run = (own.task.__dict__.get("__doc__") or "").strip(), file_of(own.config), own.config.run.name
+    words, file, run = (own.task.__dict__.get("__doc__") or "").strip(), file_of(own.config.task), own.config.run.name
     paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
     title, about = paragraphs[0].removesuffix("."), "\n\n".join(paragraphs[1:])
     about = about or f"The run is called *{printable(run)}*."

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.config.batches import slot_of
 from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from workloads.legal import encoders, samples
@@ -71,7 +70,7 @@ class Legal(Task):
         train, training, seed = self.data.part("train"), self.config.training, self.config.seed
         batch, pool = training.effective_batch, self.config.data.buckets
         order = buckets(train.lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(train))
-        return samples.padding(train.lengths[order], slot_of(training))
+        return samples.padding(train.lengths[order], training.slot)
 
     def batch_share(self) -> float:
         """Returns how large a training batch is on average, as a share of the largest that can be."""
