@@ -47,7 +47,7 @@ def check_machine(config: Config | None = None, trains: bool = True) -> list[Fin
     A machine that only plans (`trains` is false) needs neither GPU nor data.
     """
     here = platform.detect()
-    output = platform.output_dir(config) if config else here.output_dir
+    output = platform.output_dir(config.output_dir) if config else here.output_dir
     try:
         cards = len(hardware.gpus())
     except Exception:  # `check_gpu` reports it

@@ -136,7 +136,8 @@ def check_saving(run: Run) -> list[Finding]:
 def check_room(run: Run, state: State) -> Finding:
     """Checks that disk and platform have room for the checkpoints that the run keeps."""
     options = run.config.checkpoint
-    sizes = {g: sum(v.nbytes for v in named.values()) for g, named in state_tensors(state, run.config).items()}
+    tensors = state_tensors(state, options.lightweight)
+    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
     whole, best = sum(sizes.values()), (options.keep_best + 1) * sizes["model"] if options.keep_best else 0
     least, most = 2 * whole + best, (options.keep_last + 1) * whole + best  # one more while it is written
     occupied = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
@@ -155,19 +156,20 @@ def check_round_trip(run: Run, state: State) -> Finding:
     """Saves as the trainer does, wipes the state, restores it as the trainer does, and compares every bit."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, begin = Path(temporary) / run.config.run.name, time.perf_counter()
+        lightweight = run.config.checkpoint.lightweight
         with Saver(folder, Retention(folder, run.config.checkpoint)) as saver:
             save_state(state, run.task, run.config, saver)
             saver.wait()
         saved_at = time.perf_counter()
         saved = checkpoint.load(checkpoint.path_of(folder / "checkpoints", state.step))
         scale = state.scaler.state_dict()
-        different = differences(saved.tensors, state_tensors(state, run.config))
-        for named in state_tensors(state, run.config).values():  # so that the next comparison is of the disk alone
+        different = differences(saved.tensors, state_tensors(state, lightweight))
+        for named in state_tensors(state, lightweight).values():  # so that the next comparison is of the disk alone
             for value in named.values():
                 value.zero_()
         state.optimizer.state.clear()
         restore_state(state, saved)
-        different += differences(saved.tensors, state_tensors(state, run.config))
+        different += differences(saved.tensors, state_tensors(state, lightweight))
         different += ["the loss scale"] * (state.scaler.state_dict() != scale)
         size, seconds = disk.held(folder)[0], (saved_at - begin, time.perf_counter() - saved_at)
     if different:

@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def folder(self) -> Path:
-        return platform.output_dir(self.config) / self.name
+        return platform.output_dir(self.config.output_dir) / self.name
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
@@ -104,7 +104,7 @@ def _before(path: Path, config: Config) -> list[Entry]:
     """Returns the run of a configuration that comes before the others; none if it was completed earlier."""
     shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
     shared = {key: value for key, value in shared.items() if value}
-    whole, output_dir = load_config(path, shared), platform.output_dir(config)
+    whole, output_dir = load_config(path, shared), platform.output_dir(config.output_dir)
     name, short = whole.run.name, f"{whole.run.name}-short"
     if folder := find_completed(name, output_dir, whole):
         print(f"{name} was completed earlier: {folder}.")
@@ -128,7 +128,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
 
     Returns none, with a message, while a run of this queue is not completed.
     """
-    output_dir = platform.output_dir(queue[-1].config)
+    output_dir = platform.output_dir(queue[-1].config.output_dir)
     runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
     if not all(runs):
         print("Not every run of the queue is completed. They vote once all of them are.")
@@ -207,7 +207,7 @@ def _brought(entry: Entry) -> Config:
 
     Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet.
     """
-    output_dir = platform.output_dir(entry.config)
+    output_dir = platform.output_dir(entry.config.output_dir)
     origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
         with disk.whole(entry.folder) as aside:
@@ -245,7 +245,7 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     seconds, unknown, rates = 0.0, 0, rates or _rates(runs)
     for entry in runs:
         summary = newest(entry) or Summary(entry.name, "", "deadline")
-        state = summary.reason if summary.reason in ("completed", "failed") else "stopped"
+        state: str = summary.reason if summary.reason in ("completed", "failed") else "stopped"
         state = state if summary.task else "not started"
         steps = summary.max_steps or entry.config.training.max_steps
         if not steps:  # a length in epochs; where the data cannot be read, training reports it

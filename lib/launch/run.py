@@ -88,7 +88,7 @@ def prepare(config: Config) -> Run:
             task.take_learned(values)
     task, config, lengths = resolved(config, task)
     lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
-    return Run(config, task, platform.output_dir(config) / config.run.name, places, lines, plan)
+    return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
 
 
 def run_folders(config: Config) -> list[Path]:
@@ -98,7 +98,7 @@ def run_folders(config: Config) -> list[Path]:
         base = inputs.find_input(config.run.resume_from, here)
         inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
         return [base, base / name, *inner]
-    return [platform.output_dir(config) / name, *inputs.earlier_runs(name, here)]
+    return [platform.output_dir(config.output_dir) / name, *inputs.earlier_runs(name, here)]
 
 
 def saved_facts(run: Path, key: str) -> dict[str, Any]:

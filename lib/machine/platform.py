@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lib.config import Config, environment
+from lib.config import environment
 from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
 
@@ -60,12 +60,12 @@ def _shell() -> object | None:
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
-def output_dir(config: Config) -> Path:
-    """Returns the folder for a configuration's runs: its own `output_dir`, else the platform's.
+def output_dir(configured: str) -> Path:
+    """Returns the folder for runs: the configured one, else the platform's.
 
     Raises BadInput where no folder can be there.
     """
-    folder = Path(config.output_dir) if config.output_dir else detect().output_dir
+    folder = Path(configured) if configured else detect().output_dir
     try:
         folder.resolve().exists()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL, a name too long

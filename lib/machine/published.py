@@ -214,7 +214,7 @@ def _from_hub(name: str, download: bool = True) -> Path | None:
 def _facts_of_run(config: Config, name: str) -> Mapping[str, Any] | None:
     """Returns what the newest checkpoint of the run has on published weights, for a plan before the run resumes."""
     run, here = config.run.name, platform.detect()
-    folders = [platform.output_dir(config) / run, *inputs.earlier_runs(run, here)]
+    folders = [platform.output_dir(config.output_dir) / run, *inputs.earlier_runs(run, here)]
     if config.run.resume_from:
         base = inputs.find_input(config.run.resume_from, here)
         folders = [base, base / run]

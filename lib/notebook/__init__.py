@@ -110,8 +110,8 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
-    plan_file = file.find(platform.output_dir(config), path.stem, lambda plan: load_config(path, plan | overrides))
-    file_name, planned = plan_file or ("", {})
+    folder = platform.output_dir(config.output_dir)
+    file_name, planned = file.find(folder, path.stem, lambda plan: load_config(path, plan | overrides)) or ("", {})
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")

@@ -106,10 +106,6 @@ class Epochs:
         return self._cache[number]
 
 
-def _by_length(lengths: np.ndarray, config: Config, epoch: int) -> np.ndarray:
-    return buckets(lengths, config.seed, epoch, config.training.effective_batch, config.data.buckets)
-
-
 def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -> np.ndarray:
     """Returns `dataset.order(seed, epoch)`; with `places`, (samples of it), those of its samples in a subset (-1: not).
 
@@ -131,7 +127,7 @@ def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -
     return order
 
 
-def _epochs(dataset: Any, config: Config) -> Epochs | None:
+def _epochs(dataset: Any, seed: int, batch: int, pool: int) -> Epochs | None:
     """Returns the epochs that a data set's own `order` or its `lengths` decide; None for an even shuffle or weights."""
     whole, places = dataset, None
     while isinstance(whole, Subset):
@@ -139,28 +135,28 @@ def _epochs(dataset: Any, config: Config) -> Epochs | None:
         inside[np.asarray(whole.indices)] = np.arange(len(whole)) if places is None else places
         whole, places = whole.dataset, inside
     has_order = callable(getattr(whole, "order", None))
-    if has_order + (weights_of(dataset) is not None) + bool(config.data.buckets) > 1:
+    if has_order + (weights_of(dataset) is not None) + bool(pool) > 1:
         raise BadInput(
             "Two of a method `order`, `weights` and data.buckets decide the order of the training samples. Leave one; "
             "a method `order` of the data set can do the work of both, with lib.training.order.buckets."
         )
     if has_order:
-        epochs = Epochs(partial(_by_method, whole, places, config.seed))
+        epochs = Epochs(partial(_by_method, whole, places, seed))
         if not np.array_equal(epochs(0), epochs.make(0)):
             raise BadInput(
                 f"{type(whole).__name__}.order returned two orders for the same seed and epoch, so a resumed run would "
                 "see other samples. Draw from what it is given: np.random.default_rng([seed, epoch])."
             )
         return epochs
-    if not config.data.buckets:
+    if not pool:
         return None
     lengths = weights_of(dataset, "lengths")
     if lengths is None or lengths.shape != (len(dataset),):
         raise BadInput(
-            f"data.buckets is {config.data.buckets}, and the training data set has no attribute `lengths` with a "
+            f"data.buckets is {pool}, and the training data set has no attribute `lengths` with a "
             f"number for each of its {len(dataset)} samples. Set it, or write 0."
         )
-    return Epochs(partial(_by_length, lengths, config))
+    return Epochs(partial(buckets, lengths, seed, batch=batch, pool=pool))
 
 
 @dataclass(frozen=True)
@@ -180,9 +176,10 @@ class Order:
 
         Raises BadInput where these contradict each other.
         """
-        training, epochs = config.training, _epochs(dataset, config)
+        batch = config.training.effective_batch
+        epochs = _epochs(dataset, config.seed, batch, config.data.buckets)
         size = len(epochs(0)) if epochs else len(dataset)
-        return cls(size, config.seed, training.effective_batch, training.slots, weights_of(dataset), epochs)
+        return cls(size, config.seed, batch, config.training.slots, weights_of(dataset), epochs)
 
     @property
     def slot_size(self) -> int:

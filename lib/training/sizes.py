@@ -16,7 +16,7 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory, and
     published weights that are not on this machine count with the size that a plan takes for them.
     """
-    groups = state_tensors(_on_meta(task, config), config)
+    groups = state_tensors(_on_meta(task, config), config.checkpoint.lightweight)
     sizes = {group: sum(value.nbytes for value in named.values()) for group, named in groups.items()}
     return sum(sizes.values()), sizes["model"]
 

@@ -239,7 +239,7 @@ def _keep_frozen(state: State, saver: Saver) -> None:
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Allocates the saver's copies while training runs, as soon as the optimizer has its tensors."""
     if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
-        saver.prepare(state_tensors(state, config))
+        saver.prepare(state_tensors(state, config.checkpoint.lightweight))
 
 
 def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
@@ -276,7 +276,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "published": task.published,
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    tensors = state_tensors(state, config)  # all ranks take part where it is sharded
+    tensors = state_tensors(state, config.checkpoint.lightweight)  # all ranks take part where it is sharded
     if ranks.is_first():
         saver.save("checkpoints", state.step, tensors, facts, keep)
 
@@ -379,14 +379,14 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(names)} parameters.")
 
 
-def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
+def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
 
     The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
     are gathered: whole on the first rank's CPU, none on the others.
     """
     tensors = {"model": _saved_weights(state)}
-    if not config.checkpoint.lightweight:
+    if not lightweight:
         tensors["optimizer"] = {
             f"{kind}/{name}": value
             for name, parameter in state.model.named_parameters()

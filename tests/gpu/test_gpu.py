@@ -36,14 +36,14 @@ def test_a_deterministic_run_is_the_same_twice_to_the_bit(toy):
     ends = []
     for name in ("first", "second"):
         summary = launch.train(toy({"run.name": name, "training.deterministic": True, "device.gpu_ids": [0]}))
-        folder = platform.output_dir(toy()) / name / "checkpoints"
+        folder = platform.output_dir(toy().output_dir) / name / "checkpoints"
         ends.append(checkpoint.load(checkpoint.path_of(folder, summary.step)).tensors["model"])
     assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
 
 
 def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(toy):
     launch.train(toy({"training.compile": True, "training.precision": "fp32", "device.gpu_ids": [0]}))
-    names = checkpoint.load_newest(platform.output_dir(toy()) / "toy" / "checkpoints")[0].tensors["model"]
+    names = checkpoint.load_newest(platform.output_dir(toy().output_dir) / "toy" / "checkpoints")[0].tensors["model"]
     assert "blocks.0.weight" in names
 
 
@@ -55,7 +55,7 @@ def test_two_gpus_end_where_one_does(toy, sharded):
     one = launch.train(toy({**options, "run.name": "one", "device.gpu_ids": [0]}))
     two = launch.train(toy({**options, "run.name": "two"}))
     assert (one["world_size"], two["world_size"]) == (1, 2)
-    base = platform.output_dir(toy())
+    base = platform.output_dir(toy().output_dir)
     a, b = (checkpoint.load_newest(base / name / "checkpoints")[0].tensors["model"] for name in ("one", "two"))
     for key, value in a.items():
         torch.testing.assert_close(b[key], value, rtol=1e-5, atol=1e-6)

@@ -38,7 +38,7 @@ def fewer_values(monkeypatch):
 
 def read(path, overrides=None):
     prepared = read_config(path, overrides)
-    platform.output_dir(prepared)
+    platform.output_dir(prepared.output_dir)
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

@@ -69,7 +69,7 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
 
 def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
     summary = launch.train(tiny())
-    run = platform.output_dir(tiny()) / "tiny"
+    run = platform.output_dir(tiny().output_dir) / "tiny"
     assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
     table, methods, scenes = (
         (run / name).read_text().splitlines() for name in ("evaluation.csv", "baselines.csv", "scenes.csv")
