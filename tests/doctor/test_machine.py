@@ -21,7 +21,7 @@ from tests.doctor.conftest import by_name
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_two_t4_are_fine(card, nvml):
+def test_two_t4_are_fine_and_kernels_that_have_to_be_compiled_first_are_a_warning(card, nvml):
     card("Tesla T4", (7, 5), 14.56, count=2)
     nvml(["Tesla T4", "Tesla T4"])
     checks = by_name(machine.check_machine())
@@ -29,28 +29,19 @@ def test_two_t4_are_fine(card, nvml):
     assert checks["kernels"] == Finding("kernels", "sm_75 for capability 7.5")
     assert checks["GPU 0 memory"].verdict == checks["GPU 1 memory"].verdict == "ok"
     assert checks["GPU 1 memory"].value == "14.46 of 14.56 GiB free"
-
-
-def test_kernels_that_have_to_be_compiled_first_are_a_warning(card):
     card("NVIDIA B200", (10, 0), 178, built=["sm_80", "sm_90", "compute_90"])
     finding = machine.check_kernels()
     assert (finding.verdict, finding.value) == ("warning", "compute_90 for capability 10.0")
 
 
-@pytest.mark.parametrize(
-    "used, mine, verdict, advice",
-    [
-        (0.2, 0, "ok", ""),
-        (7.0, 0, "warning", "End other"),
-        (7.0, 6, "warning", "clear_"),
-        (14.2, 0, "bad", "End other"),
-    ],
-)
-def test_a_card_that_is_full_says_who_fills_it(card, monkeypatch, used, mine, verdict, advice):
-    card("Tesla T4", (7, 5), 14.56, used=used)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index=0: mine * memory.GIB)
-    finding = machine.check_gpu_memory(0)
-    assert finding.verdict == verdict and advice in finding.advice
+def test_a_card_that_is_full_says_who_fills_it(card, monkeypatch):
+    for used, mine, verdict, advice in (
+        (0.2, 0, "ok", ""), (7.0, 0, "warning", "End other"), (7.0, 6, "warning", "clear_"), (14.2, 0, "bad", "End o"),
+    ):  # fmt: skip
+        card("Tesla T4", (7, 5), 14.56, used=used)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index=0, mine=mine: mine * memory.GIB)
+        finding = machine.check_gpu_memory(0)
+        assert finding.verdict == verdict and advice in finding.advice
 
 
 def test_no_card_is_no_failure_and_says_where_to_get_one(monkeypatch):
@@ -84,15 +75,11 @@ def test_a_driver_that_fails_is_a_finding_and_not_an_end(monkeypatch, card):
     assert checks["GPU"].verdict == "warning" and "CUDA unknown error" in checks["GPU"].value and "RAM" in checks
 
 
-@pytest.mark.parametrize("free, verdict", [(10**8, "bad"), (10**9, "warning"), (10**11, "ok")])
-def test_a_disk_that_is_almost_full_is_said(free, verdict, monkeypatch, tmp_path):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - free, free))
-    finding = machine.check_folder("output folder", tmp_path / "not" / "yet", machine._OUTPUT_BYTES)
-    assert finding.verdict == verdict and "free" in finding.value
-    assert not (tmp_path / "not").exists()
-
-
-def test_places_that_cannot_be_written_to_are_bad(monkeypatch, tmp_path):
+def test_a_disk_that_is_almost_full_or_cannot_be_written_to_is_said(monkeypatch, tmp_path):
+    for free, verdict in ((10**8, "bad"), (10**9, "warning"), (10**11, "ok")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free))
+        finding = machine.check_folder("output folder", tmp_path / "not" / "yet", machine._OUTPUT_BYTES)
+        assert finding.verdict == verdict and "free" in finding.value and not (tmp_path / "not").exists()
     (tmp_path / "file").touch()
     finding = machine.check_folder("output folder", tmp_path / "file" / "runs", machine._OUTPUT_BYTES)
     assert finding.verdict == "bad" and "Give another folder: output_dir" in finding.advice
@@ -123,37 +110,30 @@ def test_a_session_that_is_over_is_bad_and_a_short_one_a_warning(toy, monkeypatc
     assert expired.verdict == "bad" and expired.value.startswith("0:00:00 left") and "new session" in expired.advice
 
 
-@pytest.mark.parametrize(
-    "project, installed, verdict",
-    [
+def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(monkeypatch):
+    for name, installed, verdict in (
         ("torch", "2.10.0+cu128", "ok"), ("torch", "2.9.1", "warning"), ("torch", "3.0", "ok"),
         ("torch", "2.10rc1", "ok"), ("PyYAML", None, "bad"), ("nvidia-ml-py", None, "warning"),
-    ],
-)  # fmt: skip
-def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(
-    project, installed, verdict, monkeypatch
-):
-    def version(name):
-        if installed is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return installed
+    ):  # fmt: skip
 
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    finding = machine.check_package(project, "2.10")
-    assert finding.verdict == verdict
-    assert project != "torch" or "pip" not in finding.advice, "torch is never installed by pip here"
+        def version(project, installed=installed):
+            if installed is None:
+                raise importlib.metadata.PackageNotFoundError(project)
+            return installed
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        finding = machine.check_package(name, "2.10")
+        assert finding.verdict == verdict
+        assert name != "torch" or "pip" not in finding.advice, "torch is never installed by pip here"
 
 
-def test_ram_and_cpus_are_those_of_the_container(small_container, monkeypatch):
+def test_ram_and_cpus_are_those_of_the_container_and_too_little_ram_is_bad(small_container, container, monkeypatch):
     ram = machine.check_ram()
     assert (ram.verdict, ram.value) == ("warning", "1.00 of the container's 4.00 GiB free")
     for threads, verdict in ((1, "ok"), (2, "warning")):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         cpus = machine.check_cpus()
         assert cpus.value.startswith("1.5 of the machine's") and cpus.verdict == verdict
-
-
-def test_too_little_ram_for_a_run_is_bad(container):
     container("0::/\n", {"memory.max": memory.GIB, "memory.current": memory.GIB // 2})
     assert machine.check_ram().verdict == "bad"
 

@@ -38,42 +38,24 @@ def test_what_a_run_downloads_is_asked_for_its_size_and_not_downloaded(toy, addr
     assert remote(toy({"run.resume_from": f"{address}/there", "data.dir": "somewhere"})) == [] == remote(toy())
 
 
-@pytest.mark.parametrize(
-    "path, verdict, words",
-    [
-        ("/gone", "bad", "answers 404"),
-        ("/slow", "bad", "does not answer in 0.5 s"),
-    ],
-)
-def test_addresses_are_asked_without_downloading(address, path, verdict, words):
-    finding = check_address(address + path, seconds=0.5 if path == "/slow" else 30)
-    assert finding.verdict == verdict and words in finding.value
+def test_addresses_are_asked_without_downloading_and_no_credential_is_shown(address):
+    for path, seconds, words in (("/gone", 30, "answers 404"), ("/slow", 0.5, "does not answer in 0.5 s")):
+        finding = check_address(address + path, seconds)
+        assert finding.verdict == "bad" and words in finding.value
+    for broken in ("http://user:word@127.0.0.1:1/x", "http://127.0.0.1:1/x?a=word", "http://no.host.invalid/x", "http://[b"):
+        finding = check_address(broken, seconds=2)
+        assert finding.verdict == "bad" and "word" not in str(finding)
 
 
-@pytest.mark.parametrize(
-    "broken",
-    ["http://user:word@127.0.0.1:1/x", "http://127.0.0.1:1/x?a=word", "http://no.host.invalid/x", "http://[bad"],
-)
-def test_an_address_that_cannot_be_reached_is_bad_and_shows_no_credential(broken):
-    finding = check_address(broken, seconds=2)
-    assert finding.verdict == "bad" and "word" not in str(finding)
-
-
-def test_a_precision_that_is_slow_here_is_a_warning(toy):
+def test_a_precision_that_is_slow_here_and_a_run_that_a_kill_would_end_are_warnings(toy):
     finding = rehearsal.check_precision(toy({"training.precision": "fp16"}))
     assert finding.verdict == "warning" and "10 to 20 times as long" in finding.advice
-
-
-@pytest.mark.parametrize(
-    "changes, sentence",
-    [
+    for changes, sentence in (
         ({"checkpoint.every_steps": 12}, "at the session's end only"),
         ({"checkpoint.keep_last": 0}, "no checkpoint is kept"),
-    ],
-)
-def test_a_run_that_a_kill_would_end_is_a_warning(toy, changes, sentence):
-    finding = rehearsal.check_save_interval(toy(changes))
-    assert finding.verdict == "warning" and sentence in finding.value and finding.advice
+    ):
+        finding = rehearsal.check_save_interval(toy(changes))
+        assert finding.verdict == "warning" and sentence in finding.value and finding.advice
 
 
 def snapshot(folder):
@@ -128,26 +110,20 @@ def test_every_bit_counts():
     assert rehearsal.differences(zeros, halves) == ["a/x", "b/y"]
 
 
-@pytest.mark.parametrize(
-    "error, sentence",
-    [
+def test_a_model_that_cannot_be_made_is_said_with_the_line_of_the_task_and_a_mistake_of_lib_stays(toy, monkeypatch):
+    for error, sentence in (
         (torch.OutOfMemoryError("CUDA out of memory"), "do not fit into memory"),
-        (AttributeError("no such layer"), "raises AttributeError: no such layer"),
-    ],
-)
-def test_a_model_that_cannot_be_made_is_said_with_the_line_of_the_task(toy, monkeypatch, error, sentence):
-    def fail(task, config):
-        raise error
+        (AttributeError("no such layer"), "raises AttributeError: no such layer (test_rehearsal.py:"),
+    ):
 
-    monkeypatch.setattr(rehearsal, "new_state", fail)
-    finding = by_name(rehearsal.check_run(toy()))["model"]
-    assert finding.verdict == "bad" and sentence in finding.value + finding.advice
-    assert not isinstance(error, AttributeError) or "test_rehearsal.py" in finding.advice
+        def fail(task, config, error=error):
+            raise error
 
-
-def test_a_mistake_of_the_library_keeps_its_own_traceback(toy, monkeypatch):
-    source = "def mistaken(task, config):\n    raise AttributeError('no such layer')\n"
+        monkeypatch.setattr(rehearsal, "new_state", fail)
+        finding = by_name(rehearsal.check_run(toy()))["model"]
+        assert finding.verdict == "bad" and sentence in finding.value + finding.advice
     names = {}
+    source = "def mistaken(task, config):\n    raise AttributeError('no such layer')\n"
     exec(compile(source, rehearsal.__file__, "exec"), names)
     monkeypatch.setattr(rehearsal, "new_state", names["mistaken"])
     with pytest.raises(AttributeError, match="no such layer"):

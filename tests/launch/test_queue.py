@@ -19,18 +19,16 @@ from tests.conftest import ROOT, TOY
 from trainbook.commands import main
 
 pytestmark = pytest.mark.usefixtures("quick")
+SEEDS = "queue: {seeds: [1, 2, 3]}\n"
 
 
 @pytest.fixture
 def config(tmp_path):
     """config(text, name) -> the path of a toy configuration with that text behind it."""
 
-    def write(more="", name="toy", **changes):
+    def write(more="", name="toy"):
         path = tmp_path / f"{name}.yaml"
-        text = TOY.replace("run: {name: toy}\n", "") + more
-        for old, new in changes.items():
-            text = text.replace(old, new)
-        path.write_text(text + f"\noutput_dir: {tmp_path / 'runs'}\n")
+        path.write_text(TOY.replace("run: {name: toy}\n", "") + f"{more}\noutput_dir: {tmp_path / 'runs'}\n")
         return path
 
     return write
@@ -38,10 +36,6 @@ def config(tmp_path):
 
 def queue_of(path, **overrides):
     return queue.entries(path, overrides)
-
-
-def three_seeds(config):
-    return config("queue: {seeds: [1, 2, 3]}\n")
 
 
 def results(folder):
@@ -87,7 +81,7 @@ queue.run_queue(queue.entries(__import__("pathlib").Path(sys.argv[1])))
 def whole(tmp_path_factory):
     """What a queue of three seeds ends in that nothing cuts."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "toy.yaml").write_text(TOY.replace("run: {name: toy}\n", "") + "queue: {seeds: [1, 2, 3]}\n")
+    (folder / "toy.yaml").write_text(TOY.replace("run: {name: toy}\n", "") + SEEDS)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(launch, "plot", lambda run, baseline: run.folder)
         patched.setenv("TRAINBOOK_CACHE", str(folder / "cache"))
@@ -98,7 +92,7 @@ def whole(tmp_path_factory):
 
 
 def test_killed_in_run_2_of_3_and_resumed_it_ends_in_the_same_bytes(config, tmp_path, whole):
-    path = three_seeds(config)
+    path = config(SEEDS)
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9
     states = [line.split()[1:3] for line in queue.table(queue_of(path)).splitlines()[1:4]]
@@ -109,7 +103,7 @@ def test_killed_in_run_2_of_3_and_resumed_it_ends_in_the_same_bytes(config, tmp_
 
 
 def test_the_deadline_may_fall_anywhere(config, tmp_path, monkeypatch, whole):
-    path = three_seeds(config)
+    path = config(SEEDS)
     real = loop.optimizer_step
     clock = {"left": 0}
 
@@ -134,7 +128,7 @@ def test_the_deadline_may_fall_anywhere(config, tmp_path, monkeypatch, whole):
 
 
 def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, capsys):
-    found = queue_of(three_seeds(config))
+    found = queue_of(config(SEEDS))
     assert queue.table(found).count("not started") == 3
     real = loop.train
 
@@ -213,7 +207,7 @@ def test_what_contradicts_the_queue_is_refused(config):
             queue_of(path, **{key: 1})
 
 
-def test_train_trains_every_run_of_a_queue(config, tmp_path, capsys):
+def test_train_trains_every_run_of_a_queue_but_not_under_torchrun(config, tmp_path, monkeypatch, capsys):
     path = config("queue: {seeds: [1, 2]}\n")
     assert main(["train", str(path)]) == 0
     said = capsys.readouterr().out
@@ -222,12 +216,8 @@ def test_train_trains_every_run_of_a_queue(config, tmp_path, capsys):
     again = tmp_path / "runs" / "toy-seed1" / "config.yaml"
     assert main(["train", str(again)]) == 0, "the configuration of a run names that run alone"
     assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
-
-
-def test_under_torchrun_a_queue_is_refused(config, monkeypatch, capsys):
     monkeypatch.setattr("lib.ranks.under_torchrun", lambda: True)
-    assert main(["train", str(config("queue: {seeds: [1, 2]}\n"))]) == 2
-    assert "Start it without torchrun" in capsys.readouterr().err
+    assert main(["train", str(path)]) == 2 and "Start it without torchrun" in capsys.readouterr().err
 
 
 def test_folds_of_the_same_size_vote_with_a_completed_queue(config, tmp_path, monkeypatch, capsys):

@@ -91,9 +91,6 @@ def test_a_queue_takes_no_completed_run_of_other_settings_for_its_own(toy, tmp_p
             find_completed("toy", tmp_path / "runs", toy({key: 2}))
 
 
-# --- after memory ran out ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def full(monkeypatch):
     """full(3, 4): the third and fourth call of AdamW.step raise after their work."""

@@ -52,20 +52,13 @@ def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, sl
     assert all(torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items())
 
 
-# --- the smoke test ---------------------------------------------------------------------------------------------------
-
-
-def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
+def test_the_smoke_test_measures_leaves_nothing_and_stops_above_92_percent_of_the_card(toy, tmp_path, monkeypatch):
     run = launch.prepare(toy())
     text = smoke.test(run)
     for phase in ("after load", "after forward", "after backward", "after optimizer step", "peak"):
         assert phase in text
     assert "3 steps in micro-batches of 8, fp32" in text and "12 steps take" in text
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_smoke_test_stops_above_92_percent_of_the_card(toy, monkeypatch):
-    run = launch.prepare(toy())
     monkeypatch.setattr(memory, "card_bytes", lambda: 10 * 2**30)
     monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.3 * 2**30))
     with pytest.raises(TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'):

@@ -37,14 +37,6 @@ def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, 
     assert "Until then 1 of 2 GPUs are used" in capsys.readouterr().out
 
 
-def test_threads_are_the_containers_cpus_divided_among_the_ranks(toy, small_container, monkeypatch, tmp_path):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torchrun.subprocess, "Popen", lambda command, env, **_: env)
-    launched = torchrun._Launch(toy(), 2, None)
-    launched._place = tmp_path
-    assert launched._start(None)["OMP_NUM_THREADS"] == "1"
-
-
 HELD = {"task": f"{several.__file__}:Held", "device.processes": 2, **SLOTS, "training.max_steps": 24}
 
 
@@ -114,8 +106,14 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
 @pytest.fixture
 def ended(toy, tmp_path):
     launched = torchrun._Launch(toy(), 2, None)
-    launched._place, launched._agent = tmp_path, SimpleNamespace(poll=lambda: None, pid=0)
+    launched._place = tmp_path
     return launched
+
+
+def test_threads_are_the_containers_cpus_divided_among_the_ranks(ended, small_container, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torchrun.subprocess, "Popen", lambda command, env, **_: env)
+    assert ended._start(None)["OMP_NUM_THREADS"] == "1"
 
 
 def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(ended, tmp_path):
@@ -157,9 +155,6 @@ def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(t
         assert failures.ending_of(tmp_path, number) == text
 
 
-# --- ranks that start -------------------------------------------------------------------------------------------------
-
-
 class Clock:
     """A clock, and a rank whose CPU time is `used`."""
 
@@ -168,35 +163,28 @@ class Clock:
     def cpu_times(self):
         return SimpleNamespace(user=self.used, system=0.0)
 
+    def looks(self, signs, seconds):
+        """What is said in so many seconds of silence."""
+        for _ in range(5 * seconds):
+            self.now += 0.2
+            if text := signs.look({1: self}):
+                return text
+        return ""
 
-@pytest.fixture
-def clock(monkeypatch):
+
+@pytest.mark.parametrize("sign", ["none", "its thread", "the CPU", "a long pause of everything", "its first step"])
+def test_a_rank_without_a_sign_of_life_is_named_with_its_stage_and_one_that_is_slow_let_alone(
+    tmp_path, monkeypatch, sign
+):
     clock = Clock()
     monkeypatch.setattr(failures.time, "monotonic", lambda: clock.now)
-    return clock
-
-
-def looks(signs, clock, seconds):
-    """What is said in so many seconds of silence."""
-    for _ in range(5 * seconds):
-        clock.now += 0.2
-        if said := signs.look({1: clock}):
-            return said
-    return ""
-
-
-def test_a_rank_without_a_sign_of_life_is_named_with_the_stage_of_its_start(tmp_path, clock):
     signs = failures.Signs(tmp_path)
-    assert looks(signs, clock, 59) == ""
-    boot.write_stage(tmp_path, 1, "reading the data")
-    assert "Rank 1 hung while it started, in the stage 'reading the data'" in looks(signs, clock, 3)
-
-
-@pytest.mark.parametrize("sign", ["its thread", "the CPU", "a long pause of everything", "its first step"])
-def test_a_rank_that_is_only_slow_is_let_alone(tmp_path, clock, sign):
-    signs = failures.Signs(tmp_path)
-    for number in range(4):
-        assert looks(signs, clock, 40) == ""
+    if sign == "none":
+        assert clock.looks(signs, 59) == ""
+        boot.write_stage(tmp_path, 1, "reading the data")
+        assert "Rank 1 hung while it started, in the stage 'reading the data'" in clock.looks(signs, 3)
+    for number in range(4 * (sign != "none")):
+        assert clock.looks(signs, 40) == ""
         if sign == "the CPU":
             clock.used += 0.01
         elif sign == "its first step":
@@ -207,38 +195,39 @@ def test_a_rank_that_is_only_slow_is_let_alone(tmp_path, clock, sign):
             os.utime(tmp_path / "alive-1", (number + 1, number + 1))
 
 
-# --- relaunches -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def launches(monkeypatch, tmp_path):
+    """launches(*failures) -> the list of launches that end so, with their micro-batches and the limit before them."""
+
+    def end(*ends):
+        rows, left = [], list(ends)
+
+        class Ended(torchrun._Launch):
+            errors = "the last words"
+
+            def run(self):
+                before = Summary.read(tmp_path / "runs" / "toy")
+                rows.append((self.config.training.micro_batch, before.limit.get("samples") if before else None))
+                Summary("toy", self.config.task, "completed", 12, 12).write(tmp_path / "runs" / "toy")
+                return left.pop(0) if left else None
+
+        Ended.__init__ = lambda self, config, *_: setattr(self, "config", config)
+        monkeypatch.setattr(torchrun, "_Launch", Ended)
+        return rows
+
+    return end
 
 
-def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeypatch, capsys):
-    launches = []
-
-    class Dying(torchrun._Launch):
-        def run(self):
-            launches.append(self.config)
-            self.errors = "the last words"
-            return torchrun._Died("Rank 1 was killed or crashed.")
-
-    monkeypatch.setattr(torchrun, "_Launch", Dying)
-    config = toy({"device.processes": 2, **SLOTS})
+def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, launches):
+    rows = launches(*[torchrun._Died("Rank 1 was killed or crashed.")] * 4)
     with pytest.raises(TrainingFailed, match="3 times without a new checkpoint.*\n.*the last words"):
-        launch.train(config)
-    assert len(launches) == 3
-    summary = json.loads((tmp_path / "runs" / "toy" / "summary.json").read_text())
-    assert summary["reason"] == "failed" and "Rank 1 was killed" in summary["error"]
+        launch.train(toy({"device.processes": 2, **SLOTS}))
+    summary = Summary.read(tmp_path / "runs" / "toy")
+    assert len(rows) == 3 and summary.reason == "failed" and "Rank 1 was killed" in summary.error
 
 
-def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batch(toy, tmp_path, monkeypatch):
-    launches = []
-
-    class Tight(torchrun._Launch):
-        def run(self):
-            before = Summary.read(tmp_path / "runs" / "toy")
-            launches.append((self.config.training.micro_batch, before.limit.get("samples") if before else None))
-            Summary("toy", self.config.task, "completed", 12, 12).write(tmp_path / "runs" / "toy")
-            return OutOfMemory("Memory ran out.", 2, before=4) if len(launches) == 1 else None
-
-    monkeypatch.setattr(torchrun, "_Launch", Tight)
+def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batch(toy, tmp_path, launches):
+    rows = launches(OutOfMemory("Memory ran out.", 2, before=4))
     launch.train(toy({"device.processes": 2, **SLOTS, "training.micro_batch": 4}))
-    assert launches == [(4, None), (4, 2)]
+    assert rows == [(4, None), (4, 2)]
     assert "oom_sharded,4,2" in (tmp_path / "runs" / "toy" / "events.csv").read_text()

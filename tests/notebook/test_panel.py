@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 import sys
 import threading
 from html import escape
@@ -56,9 +57,6 @@ def text_of(html):
     return re.sub(r"\s+", " ", re.sub("<style.*?</style>|<[^>]+>", " ", html))
 
 
-# --- the picture ------------------------------------------------------------------------------------------------------
-
-
 def test_the_bar_is_as_long_as_the_memory_and_says_what_the_table_says_and_escapes_what_it_shows(planned):
     plan = panel.Choice(GRAPHMER, {}, "t4").plan()
     html = of_plan(plan)
@@ -82,9 +80,6 @@ def test_the_bar_is_as_long_as_the_memory_and_says_what_the_table_says_and_escap
     assert "blocks.* gelu (activations) &lt;model&gt;.py:7 3 8 x 64 2,048.0 28.6%" in text
 
 
-# --- controls ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     made = shown(overrides={"training.effective_batch": 48, "workload.chain.roots": 100})
     assert (made.workload.value, made.card.value) == ("graphmer", "t4")
@@ -92,12 +87,12 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Facts", 8)]
     said = {key: sentences(type(load_config(GRAPHMER).workload), "workload.")[key] for key in made._dials}
     assert len(said) == 2 and all(escape(sentence) in made.about.value for sentence in said.values())
-    assert made.recomputed.options[-1] == ("all 12 layers", "all")
+    assert made.recomputed.options[-1] == ("all 12 layers", "all") and made.gauge.value == ""
     assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
 
 
-def test_every_control_reaches_the_plan(shown, planned):
+def test_every_control_reaches_the_plan_and_the_gauge_shows_each_gpu(shown, planned, monkeypatch):
     made = shown()
     values = {"batch": (96, "training.effective_batch"), "precision": ("fp32", "training.precision"),
               "recomputed": ("all", "training.gradient_checkpointing")}  # fmt: skip
@@ -110,6 +105,11 @@ def test_every_control_reaches_the_plan(shown, planned):
     config, _, count = planned[-1]
     assert (config.training.micro_batch_slots, count) == (4, 4), "more cards take whole slots"
     assert made.choice().to_paste(made._planned[1])["training.micro_batch_slots"] == 4
+    readings = [memory.Reading("RAM", 1, 2), memory.Reading("GPU 0, T4", 3 * GIB, 12 * GIB, "allocated 1.00")]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(memory, "readings", lambda: readings)
+    answer(made, batch=128)
+    assert "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(made.gauge.value) and "RAM" not in made.gauge.value
 
 
 def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(shown, planned):
@@ -188,23 +188,10 @@ def test_a_profile_of_the_configuration_is_where_the_controls_begin_and_can_be_l
     assert made.choice().to_paste(made._planned[1])["memory.profile"] == ""
 
 
-def test_the_gauge_shows_each_gpu_at_every_answer(shown, monkeypatch):
-    made = shown()
-    assert made.gauge.value == ""
-    readings = [memory.Reading("RAM", 1, 2), memory.Reading("GPU 0, T4", 3 * GIB, 12 * GIB, "allocated 1.00")]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(memory, "readings", lambda: readings)
-    answer(made, batch=128)
-    assert "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(made.gauge.value) and "RAM" not in made.gauge.value
-
-
 def test_dials_are_keys_of_their_task():
     for path in CONFIGS:
         for key, sizes in find_task(load_config(path).task).dials.items():
             assert all(flat(load_config(path, {key: size}))[key] == size for size in sizes)
-
-
-# --- without widgets --------------------------------------------------------------------------------------------------
 
 
 def test_without_a_kernel_or_widgets_the_same_answer_is_text_and_in_a_notebook_a_picture(planned, monkeypatch, capsys):
@@ -228,9 +215,6 @@ def test_without_a_kernel_or_widgets_the_same_answer_is_text_and_in_a_notebook_a
         panel.show(ROOT / "configs", "nothing")
 
 
-# --- using a plan -----------------------------------------------------------------------------------------------------
-
-
 def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(shown, tmp_path, capsys):
     made = shown()
     made.dials.children[0].value = 64
@@ -248,6 +232,10 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     assert (config.training.effective_batch, config.training.micro_batch) == (32, 2)
     assert "training.micro_batch = 8, but it is overridden" in capsys.readouterr().out
     assert notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}) == load_config(SMALL)
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    made.use.click()
+    assert "OVERRIDES = {" in made.message.value and "cannot be written" in made.message.value
 
 
 def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(tmp_path, capsys):
@@ -260,9 +248,3 @@ def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(tmp_path, capsys):
         assert "plan-graphmer.json is ignored: " in text and reason in text
     with pytest.raises(BadInput, match="workload.rots"):  # one's own mistake
         notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
-
-
-def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_same(shown, tmp_path):
-    (tmp_path / "runs").write_text("a file where the folder should be")
-    (made := shown()).use.click()
-    assert "OVERRIDES = {" in made.message.value and "cannot be written" in made.message.value

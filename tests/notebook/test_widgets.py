@@ -44,17 +44,13 @@ def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypa
     assert "Run the cells below" in said.value and "training.micro_batch" in said.value
 
 
-def test_a_plan_for_another_machine_is_shown_without_a_button(planned, monkeypatch, capsys):
+def test_a_plan_for_another_machine_is_shown_without_a_button_and_in_a_batch_runs_log(planned, monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: pytest.fail("it offers a plan for no card"))
-    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
-    widgets.plan_panel(plan, {})
-    shown = capsys.readouterr().out  # IPython prints the text of a picture where there is no notebook
-    assert shown.count("At the peak, GiB") == 1
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    widgets.plan_panel(plan, {})
-    assert capsys.readouterr().out.count("At the peak, GiB") == 1, "a batch run's log has it too"
-    monkeypatch.setattr(platform, "in_notebook", lambda: False)
+    for run_type in ("", "Batch"):
+        monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", run_type)
+        widgets.plan_panel(panel.Choice(GRAPHMER, {}, "t4").plan(), {})
+        assert capsys.readouterr().out.count("At the peak, GiB") == 1
     widgets.plan_panel(None, {})
     assert capsys.readouterr().out == ""

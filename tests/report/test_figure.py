@@ -58,11 +58,20 @@ def test_every_panel_shows_all_steps_and_epochs_above_where_there_are_several(dr
     assert not drawn([row | {"epoch": row["step"] / 500} for row in ROWS])[0].child_axes
 
 
-def test_a_single_value_is_seen_and_its_axis_begins_at_zero(drawn):
+def test_a_single_value_is_seen_its_axis_begins_at_zero_and_the_running_mean_trails(drawn):
     axes = drawn([row | {"loss": 120.0} for row in (ROWS[2], ROWS[3])])
     assert axes[0].get_ylim() == (0, 132) and axes[1].get_ylim() == (0, 0.55)
     assert all(line.get_marker() != "None" for ax in axes for line in ax.get_lines())
     assert drawn(ROWS, {"mrr": 0.2})[1].get_ylim()[0] > 0.1, "several values"
+    axes = drawn([ROWS[0] | {"step": step + 1, "loss": float(step)} for step in range(60)])  # a mean over three
+    mean = list(axes[0].get_lines()[1].get_ydata())
+    assert mean[:4] == [0, 0.5, 1, 2] and mean[59] == 58
+
+
+def test_metrics_are_told_apart_without_colours():
+    axes = Figure().subplots()
+    figure.draw_validation(axes, [ROWS[3] | {f"m{n}": "0.5" for n in range(9)}], {}, [f"m{n}" for n in range(9)])
+    assert len({(line.get_color(), line.get_marker()) for line in axes.get_lines()}) == 9
 
 
 def test_a_row_below_has_memory_the_use_of_the_gpu_and_the_wait_for_data(drawn):
@@ -78,13 +87,6 @@ def test_a_row_below_has_memory_the_use_of_the_gpu_and_the_wait_for_data(drawn):
     assert all(ax.get_xlim() == (-0.02 * 120, 1.02 * 120) and ax.get_ylim()[0] == 0 for ax in axes[4:])
 
 
-def test_metrics_are_told_apart_without_colours():
-    axes = Figure().subplots()
-    figure.draw_validation(axes, [ROWS[3] | {f"m{n}": "0.5" for n in range(9)}], {}, [f"m{n}" for n in range(9)])
-    assert len({(line.get_color(), line.get_marker()) for line in axes.get_lines()}) == 9
-    assert len(set(figure._DASHED)) == 4, "and so are baselines"
-
-
 def test_a_stage_has_a_line_with_its_name_where_it_begins(drawn):
     names = {50: "FIRST", 100: "SECOND", 120: "SECOND"}
     axes = drawn([row | {"stage": names[row["step"]]} for row in ROWS])
@@ -94,27 +96,19 @@ def test_a_stage_has_a_line_with_its_name_where_it_begins(drawn):
     assert not drawn(ROWS)[0].texts and not axes[2].texts
 
 
-def test_the_running_mean_trails_over_a_twentieth_of_the_points(drawn):
-    axes = drawn([ROWS[0] | {"step": step + 1, "loss": float(step)} for step in range(60)])  # so over three
-    mean = list(axes[0].get_lines()[1].get_ydata())
-    assert mean[:4] == [0, 0.5, 1, 2] and mean[59] == 58
-
-
-def test_the_confusion_matrix_shows_shares_of_each_true_class(figures, tmp_path):
+@pytest.mark.parametrize(("classes", "name"), [(7, "Ruling by Present Court"), (13, "STATUTE")])
+def test_a_confusion_matrix_has_shares_of_true_classes_and_many_names_do_not_cover_each_other(
+    figures, tmp_path, classes, name
+):
     figure.confusion(np.array([[3, 1], [0, 0]]), ("land", "ice"), tmp_path / "a.png", unit="pixels")
     ((ax,),) = [drawing.axes for drawing in figures]
     assert [text.get_text() for text in ax.texts] == ["75.0%", "25.0%", "0.0%", "0.0%"]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["land\n4", "ice\n0"]
     assert ax.get_ylabel() == "true (pixels)"
-
-
-@pytest.mark.parametrize(("classes", "name"), [(7, "Ruling by Present Court"), (13, "STATUTE")])
-def test_names_and_numbers_of_many_classes_do_not_cover_each_other(figures, tmp_path, classes, name):
     figure.confusion(np.eye(classes, dtype=int), [f"{name} {n}" for n in range(classes)], tmp_path / "a.png")
-    figures[0].draw_without_rendering()
-    cells = [text.get_window_extent() for text in figures[0].axes[0].texts[:classes]]
+    figures[1].draw_without_rendering()
+    cells = [text.get_window_extent() for text in figures[1].axes[0].texts[:classes]]
     assert all(left.x1 < right.x0 for left, right in pairwise(cells))
-    ticks = figures[0].axes[0].get_xticklabels()
-    assert all(tick.get_rotation() == 40 and tick.get_ha() == "right" for tick in ticks)
+    ticks = figures[1].axes[0].get_xticklabels()
     between = ticks[1].get_window_extent().x1 - ticks[0].get_window_extent().x1
     assert between > 1.2 * ticks[0].get_fontsize(), "lines of text that lean stand further apart than they are high"

@@ -64,6 +64,7 @@ def written(tmp_path, in_a_notebook):
     """written(rows, **watched) -> the HTML of the head and the charts of these rows."""
 
     def draw(rows, **watched):
+        (tmp_path / "metrics.csv").unlink(missing_ok=True)
         with MetricsLog(tmp_path / "metrics.csv", 0) as log:
             for row in rows:
                 log.append(row)
@@ -83,9 +84,6 @@ def test_the_charts_have_loss_metrics_the_best_the_baseline_and_epochs(written):
     assert html.count(">epoch</text>") == 2
     assert "loss: train, as logged 1; train, running mean 1; validation 1.25" in html
     assert html.count("currentColor") > 20 and "<style" not in html, "it has the colours of its page, and gives none"
-
-
-def test_the_best_is_the_first_of_the_smallest_where_less_is_better(written):
     rows = [validation_row(step, loss=loss) for step, loss in ((1, 3.0), (2, math.nan), (3, 1.0), (4, 1.0))]
     html = written([train_row(4, 1.0), *rows])
     assert "best: 1 at step 3" in html and ">epoch</text>" not in html, "the first epoch has not ended"

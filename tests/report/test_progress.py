@@ -19,16 +19,13 @@ def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
     assert out.splitlines() == ["1/1,000 (0%)  step 1", "1,000/1,000 (100%)  step 1000"] and texts == [1, 1000]
 
 
-def test_a_part_is_shown_in_the_line_of_the_whole_and_the_last_line_is_the_wholes(capsys):
+def test_a_part_is_shown_in_the_line_of_the_whole_and_counted_items_with_the_time_left(capsys, monkeypatch):
     shown = Plain()
     for batch in range(1, 4):
         Within(shown, 7, 7).update(batch, 3, "batches evaluated")
     shown.update(7, 7, "loss 1.0")
     shown.close()
     assert capsys.readouterr().out.splitlines() == ["7/7 (100%)  1/3 batches evaluated", "7/7 (100%)  loss 1.0"]
-
-
-def test_counted_items_are_the_same_items_with_the_time_left_by_what_they_took(capsys, monkeypatch):
     assert list(counted([3, 1, 2], "scenes")) == [3, 1, 2]
     assert "3/3 (100%)  scenes, 0:00:00 left" in capsys.readouterr().out
     now = iter([100.0, 130.0])
@@ -80,5 +77,3 @@ def test_a_notebook_gets_one_display_that_is_updated(monkeypatch):
     for step in range(1, 4):
         shown.update(step, 3, "")
     assert len(updates) == 2
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    assert isinstance(choose_progress(), Plain)

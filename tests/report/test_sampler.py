@@ -1,12 +1,11 @@
 """What the machine does while it trains: the thread, the columns, the advice. No test sleeps."""
 
-import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from lib.machine import hardware
 from lib.report import sampler
 from lib.report.meter import Meter
 from lib.report.metrics import read
@@ -33,54 +32,21 @@ def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before(monk
     assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}, "the first row waits for no second"
 
 
-@pytest.fixture
-def gpu(monkeypatch):
-    """gpu(*broken): a second card for torch, and an imitation of pynvml in which these functions fail."""
-
-    def fails(*_):
-        raise RuntimeError("Driver Not Loaded")
-
-    def put(*broken):
-        nvml = {
-            "NVMLError": RuntimeError,
-            "nvmlInit": lambda: None,
-            "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=55),
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7, total=10),
-        }
-        for name in broken:
-            if name in nvml:
-                nvml[name] = fails
-            else:
-                monkeypatch.setattr(torch.cuda, name, fails)
-        monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**nvml))
+@pytest.mark.parametrize("use", [0.55, None, "broken"])
+def test_a_gpu_is_read_as_far_as_it_answers(small_container, monkeypatch, use):
+    def read():
+        if use == "broken":
+            raise RuntimeError("Driver Not Loaded")
+        return hardware.GpuLoad(7, 10, use)
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: int(threading.current_thread().name == "MainThread"))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="abc"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (30, 100))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 4 + index)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 6 + index)
-    return put
-
-
-@pytest.mark.parametrize(
-    ("broken", "columns"),
-    [
-        ([], {"gpu_use": 0.55, "gpu_memory_bytes": 7}),
-        (["nvmlDeviceGetUtilizationRates"], {"gpu_memory_bytes": 7}),  # a slice of a card
-        (["nvmlInit"], {"gpu_memory_bytes": 70}),  # torch answers
-        (["nvmlInit", "mem_get_info"], {}),  # RAM alone, as a share of the container's
-    ],
-)
-def test_a_gpu_is_read_by_the_process_that_has_it_as_far_as_it_answers(gpu, small_container, broken, columns):
-    gpu(*broken)
-    probe, samples = sampler.new_probe(), []
-    thread = threading.Thread(target=lambda: samples.append(probe()))
-    thread.start()
-    thread.join(600)
-    of_torch = {"gpu_allocated_bytes": 5, "gpu_reserved_bytes": 7} if columns else {}
-    assert samples == [{"ram_share": 0.75, **columns, **of_torch}]
+    monkeypatch.setattr(hardware, "gpu_reader", lambda index: read)
+    columns = {"gpu_memory_bytes": 7, "gpu_allocated_bytes": 5, "gpu_reserved_bytes": 7} if use != "broken" else {}
+    columns |= {"gpu_use": use} if use == 0.55 else {}
+    assert sampler.new_probe()() == {"ram_share": 0.75, **columns}
 
 
 def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_read(toy, tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 import json
 import math
 
-import pytest
-
 from lib.report.summary import FILE, Summary, results, with_all
 
 
@@ -17,25 +15,19 @@ def test_what_is_written_is_read_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[1]", '"text"', "{}", "[" * 100_000, '{"reason": "lost"}'])
-def test_what_is_no_summary_is_none(tmp_path, content):
-    if content is not None:
-        (tmp_path / FILE).write_text(content)
+def test_what_is_no_summary_is_none_and_what_it_lacks_or_has_of_another_type_has_its_default(tmp_path):
     assert Summary.read(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    "values, fields",
-    [
+    for content in ("", "{", "[1]", '"text"', "{}", "[" * 100_000, '{"reason": "lost"}'):
+        (tmp_path / FILE).write_text(content)
+        assert Summary.read(tmp_path) is None
+    for values, fields in (
         ({"error": "no", "session": 2, "colour": "red", "best": None}, {"error": "no", "session": 2}),
         ({"max_steps": 12, "session": "two", "step": True, "best": [1], "metrics": None, "test_loss": "low"},
          {"max_steps": 12}),
         ({"test_loss": 1, "error": 5}, {"test_loss": 1}),
-    ],
-)  # fmt: skip
-def test_what_lacks_or_is_of_another_type_has_its_default_and_unknown_keys_are_lost(tmp_path, values, fields):
-    (tmp_path / FILE).write_text(json.dumps({"reason": "failed", **values}))
-    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "failed", **fields)
+    ):  # fmt: skip
+        (tmp_path / FILE).write_text(json.dumps({"reason": "failed", **values}))
+        assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "failed", **fields)
 
 
 def test_metrics_are_numbers_under_names_that_can_be_printed(tmp_path):
@@ -66,9 +58,6 @@ def test_a_table_has_baselines_where_they_exist_the_loss_last_and_a_row_for_each
     (table,) = tables({"f1": 0.5, "exact": 0.25}, {"f1": 0.2}, test_loss=2.0)
     assert table[1:] == [["f1", "0.200", "0.500", "+0.300"], ["exact", "0.250"], ["loss", "2.000"]]
     assert results(Summary("toy", "toy", "interrupted")) == ""
-
-
-def test_a_summary_keeps_all_metrics_those_with_a_baseline_first():
     scores = {"loss": 1.0, "exact": 0.1, "b": 0.2, "a": 0.3}
     assert list(with_all(scores, {"a": 0, "b": 0, "lost": 0}).items()) == [("a", 0.3), ("b", 0.2), ("exact", 0.1)]
     assert with_all(scores, {"loss": 9.0}) == scores
