@@ -126,8 +126,6 @@ class Panel:
         self._make_controls(start)
         self._take_sizes(start.path)
 
-    # --- controls -------------------------------------------------------------------------------------------------
-
     def _make_controls(self, start: Choice) -> None:
         import ipywidgets as w
 
@@ -152,17 +150,11 @@ class Panel:
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
-        fixed = [
-            self.workload,
-            self.card,
-            self.own,
-            self.count,
-            self.profile,
-            self.batch,
-            self.precision,
-            self.recomputed,
-        ]
-        left = w.VBox([*fixed, self.dials, self.about, self.use, self.status, self.gauge], layout={"width": "330px"})
+        whose, sizes = [self.workload, self.card, self.own, self.count], [self.profile, self.batch, self.precision]
+        left = w.VBox(
+            [*whose, *sizes, self.recomputed, self.dials, self.about, self.use, self.status, self.gauge],
+            layout={"width": "330px"},
+        )
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
         self.box = w.Box([left, right], layout=wraps)
@@ -225,8 +217,6 @@ class Panel:
         overrides = self.start.overrides if path == self.start.path else {}
         return Choice(path, {**overrides, **values}, card, self.count.value)
 
-    # --- planning --------------------------------------------------------------------------------------------------
-
     def show(self) -> None:
         """Shows the panel and waits for its first answer; clicks in the meantime are handled after it."""
         widgets.show_live(self.box, "The controls need a live kernel; this is the last answer.")
@@ -267,12 +257,6 @@ class Panel:
             if not cancelled.is_set():
                 self._show(choice, answer)
 
-    def wait(self, seconds: float) -> bool:
-        """Waits until the answer for the controls is shown; returns False after `seconds` without it."""
-        if self._worker:
-            self._worker.join(seconds)
-        return not (self._worker and self._worker.is_alive())
-
     def _show_computing(self, choice: Choice) -> None:
         self.use.disabled = True
         self.status.value = computing(f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ...")
@@ -288,7 +272,7 @@ class Panel:
         else:
             html = refusal(answer)
             self._saved.show(html, answer)
-        self.status.value, self.message.value = "", ""
+        self.status.value = self.message.value = ""
         self._html = self.answer.value = self._saved.hides + html
         self.use.disabled = not isinstance(answer, Plan)
         if torch.cuda.is_available():

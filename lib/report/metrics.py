@@ -75,10 +75,8 @@ class MetricsLog:
                 _replace(self.path, columns, rows)
                 self.rows, self._last = len(rows), math.inf
             elif self._waiting:
-                text, self._columns = (
-                    _csv(columns, self._waiting).encode(),
-                    [],
-                )  # if this fails, the whole table is next
+                text = _csv(columns, self._waiting).encode()
+                self._columns = []  # if this fails, the whole table is next
                 with self.path.open("ab", buffering=0) as file:
                     if file.write(text) < len(text):  # the disk took a part
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

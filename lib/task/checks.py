@@ -61,18 +61,19 @@ def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
 
 def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
     """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
-    name, terms = type(task).__name__, ", ".join(map(repr, counts)) or "none"
-    if unknown := sorted(set(weights) - counts.keys()):
-        what = f"{name}.term_weights weighs {unknown[0]!r}, which is no loss term"
-        raise BadInput(f"{what}. {name}.count has: {terms}.")
+    _check_known(task, "term_weights weighs", weights, counts)
     if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
+        name = type(task).__name__
         what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
         raise BadInput(f"{what}, and {name}.loss returned no such term. Both must name the same terms.")
 
 
 def check_loss_terms(task: Task, counts: Mapping[str, float], sums: Iterable[str]) -> None:
     """Raises BadInput where `loss` returned a term that `count` does not have."""
-    name, terms = type(task).__name__, ", ".join(map(repr, counts)) or "none"
-    if unknown := sorted(set(sums) - counts.keys()):
-        what = f"{name}.loss returned the loss term {unknown[0]!r}, and {name}.count has no such term"
-        raise BadInput(f"{what}. It has: {terms}. Both must name the same terms.")
+    _check_known(task, "loss returned", sums, counts)
+
+
+def _check_known(task: Task, does: str, terms: Iterable[str], counts: Mapping[str, float]) -> None:
+    if unknown := sorted(set(terms) - counts.keys()):
+        name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
+        raise BadInput(f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}.")

@@ -79,10 +79,8 @@ def _below(node: ast.AST, is_caught: bool) -> Iterator[Import]:
         case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"), args=[ast.Constant(n)]):
             yield Import(str(n), 0, not is_caught)
         case ast.Try():
-            types = [
-                list(ast.walk(handler.type)) if handler.type else [ast.Name("Exception")] for handler in node.handlers
-            ]
-            catches = any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for names in types for n in names)
+            types = [n for handler in node.handlers for n in ast.walk(handler.type or ast.Name("Exception"))]
+            catches = any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types)
             inner = [(child, is_caught or catches) for child in node.body]
             inner += [(child, is_caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
         case ast.If() if any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):

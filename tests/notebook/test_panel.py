@@ -49,7 +49,7 @@ def answer(made, **values):
     """Sets controls of a panel and returns the text of its next answer."""
     for name, value in values.items():
         getattr(made, name).value = value
-    assert made.wait(600)
+    made._worker.join(600)
     return text_of(made.answer.value).replace("&#39;", "'")
 
 
@@ -155,7 +155,7 @@ def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, 
         assert made.use.disabled and "Planning graphmer" in made.status.value and "opacity" in made.answer.value
         made.precision.value = "fp32"
         made.batch.value = 64
-        assert made.wait(600)
+        made._worker.join(600)
     config = planned[-1][0]
     assert (config.training.effective_batch, config.training.precision) == (64, "fp32")
     assert "effective batch 64" in made.answer.value and not made.use.disabled and made.status.value == ""
