@@ -25,7 +25,6 @@ from lib.planner.plain import META, PASSES
 from lib.planner.quantised import Quantised, replaced
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
-from lib.training.data import to_device
 from lib.training.draws import put_back
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
@@ -142,25 +141,6 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     if config.training.compile:
         semantics.compiled += 1
     return _result(tracker, semantics, traced, unseen)
-
-
-def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
-    """Predicts the peak bytes of an evaluation of `size` samples at once, and whether they fit.
-
-    It is the task's `evaluation_pass`, else the loss, beside weights and optimizer after a step in micro-batches of
-    `micro_batch` samples; what `Task.evaluate` keeps on the card is not seen.
-    """
-    with seeded():
-        step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
-    with _followed(task, config, target, micro_batch) as (state, tracker, _):
-        _trainers_steps(tracker, state, task, config, [step], 1)
-        allocator = tracker.allocator
-        allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
-        state.model.eval()
-        with torch.no_grad(), autocast(state.precision, META), tracker.users_code():
-            getattr(task, "evaluation_pass", task.loss)(state.model, to_device(batch, META))
-    peak = allocator.peak_allocated
-    return peak, not allocator.overflowed and peak <= target.limit_bytes
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training import workers
 from lib.training.draws import alone, put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
@@ -79,7 +78,11 @@ def train_batches(
 def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
     done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
-    sent = workers.Sent(batches, batches.task.config.task) if number else None
+    sent = None
+    if number:
+        from lib.training import workers
+
+        sent = workers.Sent(batches, batches.task.config.task)
     while sent and number and done < count:
         slots: Any = ()
         try:
@@ -119,6 +122,8 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     """
     if not options.num_workers:
         return options
+    from lib.training import workers
+
     changed = f"data.num_workers is {options.num_workers}, but"
     if reason := workers.unsendable(task, dataset):
         note(
@@ -137,6 +142,8 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
 
 def most_workers(task: Task, dataset: Any) -> int:
     """Returns the most loader workers that `limit_workers` lets a process have."""
+    from lib.training import workers
+
     return 0 if workers.unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
 
 

@@ -17,7 +17,7 @@ from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
-from lib.machine import inputs, memory, platform, published
+from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
@@ -209,6 +209,8 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
     names: list[str] = []
     if ranks.is_first():
         kinds = {text.partition(" ")[0] for text in state.left_out.values()}  # of number
+        from lib.machine import published
+
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
