@@ -5,23 +5,22 @@ import copy
 import random
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib.config import Config
 from lib.errors import BadInput, NotTraceable
-from lib.planner import kernels, plain
+from lib.planner import kernels
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, check_model, simulated_cuda
 from lib.planner.limits import is_users
 from lib.planner.log import Prediction
-from lib.planner.plain import META, PASSES
 from lib.planner.quantised import Quantised, replaced
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
@@ -30,6 +29,10 @@ from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
+STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+PASSES = 2  # gradients are there from the second micro-batch of a step on
+META = torch.device("meta")
+_PRECISIONS = ("fp32", "fp16", "bf16")
 _OF_CARDS = [
     f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.",
     "the time in which the cards sum their gradients.",
@@ -61,7 +64,7 @@ def predict(
     unknown card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
-    computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
+    computed_in = checked(target, precision, accumulation, clip_norm, cards)
     passes = min(accumulation, PASSES)
     target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     with _users_model(model, target) as (net, tracker, semantics):
@@ -71,7 +74,7 @@ def predict(
             _force_foreach(each)
         tracker.adopt(net)
         with tracker:
-            plain.run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
+            _run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
                       zeroes_after_forward, cards)  # fmt: skip
     sentences = [*_of_model(net, computed_in, semantics), *(_OF_CARDS if cards > 1 else [])]
     return _result(tracker, semantics, passes, sentences)
@@ -86,7 +89,7 @@ def predict_inference(
     as `predict`.
     """
     target = find_card(card)
-    computed_in = plain.checked(target, precision, 1, 0)
+    computed_in = checked(target, precision, 1, 0)
     with _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
@@ -96,6 +99,77 @@ def predict_inference(
             tracker.at("after forward")
             del result
     return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+
+
+def checked(target: Target, precision: str, accumulation: int, clip_norm: float, cards: int = 1) -> Precision:
+    """Returns the precision on this card. Raises BadInput for values that no loop can have."""
+    if precision not in (*_PRECISIONS, "auto"):
+        raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
+    if not (accumulation >= 1 and cards >= 1 and clip_norm >= 0):
+        raise BadInput(
+            f"A loop cannot have accumulation {accumulation}, cards {cards} and clip_norm {clip_norm}. Give numbers "
+            "from 1, and a norm above 0, or 0 for no clipping."
+        )
+    if precision == "auto":
+        return precision_on_card("auto", target.card.capability, target.card.name)
+    return precision  # type: ignore[return-value]
+
+
+def _run(
+    tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], optimizers: Sequence[Any], precision: Precision,
+    passes: int, clip_norm: float, keeps_outputs: bool, zeroes_after_forward: bool, cards: int,
+) -> None:  # fmt: skip
+    """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
+
+    def zero() -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    if cards > 1:  # reducer.cpp copies each gradient into a bucket, which stays
+        tracker.hold(sum(p.nbytes for p in parameters), "gradients", "DDP's buckets")
+    tracker.at("after load")
+    for _ in range(STEPS):
+        tracker.at("start")
+        if not zeroes_after_forward:
+            zero()
+        for number in range(passes):
+            with autocast(precision, META), tracker.users_code():
+                result = step(net)
+            tracker.at("after forward")
+            if zeroes_after_forward and not number:
+                zero()
+            _loss_of(result).backward()
+            tracker.at("after backward")
+            if not keeps_outputs:
+                del result
+        if clip_norm:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            tracker.adopt_optimizer(optimizer)
+        tracker.at("after optimizer step")
+
+
+def _loss_of(result: Any) -> Tensor:
+    """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
+    match result:
+        case Tensor():
+            loss = result
+        case Mapping():
+            loss = result.get("loss")
+        case object(loss=_):  # a dataclass of one's own
+            loss = result.loss
+        case [first, *_]:
+            loss = first
+        case _:
+            loss = None
+    if isinstance(loss, Tensor):
+        return loss
+    raise BadInput(
+        f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number, a tuple that "
+        'begins with it, or something with a "loss", as models of transformers do if they get labels.'
+    )
 
 
 @contextlib.contextmanager

@@ -14,8 +14,7 @@ from typing import Any
 
 from lib import ranks
 from lib.checkpoint import Checkpoint
-from lib.checkpoint.retention import Retention
-from lib.checkpoint.saver import Saver
+from lib.checkpoint.saver import Retention, Saver
 from lib.config import Config
 from lib.machine import memory
 from lib.report.meter import Meter

@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from lib import checkpoint
-from lib.checkpoint.retention import Retention
-from lib.checkpoint.saver import Saver
+from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
 from tests.bench.record import head, publish
 

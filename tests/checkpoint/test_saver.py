@@ -10,8 +10,7 @@ import torch
 
 from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
-from lib.checkpoint.retention import Retention
-from lib.checkpoint.saver import Saver
+from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
 from lib.errors import TrainingFailed
 from lib.machine import disk

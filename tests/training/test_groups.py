@@ -123,7 +123,7 @@ def test_memory_that_runs_out_repeats_a_step_with_the_same_groups(toy, tmp_path,
 def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):
     mistakes = [
         ({"lr": 1.0}, "it has no names"), ("head.*", "it has no names"), ({"names": ["*", 3]}, "it has no names"),
-        ({"names": "*", "rate": 1}, "unknown key 'rate'"), ({"names": "*", "lr": "fast"}, "lr is 'fast'"),
+        ({"names": "*", "rate": 1}, "rate is 1. Known are names"), ({"names": "*", "lr": "fast"}, "lr is 'fast'"),
         ({"names": "*", "lr": float("nan")}, "lr is nan"), ({"names": "*", "from_step": 0.5}, "from_step is 0.5"),
         ({"names": ["blocks.0.*", "head.*"]}, "'head.*' matches no trained parameter"),
     ]  # fmt: skip
