@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
@@ -21,7 +20,7 @@ from lib.machine import disk, memory, platform
 from lib.text import amount
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
-Key = tuple[str, str]  # group, name
+Key = tuple[str, str, str]  # checkpoints or best, group, name
 
 
 class Retention:
@@ -121,17 +120,15 @@ class Saver:
         self._saves = 0
         self._failures: dict[int, BaseException] = {}  # by the number of the save
         self._buffers: dict[Key, Tensor] = {}
-        self._sources: dict[Key, tuple[int, int, int, StorageWeakRef]] = {}  # what each buffer is a copy of
-        self._in_use: set[Key] = set()  # buffers that the thread is reading
+        self._in_use: set[str] = set()  # the kinds of checkpoint that the thread may be writing from their buffers
 
-    def prepare(self, tensors: Tensors) -> None:
+    def prepare(self, name: str, tensors: Tensors) -> None:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
-        items = _items(tensors)
-        self._in_use |= items.keys()
+        self._in_use.add(name)
 
         def touch() -> None:
             try:
-                for key, value in items.items():
+                for key, value in _items(name, tensors):
                     self._buffer(key, value).zero_()
             except Exception as error:  # a save makes those for which memory runs out
                 if not memory.is_oom(error):
@@ -145,25 +142,17 @@ class Saver:
         """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        # What stays equal while a tensor holds the same bytes: best weights and checkpoint share one copy. An address
-        # may be used again once its memory is freed; a weak reference to the storage keeps its identity.
-        sources = {
-            key: (step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage()))
-            for key, value in _items(tensors).items()
-        }
-        if self._failures or any(
-            key in self._in_use and self._sources.get(key) != source for key, source in sources.items()
-        ):
-            self._join()  # the thread is still writing other content from one of the buffers
+        if self._failures or name in self._in_use:
+            self._join()  # the thread may still be writing from these buffers
         self._saves += 1
-        copies = self._copied_where_memory_allows(tensors, sources)
+        copies = self._copied_where_memory_allows(name, tensors)
         if copies is None:
             self._failures[self._saves] = CheckpointNotSaved(
                 f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it. Those saved "
                 "before are untouched."
             )
             return
-        self._in_use |= sources.keys()
+        self._in_use.add(name)
         self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
 
     def write_now(self, name: str, parcel: checkpoint.Parcel) -> None:
@@ -233,32 +222,25 @@ class Saver:
             why = f"{error}" or "memory ran out"
             raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {why}.") from error
 
-    def _copied_where_memory_allows(
-        self, tensors: Tensors, sources: Mapping[Key, tuple]
-    ) -> dict[str, dict[str, Tensor]] | None:
+    def _copied_where_memory_allows(self, name: str, tensors: Tensors) -> dict[str, dict[str, Tensor]] | None:
         """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
+        items = _items(name, tensors)
         for is_last in (False, True):
             try:
-                return self._copied(tensors, sources)
+                copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
+                for key, value in items:
+                    copies[key[1]][key[2]] = self._buffer(key, value).copy_(value, non_blocking=True)
+                if any(value.is_cuda for _, value in items):
+                    torch.cuda.synchronize()
+                return copies
             except Exception as error:
                 if not memory.is_oom(error):
                     raise
             self._join()
-            self._sources.clear()  # what was queued before the failure need not have arrived
             if is_last:
                 self._buffers.clear()
             memory.clear_memory()
         return None
-
-    def _copied(self, tensors: Tensors, sources: Mapping[Key, tuple]) -> dict[str, dict[str, Tensor]]:
-        """Copies what the buffers do not hold yet; returns the buffers by group and name."""
-        changed = {key: value for key, value in _items(tensors).items() if self._sources.get(key) != sources[key]}
-        for key, value in changed.items():
-            self._buffer(key, value).copy_(value, non_blocking=True)
-            self._sources[key] = sources[key]
-        if any(value.is_cuda for value in changed.values()):
-            torch.cuda.synchronize()
-        return {group: {name: self._buffers[group, name] for name in named} for group, named in tensors.items()}
 
     def _buffer(self, key: Key, value: Tensor) -> Tensor:
         """Returns the buffer of a tensor on the CPU; pinned for a GPU's, so that one wait is enough for all copies."""
@@ -278,5 +260,5 @@ class Saver:
         self._join()
 
 
-def _items(tensors: Tensors) -> dict[Key, Tensor]:
-    return {(group, name): value.detach() for group, named in tensors.items() for name, value in named.items()}
+def _items(kind: str, tensors: Tensors) -> list[tuple[Key, Tensor]]:
+    return [((kind, group, name), value.detach()) for group, named in tensors.items() for name, value in named.items()]

@@ -153,7 +153,8 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
     held = max(1, config.data.num_workers * config.data.prefetch_factor)
     with seeded():
         batch = task.example_batch(slot_of(config.training), torch.device("cpu"))
-        copied = saved_bytes(task, config)[0] if config.checkpoint.keep_last else 0
+        whole, model = saved_bytes(task, config)
+        copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
     waiting = cards * held * sum(value.nbytes for value in batch.values())
     return Host(copied, waiting, cards * config.data.num_workers)
 

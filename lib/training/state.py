@@ -242,7 +242,9 @@ def _keep_frozen(state: State, saver: Saver) -> None:
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Allocates the saver's copies while training runs, as soon as the optimizer has its tensors."""
     if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
-        saver.prepare(state_tensors(state, config))
+        tensors = state_tensors(state, config)
+        saver.prepare("checkpoints", tensors)
+        saver.prepare("best", {"model": tensors["model"]} if config.checkpoint.keep_best else {})
 
 
 def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:

@@ -46,7 +46,7 @@ def background(folder: Path, tensors: dict) -> dict:
     committed: list[float] = []
     still: list[float] = []
     with Saver(folder, Retention(folder, Checkpoint()), committed.append) as saver:
-        saver.prepare(tensors)  # as the trainer does after its first step
+        saver.prepare("checkpoints", tensors)  # as the trainer does after its first step
         while saver._thread.is_alive():
             train(0.2)
         for step in range(1, SAVES + 1):

@@ -282,7 +282,7 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
 
 def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):
     savers, prepare = [], Saver.prepare
-    monkeypatch.setattr(Saver, "prepare", lambda self, tensors: (prepare(self, tensors), savers.append(self))[0])
+    monkeypatch.setattr(Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0])
     config = toy({"training.ema_decay": 0.9, "training.max_steps": 2})
     counted = host_memory(load_task(config), config, 1)
     launch.train(config)
