@@ -18,7 +18,7 @@ from lib.errors import BadInput, NotTraceable
 from lib.planner import kernels
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
-from lib.planner.cuda import CudaSemantics, check_model, simulated_cuda
+from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.limits import is_users
 from lib.planner.log import Prediction
 from lib.planner.quantised import Quantised, replaced
@@ -33,10 +33,7 @@ STEPS = 2  # the optimizer makes its state at the end of the first, so the secon
 PASSES = 2  # gradients are there from the second micro-batch of a step on
 META = torch.device("meta")
 _PRECISIONS = ("fp32", "fp16", "bf16")
-_OF_CARDS = [
-    f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.",
-    "the time in which the cards sum their gradients.",
-]
+_NCCL = f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption."
 
 
 def predict(
@@ -50,7 +47,6 @@ def predict(
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
-    cards: int = 1,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
@@ -59,14 +55,12 @@ def predict(
     The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
-    zero_grad between forward and backward pass, as Lightning does. `cards`: how many train together by
-    DistributedDataParallel, of which one is followed; give the plain model. Raises what `step` raises; BadInput for an
-    unknown card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
+    zero_grad between forward and backward pass, as Lightning does. Raises what `step` raises; BadInput for
+    an unknown card and values that cannot be; NotTraceable for what depends on values, and for a second card.
     """
     target = find_card(card)
-    computed_in = checked(target, precision, accumulation, clip_norm, cards)
+    computed_in = checked(target, precision, accumulation, clip_norm)
     passes = min(accumulation, PASSES)
-    target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         optimizers = made if isinstance(made, Sequence) else [made]
@@ -75,9 +69,8 @@ def predict(
         tracker.adopt(net)
         with tracker:
             _run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
-                      zeroes_after_forward, cards)  # fmt: skip
-    sentences = [*_of_model(net, computed_in, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, passes, sentences)
+                 zeroes_after_forward)  # fmt: skip
+    return _result(tracker, semantics, passes, _of_model(net, computed_in, semantics))
 
 
 def predict_inference(
@@ -101,14 +94,13 @@ def predict_inference(
     return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
 
 
-def checked(target: Target, precision: str, accumulation: int, clip_norm: float, cards: int = 1) -> Precision:
+def checked(target: Target, precision: str, accumulation: int, clip_norm: float) -> Precision:
     """Returns the precision on this card. Raises BadInput for values that no loop can have."""
     if precision not in (*_PRECISIONS, "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
-    if not (accumulation >= 1 and cards >= 1 and clip_norm >= 0):
+    if not (accumulation >= 1 and clip_norm >= 0):
         raise BadInput(
-            f"A loop cannot have accumulation {accumulation}, cards {cards} and clip_norm {clip_norm}. Give numbers "
-            "from 1, and a norm above 0, or 0 for no clipping."
+            f"A loop cannot have accumulation {accumulation} and clip_norm {clip_norm}. Give 1 and 0, or more."
         )
     if precision == "auto":
         return precision_on_card("auto", target.card.capability, target.card.name)
@@ -117,7 +109,7 @@ def checked(target: Target, precision: str, accumulation: int, clip_norm: float,
 
 def _run(
     tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], optimizers: Sequence[Any], precision: Precision,
-    passes: int, clip_norm: float, keeps_outputs: bool, zeroes_after_forward: bool, cards: int,
+    passes: int, clip_norm: float, keeps_outputs: bool, zeroes_after_forward: bool,
 ) -> None:  # fmt: skip
     """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
 
@@ -126,8 +118,6 @@ def _run(
             optimizer.zero_grad()
 
     parameters = [p for p in net.parameters() if p.requires_grad]
-    if cards > 1:  # reducer.cpp copies each gradient into a bucket, which stays
-        tracker.hold(sum(p.nbytes for p in parameters), "gradients", "DDP's buckets")
     tracker.at("after load")
     for _ in range(STEPS):
         tracker.at("start")
@@ -186,7 +176,7 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
             if "meta" not in str(error).lower():
                 raise
             net = model().to(META)  # whose constructor computes with values
-        check_model(tied(net), semantics)
+        semantics.compiled += sum(hasattr(module, "_orig_mod") for module in tied(net).modules())
         yield net, tracker, semantics
 
 
@@ -208,7 +198,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = _OF_CARDS[:1] if count > 1 else []
+    unseen = [_NCCL] * (count > 1)
     if config.training.cudnn_benchmark:
         size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
@@ -301,7 +291,7 @@ def _traceable() -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:
-        if "meta" not in str(error).lower():
+        if "meta" not in str(error).lower() and "Sparse" not in str(error):
             raise
         frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
         line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
