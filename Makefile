@@ -14,7 +14,7 @@
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about an hour on 2 idle cores; an interrupted one resumes)
-# make gpu           all that needs a GPU: its tests, memory and plans beside predictions, speed and utilisation; records too
+# make gpu           all that needs a GPU: its tests, memory and plans beside predictions, speed; records too
 # make kaggle-image  suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
 #                    PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
 # make clean         deletes .venv, .venv-kaggle and runs/, with every training in it
@@ -82,7 +82,8 @@ golden: .venv/ready
 	$(PY) -m tests.golden
 
 gpu: .venv/ready
-	$(PY) -m tests.gpu
+	$(PY) -m pytest -q -p no:xdist tests/gpu
+	$(PY) -m tests.gpu.bench_plans
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign

@@ -1,25 +1,104 @@
-"""Saves in the background: training waits for a copy into buffers that are kept, and a thread does the rest."""
+"""Saves in the background: training waits for a copy, a thread writes it and deletes old checkpoints."""
 
 import math
+import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
-from lib.checkpoint.retention import Retention
+from lib.config import Checkpoint
 from lib.errors import TrainingFailed
-from lib.machine import memory
+from lib.machine import disk, memory, platform
+from lib.text import amount
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
-Key = tuple[str, str]  # group, name
+Key = tuple[str, str, str]  # checkpoints or best, group, name
+
+
+class Retention:
+    """Keeps the newest checkpoints and the best weights of the run in `folder`, within the platform's limits.
+
+    It deletes only folders that are named like a checkpoint and have a manifest, and never the last good one.
+    """
+
+    def __init__(self, folder: Path, options: Checkpoint):
+        self.folder, self.options = folder, options
+        here = platform.detect()
+        inside = here.output_dir.resolve() in folder.resolve().parents
+        self._output_dir = here.output_dir if inside else folder.parent
+        self._output_bytes = here.output_bytes
+        self._kept_bytes, self._kept_files = options.keep_bytes or here.output_bytes, here.output_files
+
+    def make_room(self, name: str, parcel: checkpoint.Parcel) -> None:
+        """Deletes what this save replaces, if it does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
+        if parcel.size > self.available():
+            checkpoint.tidy(self.folder / name)  # a failed save may have left its own
+        if parcel.size > self.available() and name == "checkpoints":
+            steps, keep = self._written(name), max(1, self.options.keep_last - 1)
+            if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
+                self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
+        if parcel.size > (available := self.available()):
+            raise CheckpointNotSaved(
+                f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}: it needs "
+                f"{amount(parcel.size)}, and {amount(max(0, available))} are available in {self._output_dir}. Delete "
+                "files there, or lower checkpoint.keep_last or checkpoint.keep_best. Those saved before are untouched."
+            )
+
+    def available(self) -> int:
+        """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
+        folder = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
+        free = shutil.disk_usage(folder).free
+        if self._output_bytes is None:
+            return free
+        return min(free, self._output_bytes - disk.held(self._output_dir)[0])
+
+    def after_checkpoint(self, step: int, best: Collection[int]) -> None:
+        """Deletes, after a step was saved, all but the last and the best ones, and more to stay within the budget."""
+        try:
+            # What was just saved counts as the newest, also in a run that was taken back to an earlier step.
+            steps = [s for s in self._written("checkpoints") if s != step] + [step]
+            self._drop_oldest(steps, self.options.keep_last, lambda: False)
+            self.keep_best(best)
+            self._drop_oldest(steps[-self.options.keep_last :], 1, self._within_budget)
+        except OSError as error:
+            print(f"Could not look for old checkpoints in {self.folder} ({error}); they stay.", flush=True)
+
+    def keep_best(self, best: Collection[int]) -> None:
+        """Deletes the weights of all other steps."""
+        for step in self._written("best"):
+            if step not in best:
+                disk.discard(checkpoint.path_of(self.folder / "best", step))
+
+    def _within_budget(self) -> bool:
+        pairs = [disk.held(self.folder / name) for name in ("checkpoints", "best")]
+        size, number = (sum(column) for column in zip(*pairs, strict=True))
+        return size <= (self._kept_bytes or size) and number <= (self._kept_files or number)
+
+    def _drop_oldest(self, steps: list[int], keep: int, enough: Callable[[], bool]) -> None:
+        """Deletes checkpoints, oldest first, until there is `enough` room or `keep` are left."""
+        for step in steps[:-keep]:
+            if enough():
+                return
+            disk.discard(checkpoint.path_of(self.folder / "checkpoints", step))
+
+    def _is_good(self, step: int) -> bool:
+        try:
+            return bool(checkpoint.verify(checkpoint.path_of(self.folder / "checkpoints", step)))
+        except (checkpoint.DamagedCheckpoint, checkpoint.NewerFormat):
+            return False
+
+    def _written(self, name: str) -> list[int]:
+        """Lists the steps whose folder has a manifest, which only a run writes."""
+        folder = self.folder / name
+        return [s for s in checkpoint.steps(folder) if (checkpoint.path_of(folder, s) / checkpoint.MANIFEST).is_file()]
 
 
 class Saver:
@@ -41,17 +120,15 @@ class Saver:
         self._saves = 0
         self._failures: dict[int, BaseException] = {}  # by the number of the save
         self._buffers: dict[Key, Tensor] = {}
-        self._sources: dict[Key, tuple[int, int, int, StorageWeakRef]] = {}  # what each buffer is a copy of
-        self._in_use: set[Key] = set()  # buffers that the thread is reading
+        self._in_use: set[str] = set()  # the kinds of checkpoint that the thread may be writing from their buffers
 
-    def prepare(self, tensors: Tensors) -> None:
+    def prepare(self, name: str, tensors: Tensors) -> None:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
-        items = _items(tensors)
-        self._in_use |= items.keys()
+        self._in_use.add(name)
 
         def touch() -> None:
             try:
-                for key, value in items.items():
+                for key, value in _items(name, tensors):
                     self._buffer(key, value).zero_()
             except Exception as error:  # a save makes those for which memory runs out
                 if not memory.is_oom(error):
@@ -65,25 +142,17 @@ class Saver:
         """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        # What stays equal while a tensor holds the same bytes: best weights and checkpoint share one copy. An address
-        # may be used again once its memory is freed; a weak reference to the storage keeps its identity.
-        sources = {
-            key: (step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage()))
-            for key, value in _items(tensors).items()
-        }
-        if self._failures or any(
-            key in self._in_use and self._sources.get(key) != source for key, source in sources.items()
-        ):
-            self._join()  # the thread is still writing other content from one of the buffers
+        if self._failures or name in self._in_use:
+            self._join()  # the thread may still be writing from these buffers
         self._saves += 1
-        copies = self._copied_where_memory_allows(tensors, sources)
+        copies = self._copied_where_memory_allows(name, tensors)
         if copies is None:
             self._failures[self._saves] = CheckpointNotSaved(
                 f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it. Those saved "
                 "before are untouched."
             )
             return
-        self._in_use |= sources.keys()
+        self._in_use.add(name)
         self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
 
     def write_now(self, name: str, parcel: checkpoint.Parcel) -> None:
@@ -153,32 +222,25 @@ class Saver:
             why = f"{error}" or "memory ran out"
             raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {why}.") from error
 
-    def _copied_where_memory_allows(
-        self, tensors: Tensors, sources: Mapping[Key, tuple]
-    ) -> dict[str, dict[str, Tensor]] | None:
+    def _copied_where_memory_allows(self, name: str, tensors: Tensors) -> dict[str, dict[str, Tensor]] | None:
         """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
+        items = _items(name, tensors)
         for is_last in (False, True):
             try:
-                return self._copied(tensors, sources)
+                copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
+                for key, value in items:
+                    copies[key[1]][key[2]] = self._buffer(key, value).copy_(value, non_blocking=True)
+                if any(value.is_cuda for _, value in items):
+                    torch.cuda.synchronize()
+                return copies
             except Exception as error:
                 if not memory.is_oom(error):
                     raise
             self._join()
-            self._sources.clear()  # what was queued before the failure need not have arrived
             if is_last:
                 self._buffers.clear()
             memory.clear_memory()
         return None
-
-    def _copied(self, tensors: Tensors, sources: Mapping[Key, tuple]) -> dict[str, dict[str, Tensor]]:
-        """Copies what the buffers do not hold yet; returns the buffers by group and name."""
-        changed = {key: value for key, value in _items(tensors).items() if self._sources.get(key) != sources[key]}
-        for key, value in changed.items():
-            self._buffer(key, value).copy_(value, non_blocking=True)
-            self._sources[key] = sources[key]
-        if any(value.is_cuda for value in changed.values()):
-            torch.cuda.synchronize()
-        return {group: {name: self._buffers[group, name] for name in named} for group, named in tensors.items()}
 
     def _buffer(self, key: Key, value: Tensor) -> Tensor:
         """Returns the buffer of a tensor on the CPU; pinned for a GPU's, so that one wait is enough for all copies."""
@@ -198,5 +260,5 @@ class Saver:
         self._join()
 
 
-def _items(tensors: Tensors) -> dict[Key, Tensor]:
-    return {(group, name): value.detach() for group, named in tensors.items() for name, value in named.items()}
+def _items(kind: str, tensors: Tensors) -> list[tuple[Key, Tensor]]:
+    return [((kind, group, name), value.detach()) for group, named in tensors.items() for name, value in named.items()]

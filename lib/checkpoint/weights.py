@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lib import checkpoint
 from lib.config.files import size_of
 from lib.errors import BadInput
-from lib.machine import published
 from lib.ranks import sharding
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -114,6 +113,8 @@ def read(path: Path) -> dict[str, Tensor]:
     if inside := checkpoint_in(path):
         return load(inside).tensors["model"]
     if path.is_dir():
+        from lib.machine import published
+
         try:
             return published.read(published.find_model(str(path)))
         except BadInput as error:

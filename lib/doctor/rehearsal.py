@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lib import checkpoint, launch
-from lib.checkpoint.retention import Retention
-from lib.checkpoint.saver import Saver
+from lib.checkpoint.saver import Retention, Saver
 from lib.config import Config, profiles
 from lib.doctor.addresses import check_addresses, remote
 from lib.doctor.machine import check_kernels

@@ -10,7 +10,7 @@ from typing import Any
 
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
-from lib.checkpoint.retention import Retention
+from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed

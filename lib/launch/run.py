@@ -146,7 +146,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     """
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
-    from lib.planner import process, table  # 2,900 lines that a run without a GPU does without
+    from lib.planner import process  # 2,900 lines that a run without a GPU does without
     from lib.planner.card import card_of_gpu
 
     try:
@@ -158,13 +158,11 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
         if not platform.in_notebook():
             raise
         return config, None, [f"Warning: {str(error).splitlines()[-1]} {_UNPLANNED}"]
-    too_large = plan.evaluation and plan.evaluation.fitting < plan.evaluation.samples
-    lines = [table.of_evaluation(plan)] if too_large else []
     if config.training.micro_batch:
-        return config, plan, lines
+        return config, plan, []
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
     planned = [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()]
-    return with_changes(config, plan.overrides), plan, [*planned, *lines]
+    return with_changes(config, plan.overrides), plan, planned
 
 
 def progress(run: Run) -> Progress:

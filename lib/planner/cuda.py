@@ -1,7 +1,7 @@
 """Gives `meta` tensors the behaviour of a CUDA device; the model's code runs unchanged and may say "cuda".
 
 Autocast has no `meta` device, `meta` attention takes the slow kernel, dropout keeps a mask of floats instead of bytes.
-What a script asks of torch.cuda is answered as on the card; what needs several cards is refused.
+What a script asks of torch.cuda is answered as on the card; a second card is refused.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -50,7 +50,6 @@ _RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_no
 _TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
-_SEVERAL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 class CudaSemantics(TorchFunctionMode):
@@ -263,17 +262,6 @@ def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
     }
 
 
-def _refuse(name: str, place: str, *_: Any, **__: Any) -> NoReturn:
-    more = {
-        "DistributedDataParallel": " predict(..., cards=N) adds the buckets of DDP, one more copy of the gradients.",
-        "init_process_group": " What fully_shard divides among N cards is about 1/N of weights, gradients, optimizer.",
-    }
-    raise NotTraceable(
-        f"{name} ({place or users_line()}) needs several cards, so give the plain model: a prediction follows "
-        f"one card of however many.{more.get(name, '')}"
-    )
-
-
 @contextlib.contextmanager
 def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterator[CudaSemantics]:
     """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
@@ -285,7 +273,6 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
 
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, answer) for name, answer in _answers(target, allocator or Allocator()).items()),
-        *((kind, "__init__", functools.partial(_refuse, kind.__name__, "")) for kind in _SEVERAL),
         (torch, "compile", compile),
         (
             sys.modules[torch.optim.Optimizer.__module__],
@@ -298,11 +285,6 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
         (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
         (torch.utils.checkpoint, "_infer_device_type", lambda *_: "cuda"),
     ]
-    if torch.distributed.is_available():
-        modules = (torch.distributed, torch.distributed.distributed_c10d)
-        patches += [
-            (module, "init_process_group", functools.partial(_refuse, "init_process_group", "")) for module in modules
-        ]
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for patch in patches:
@@ -314,16 +296,3 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
             module = sys.modules.get("transformers.utils.import_utils")
             for name in ("is_torch_cuda_available", "is_flash_attn_2_available", "is_flash_attn_3_available"):
                 getattr(getattr(module, name, None), "cache_clear", _nothing)()
-
-
-def check_model(model: nn.Module, semantics: CudaSemantics) -> None:
-    """Raises NotTraceable for a model that stands on several cards; counts what was compiled before."""
-    for name, module in model.named_modules():
-        if isinstance(module, _SEVERAL):
-            _refuse(type(module).__name__, name or "the model itself")
-        if getattr(module, "sparse", False) is True and isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            raise NotTraceable(
-                f"The gradient of {name or 'the model'} is sparse (sparse=True): it has a row for each different "
-                "number of the batch, which depends on values. Write sparse=False for an upper bound."
-            )
-        semantics.compiled += hasattr(module, "_orig_mod")

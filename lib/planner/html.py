@@ -52,8 +52,7 @@ _MACROS = """
 </details>
 {% endif %}
 <details style="margin-top:6px;font-size:12px">
-  <summary>Runs of other lengths, and what no prediction sees</summary>
-  {{ table(sheet.lengths, 0) }}
+  <summary>What no prediction sees</summary>
   {% for sentence in plan.chosen.prediction.unseen %}<div>Not seen: {{ sentence }}</div>{% endfor %}
 </details>
 {% endmacro %}
@@ -132,7 +131,7 @@ _PAGE = _ENVIRONMENT.from_string(_MACROS).module
 
 
 def of_plan(plan: Plan) -> str:
-    """Returns the page of a plan: verdict, bar, figures, options, layers, and the time of runs of other lengths."""
+    """Returns the page of a plan: verdict, bar, figures, options and layers."""
     sheet, prediction = describe(plan), plan.chosen.prediction
     pieces = [("CUDA and libraries", plan.set_aside_bytes, "#999999")]
     pieces += [(name, size, _COLOURS[name]) for name, size in prediction.by_category.items()]

@@ -16,20 +16,18 @@ from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
 from lib.planner.log import Prediction
-from lib.planner.trace import predict_evaluation, predict_task, seeded
+from lib.planner.trace import predict_task, seeded
 from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
 from lib.text import amount
 from lib.training import data, optimization
-from lib.training.draws import put_back
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
-from lib.training.sizes import saved_bytes, sharded_bytes
+from lib.training.sizes import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
 _LINE_ERROR = 1.03  # the line through two traced sizes is off by less
 _MUCH_FASTER = 0.9  # of the time: what makes more recomputation worth it
-STEPS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,6 @@ class Option:
     @property
     def expected_seconds(self) -> float:
         return math.sqrt(self.step_seconds[0] * self.step_seconds[1])
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Whether evaluations of `data.evaluation_batch` samples fit."""
-
-    samples: int
-    peak_bytes: int
-    fitting: int  # half of the samples, or half of that, and so on; 0 where none of them fits
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,6 @@ class Plan:
     chosen: Option
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
-    evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
     host: Host | None = None  # the machine's own memory
 
@@ -154,7 +142,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         config.run.name, target.card.name, search.count, target.set_aside, target.usable_bytes, target.limit_bytes,
         config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
         chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
-        epochs=config.training.epochs, share=data.share(config.data.subset_ratio), evaluation=search.evaluation(chosen),
+        epochs=config.training.epochs, share=data.share(config.data.subset_ratio),
         changed=tuple(changed), host=host_memory(search.task, config, search.count),
     )  # fmt: skip
 
@@ -164,7 +152,8 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
     held = max(1, config.data.num_workers * config.data.prefetch_factor)
     with seeded():
         batch = task.example_batch(config.training.slot, torch.device("cpu"))
-        copied = saved_bytes(task, config)[0] if config.checkpoint.keep_last else 0
+        whole, model = saved_bytes(task, config)
+        copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
     waiting = cards * held * sum(value.nbytes for value in batch.values())
     return Host(copied, waiting, cards * config.data.num_workers)
 
@@ -205,13 +194,10 @@ class _Search:
     def __init__(self, config: Config, target: Target, count: int):
         self.task = task = find_task(config.task)(config)
         if config.training.fully_shard and count > 1:
-            with put_back():
-                (whole, _), (each, gathered) = (sharded_bytes(task, config, ranks) for ranks in (1, count))
             raise NotTraceable(
                 "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which "
-                f"a trace on one machine cannot follow. These states are {amount(whole)}, {amount(each)} on each of "
-                f"{count} cards, and up to {amount(gathered)} of weights are whole at once. Activations are those "
-                "without it: plan a micro-batch with training.fully_shard=false."
+                "a trace on one machine cannot follow. Activations are those without it: plan a micro-batch with "
+                "training.fully_shard=false."
             )
         self.config, self.target, self.count = config, target, count
         self.slot = config.training.slot
@@ -270,18 +256,6 @@ class _Search:
             config, passes = with_changes(self.config, _overrides(*pair)), self._passes(micro_batch)
             self._traced[pair] = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
         return self._traced[pair]
-
-    def evaluation(self, option: Option) -> Evaluation | None:
-        """Returns what an evaluation of a size of its own takes between the steps of an option."""
-        if not (size := self.config.data.evaluation_batch):
-            return None
-        config = with_changes(self.config, _overrides(option.micro_batch, option.recomputed))
-        fitting = size
-        whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
-        while not fits and fitting > 1:
-            fitting = (fitting + 1) // 2
-            _, fits = predict_evaluation(self.task, config, self.target, fitting, option.micro_batch)
-        return Evaluation(size, whole, fitting if fits else 0)
 
     def _passes(self, micro_batch: int) -> int:
         return self.slots_each * -(-self.slot // micro_batch)

@@ -8,7 +8,7 @@ from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import FITS
 from lib.planner.log import OUTSIDE, Prediction, folded, summed
-from lib.planner.search import STEPS, Option, Plan
+from lib.planner.search import Option, Plan
 from lib.text import aligned, computed, duration, weights
 
 QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
@@ -26,7 +26,6 @@ class Sheet:
     about: list[str]
     figures: list[tuple[str, str, str]]  # number, unit, detail
     options: Rows
-    lengths: Rows
     notices: list[str]
 
 
@@ -48,26 +47,24 @@ def describe(plan: Plan) -> Sheet:
         about,
         _figures(plan),
         _options(plan),
-        [["steps", *_costs(plan)], *([f"{n:,}", *_cost(plan, n)] for n in STEPS)],
         _notices(plan),
     )
 
 
 def of_plan(plan: Plan) -> str:
-    """Prints one plan: its options, its memory, and the time of runs of many lengths."""
+    """Prints one plan: its options, its memory and its time."""
     sheet, prediction = describe(plan), plan.chosen.prediction
     pieces = ", ".join(f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items())
     limit = f"a plan may use {FITS:.0%}: {plan.limit_bytes / GIB:.2f} GiB."
     head = [*plan.changed, f"{plan.run} fits on {sheet.card}: {sheet.verdict}; {limit}", *sheet.about]
     tail = [*sheet.notices, *(f"Not seen: {sentence}" for sentence in prediction.unseen)]
     peak = f"At the peak, GiB: {pieces}."
-    return "\n\n".join(["\n".join(head), aligned(sheet.options), peak, aligned(sheet.lengths), "\n".join(tail)])
+    return "\n\n".join(["\n".join(head), aligned(sheet.options), peak, "\n".join(tail)])
 
 
 def _notices(plan: Plan) -> list[str]:
-    """Returns sentences beside the figures: evaluation, host memory, the length in epochs."""
-    sentences = [*plan.chosen.prediction.at_most(), *([of_evaluation(plan)] if plan.evaluation else [])]
-    sentences += [plan.host.sentence()] if plan.host else []
+    """Returns sentences beside the figures: host memory, the length in epochs."""
+    sentences = [*plan.chosen.prediction.at_most(), *([plan.host.sentence()] if plan.host else [])]
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))
@@ -82,21 +79,6 @@ def _notices(plan: Plan) -> list[str]:
         f"{week if _on_kaggle(plan) else ''}Times come from a roofline, without evaluation, loading and saving; the "
         "smoke test of a training notebook measures the true speed.",
     ]
-
-
-def of_evaluation(plan: Plan) -> str:
-    """Returns a sentence on an evaluation of a size of its own: its peak, and how much of it fits."""
-    evaluation = plan.evaluation
-    assert evaluation
-    peak = (
-        f"An evaluation takes {evaluation.samples:,} samples at once (data.evaluation_batch): "
-        f"{evaluation.peak_bytes / GIB:.2f} GiB at the peak of what it computes"
-    )
-    if evaluation.fitting == evaluation.samples:
-        return f"{peak}."
-    fits = f"{evaluation.fitting:,} fit" if evaluation.fitting else "not even the smallest number fits"
-    limit = f"{plan.limit_bytes / GIB:.2f} GiB that a plan may use"
-    return f"{peak}, more than the {limit}: {fits}. A run halves them where memory runs out."
 
 
 def of_plans(plans: Sequence[Plan]) -> str:
@@ -186,7 +168,8 @@ def _figures(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _options(plan: Plan) -> Rows:
     head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "compute", "steps/s (from-to)"]
-    rows = [[*head, *(_costs(plan)[:2] if plan.max_steps else [])]]
+    with_quota = plan.max_steps and _on_kaggle(plan)
+    rows = [head + ["GPU time"] * bool(plan.max_steps) + ["of week"] * bool(with_quota)]
     for option in plan.options:
         prediction = option.prediction
         low, high = (f"{size / GIB:.2f}" for size in (prediction.driver_bytes, prediction.most_driver_bytes))
@@ -196,19 +179,11 @@ def _options(plan: Plan) -> Rows:
             f"{prediction.peak_bytes / GIB:.2f}", f"{prediction.reserved_bytes / GIB:.2f}",
             low if low == high else f"{low}-{high}", f"{option.relative_compute:.2f} x", _speed(option),
         ]  # fmt: skip
-        rows.append(row + (_cost(plan, plan.max_steps, option)[:2] if plan.max_steps else []))
+        seconds = plan.seconds(plan.max_steps, option)
+        rows.append(row + [duration(seconds)] * bool(plan.max_steps) + [quota(seconds)[0]] * bool(with_quota))
     return rows
 
 
 def _speed(option: Option) -> str:
     fast, slow = (1 / seconds for seconds in option.step_seconds)
     return f"{computed(1 / option.expected_seconds)} ({computed(slow)}-{computed(fast)})"
-
-
-def _costs(plan: Plan) -> list[str]:
-    return ["GPU time", *(["of week", "sessions"] if _on_kaggle(plan) else [])]
-
-
-def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:
-    seconds = plan.seconds(steps, option)
-    return [duration(seconds), *(map(str, quota(seconds)) if _on_kaggle(plan) else [])]

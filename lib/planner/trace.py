@@ -5,36 +5,35 @@ import copy
 import random
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib.config import Config
 from lib.errors import BadInput, NotTraceable
-from lib.planner import kernels, plain
+from lib.planner import kernels
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
-from lib.planner.cuda import CudaSemantics, check_model, simulated_cuda
+from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.limits import is_users
 from lib.planner.log import Prediction
-from lib.planner.plain import META, PASSES
 from lib.planner.quantised import Quantised, replaced
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
-from lib.training.data import to_device
 from lib.training.draws import put_back
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
-_OF_CARDS = [
-    f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.",
-    "the time in which the cards sum their gradients.",
-]
+STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+PASSES = 2  # gradients are there from the second micro-batch of a step on
+META = torch.device("meta")
+_PRECISIONS = ("fp32", "fp16", "bf16")
+_NCCL = f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption."
 
 
 def predict(
@@ -48,7 +47,6 @@ def predict(
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
-    cards: int = 1,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
@@ -57,14 +55,12 @@ def predict(
     The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
-    zero_grad between forward and backward pass, as Lightning does. `cards`: how many train together by
-    DistributedDataParallel, of which one is followed; give the plain model. Raises what `step` raises; BadInput for an
-    unknown card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
+    zero_grad between forward and backward pass, as Lightning does. Raises what `step` raises; BadInput for
+    an unknown card and values that cannot be; NotTraceable for what depends on values, and for a second card.
     """
     target = find_card(card)
-    computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
+    computed_in = checked(target, precision, accumulation, clip_norm)
     passes = min(accumulation, PASSES)
-    target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         optimizers = made if isinstance(made, Sequence) else [made]
@@ -72,10 +68,9 @@ def predict(
             _force_foreach(each)
         tracker.adopt(net)
         with tracker:
-            plain.run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
-                      zeroes_after_forward, cards)  # fmt: skip
-    sentences = [*_of_model(net, computed_in, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, passes, sentences)
+            _run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
+                 zeroes_after_forward)  # fmt: skip
+    return _result(tracker, semantics, passes, _of_model(net, computed_in, semantics))
 
 
 def predict_inference(
@@ -87,7 +82,7 @@ def predict_inference(
     as `predict`.
     """
     target = find_card(card)
-    computed_in = plain.checked(target, precision, 1, 0)
+    computed_in = checked(target, precision, 1, 0)
     with _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
@@ -97,6 +92,74 @@ def predict_inference(
             tracker.at("after forward")
             del result
     return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+
+
+def checked(target: Target, precision: str, accumulation: int, clip_norm: float) -> Precision:
+    """Returns the precision on this card. Raises BadInput for values that no loop can have."""
+    if precision not in (*_PRECISIONS, "auto"):
+        raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
+    if not (accumulation >= 1 and clip_norm >= 0):
+        raise BadInput(
+            f"A loop cannot have accumulation {accumulation} and clip_norm {clip_norm}. Give 1 and 0, or more."
+        )
+    if precision == "auto":
+        return precision_on_card("auto", target.card.capability, target.card.name)
+    return precision  # type: ignore[return-value]
+
+
+def _run(
+    tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], optimizers: Sequence[Any], precision: Precision,
+    passes: int, clip_norm: float, keeps_outputs: bool, zeroes_after_forward: bool,
+) -> None:  # fmt: skip
+    """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
+
+    def zero() -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    tracker.at("after load")
+    for _ in range(STEPS):
+        tracker.at("start")
+        if not zeroes_after_forward:
+            zero()
+        for number in range(passes):
+            with autocast(precision, META), tracker.users_code():
+                result = step(net)
+            tracker.at("after forward")
+            if zeroes_after_forward and not number:
+                zero()
+            _loss_of(result).backward()
+            tracker.at("after backward")
+            if not keeps_outputs:
+                del result
+        if clip_norm:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            tracker.adopt_optimizer(optimizer)
+        tracker.at("after optimizer step")
+
+
+def _loss_of(result: Any) -> Tensor:
+    """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
+    match result:
+        case Tensor():
+            loss = result
+        case Mapping():
+            loss = result.get("loss")
+        case object(loss=_):  # a dataclass of one's own
+            loss = result.loss
+        case [first, *_]:
+            loss = first
+        case _:
+            loss = None
+    if isinstance(loss, Tensor):
+        return loss
+    raise BadInput(
+        f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number, a tuple that "
+        'begins with it, or something with a "loss", as models of transformers do if they get labels.'
+    )
 
 
 @contextlib.contextmanager
@@ -113,7 +176,7 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
             if "meta" not in str(error).lower():
                 raise
             net = model().to(META)  # whose constructor computes with values
-        check_model(tied(net), semantics)
+        semantics.compiled += sum(hasattr(module, "_orig_mod") for module in tied(net).modules())
         yield net, tracker, semantics
 
 
@@ -135,32 +198,13 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = _OF_CARDS[:1] if count > 1 else []
+    unseen = [_NCCL] * (count > 1)
     if config.training.cudnn_benchmark:
         size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled += 1
     return _result(tracker, semantics, traced, unseen)
-
-
-def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
-    """Predicts the peak bytes of an evaluation of `size` samples at once, and whether they fit.
-
-    It is the task's `evaluation_pass`, else the loss, beside weights and optimizer after a step in micro-batches of
-    `micro_batch` samples; what `Task.evaluate` keeps on the card is not seen.
-    """
-    with seeded():
-        step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
-    with _followed(task, config, target, micro_batch) as (state, tracker, _):
-        _trainers_steps(tracker, state, task, config, [step], 1)
-        allocator = tracker.allocator
-        allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
-        state.model.eval()
-        with torch.no_grad(), autocast(state.precision, META), tracker.users_code():
-            getattr(task, "evaluation_pass", task.loss)(state.model, to_device(batch, META))
-    peak = allocator.peak_allocated
-    return peak, not allocator.overflowed and peak <= target.limit_bytes
 
 
 @contextlib.contextmanager
@@ -247,7 +291,7 @@ def _traceable() -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:
-        if "meta" not in str(error).lower():
+        if "meta" not in str(error).lower() and "Sparse" not in str(error):
             raise
         frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
         line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

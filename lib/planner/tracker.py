@@ -93,10 +93,6 @@ class Tracker(TorchDispatchMode):
         self.log.marks[moment] = len(self.log.events)
         self.watch.begin()
 
-    def hold(self, size: int, category: str, what: str) -> None:
-        """Allocates memory for something that this machine does not have, and never frees it."""
-        self._take(size, category, what=what)
-
     def pass_by(self, size: int) -> None:
         """Allocates and frees memory for something that this machine does not do."""
         self._drop(self._take(size, "temporaries"))

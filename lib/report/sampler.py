@@ -1,7 +1,7 @@
 """Samples what the machine does while it trains: a thread reads GPU and RAM every second for rows of metrics.csv."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 
 import torch
@@ -82,28 +82,38 @@ class Sampler:
 
 
 class Advice:
-    """Returns what to do about rows that look bad; each sentence once a session."""
+    """Says what to do about rows that look bad; each sentence once a session.
 
-    def __init__(self, workers: int):
-        self.workers, self._printed = workers, set[str]()
+    `most` returns the most loader workers, and `is_cheap` whether a batch is made faster than a worker hands it over.
+    """
+
+    def __init__(self, workers: int, most: Callable[[], int], is_cheap: Callable[[], bool] = lambda: False):
+        self.workers, self._most, self._is_cheap, self._guard = workers, most, is_cheap, Informing("the advice")
         self._waiting_rows = -1  # the first row has the start of the workers in it
+        self._printed: set[str] = set()
 
-    def lines(self, row: Mapping[str, float]) -> list[str]:
+    def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
         sentences: dict[str, str] = {}
-        waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
-        self._waiting_rows = self._waiting_rows + 1 if waits else 0
-        if self._waiting_rows >= WAIT_ROWS:
-            sentences["wait"] = (
-                f"Training waits for data {row['data_wait_share']:.0%} of the time. Raise data.num_workers (now "
-                f"{self.workers}), or set it to 0 if samples are cheap. Raise data.prefetch_factor against stretches "
-                "of slow samples, or prepare samples beforehand."
-            )
-        if row.get("ram_share", 0.0) > RAM_LIMIT:
-            sentences["ram"] = (
-                f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
-                f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
-            )
-        new = {name: sentence for name, sentence in sentences.items() if name not in self._printed}
-        self._printed |= new.keys()
-        return [*new.values()]
+        with self._guard:
+            waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
+            self._waiting_rows = self._waiting_rows + 1 if waits else 0
+            if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
+                advice = (
+                    f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
+                    "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
+                )
+                if self.workers and self._is_cheap():
+                    now = f"set data.num_workers to 0 (now {self.workers})"
+                    advice = f"A batch is made faster than a worker hands it over: {now}."
+                elif self.workers < (most := self._most()):
+                    limit = f"{most}, the most that this process may have"
+                    advice = f"Raise data.num_workers from {self.workers} to {limit}."
+                sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
+            if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
+                sentences["ram"] = (
+                    f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
+                    f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
+                )
+            self._printed |= sentences.keys()
+        return [*sentences.values()]

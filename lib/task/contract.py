@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
-from lib.machine import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
 
@@ -34,11 +33,9 @@ class Task:
     plot. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values that
     the memory panel offers. `several` says that `data.dir` may list several folders, which are then `sources`.
 
-    A task may have five methods more:
+    A task may have four methods more:
     - `adapt(weights, model)` fits `run.initial_weights` to the shapes of `model` (bands, words); it returns them and a
       sentence on how. A weight whose shape still differs keeps its initial value.
-    - `evaluation_pass(model, batch)` computes what `evaluate` holds on the device at once, for the memory plan, if that
-      is not the loss: a task that writes text computes a last step of all lengths.
     - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`, such as
       `model.save_pretrained(folder)`; an attribute `exports` may say that it writes nothing under these settings.
     - `stage_name(step)` returns the name of the stage that a step is in, for progress, plot and metrics.csv: a
@@ -81,6 +78,8 @@ class Task:
         The run keeps its configuration: when it resumes, and in a plan, the model is built from that, and its weights
         come from the checkpoint. Raises BadInput.
         """
+        from lib.machine import published
+
         return published.pretrained(self, name, cls, options)
 
     def describe_data(self) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,11 +22,11 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training import workers
-from lib.training.draws import alone, seed_draws
+from lib.training.draws import alone, put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
+_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs
 Stop = Callable[[], object]
 Note = Callable[[str], None]
 STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
@@ -77,7 +78,11 @@ def train_batches(
 def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
     done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
-    sent = workers.Sent(batches, batches.task.config.task) if number else None
+    sent = None
+    if number:
+        from lib.training import workers
+
+        sent = workers.Sent(batches, batches.task.config.task)
     while sent and number and done < count:
         slots: Any = ()
         try:
@@ -117,6 +122,8 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     """
     if not options.num_workers:
         return options
+    from lib.training import workers
+
     changed = f"data.num_workers is {options.num_workers}, but"
     if reason := workers.unsendable(task, dataset):
         note(
@@ -131,6 +138,21 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es): {most} load data. No result changes."
     note(f"{changed} {why}")
     return dataclasses.replace(options, num_workers=most)
+
+
+def most_workers(task: Task, dataset: Any) -> int:
+    """Returns the most loader workers that `limit_workers` lets a process have."""
+    from lib.training import workers
+
+    return 0 if workers.unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
+
+
+def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
+    """Says whether this process makes a slot faster than a worker hands it over; draws nothing that training draws."""
+    with put_back():
+        begin = time.perf_counter()
+        task.collate([dataset[i] for i in range(min(slot_size, len(dataset)))], torch.Generator())
+        return time.perf_counter() - begin < _WAY_SECONDS
 
 
 def share(ratio: float | str) -> float:

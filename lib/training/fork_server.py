@@ -19,6 +19,7 @@ if sys.argv[0] == "-c" and os.environ.get(environment.FORK_SERVER) == str(os.get
 
     ranks.die_with(os.getppid())
     os.register_at_fork(after_in_child=partial(ranks.die_with, os.getpid()))
-    import lib.training.data  # noqa: F401  and with it torch and NumPy
+    import lib.training.data
+    import lib.training.workers  # noqa: F401  and with them torch and NumPy
 
     gc.freeze()  # a collection in a worker would write to, and so copy, the memory that all of them share

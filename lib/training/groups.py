@@ -1,6 +1,6 @@
 """Groups of parameters: each with its own rate and weight decay, and trained in some steps only."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from numbers import Integral, Real
@@ -28,10 +28,7 @@ class Group:
         return self.from_step <= step and (self.until_step is None or step < self.until_step)
 
 
-_KEYS: dict[str, tuple[type, Callable[[Any], Any], bool]] = {  # type of the number, its conversion, may be None
-    "lr": (Real, float, False), "weight_decay": (Real, float, True), "from_step": (Integral, int, False),
-    "until_step": (Integral, int, True),
-}  # fmt: skip
+_KEYS = {"lr": Real, "weight_decay": Real, "from_step": Integral, "until_step": Integral}  # the type of each
 
 
 def groups_of(task: Task, model: nn.Module) -> list[Group]:
@@ -75,18 +72,14 @@ def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:
     patterns = [names] if isinstance(names, str) else list(names or ())
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise BadInput(f'{where}: it has no names. Write {{"names": "head.*", "lr": 10.0}}, say.')
-    values = {}
-    for key, value in entry.items():
-        if key == "names":
+    values = {key: value for key, value in entry.items() if key != "names"}
+    for key, value in values.items():
+        if value is None and key in ("weight_decay", "until_step"):
             continue
-        if key not in _KEYS:
-            raise BadInput(f"{where}: it has the unknown key {key!r}. Known keys: names, {', '.join(_KEYS)}.")
-        kind, convert, may_be_none = _KEYS[key]
-        is_number = isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
-        if not is_number and not (value is None and may_be_none):
-            what = f"a {'whole ' * (kind is Integral)}number, 0 or more{', or None' * may_be_none}"
-            raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Give {what}.")
-        values[key] = None if value is None else convert(value)
+        is_number = isinstance(value, _KEYS.get(key, ())) and not isinstance(value, bool)
+        if not is_number or not 0 <= float(value) < float("inf"):
+            keys = "names, and numbers of 0 or more as lr, weight_decay, from_step and until_step (steps are whole)"
+            raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Known are {keys}.")
     return patterns, values
 
 

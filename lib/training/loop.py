@@ -14,8 +14,7 @@ from typing import Any
 
 from lib import ranks
 from lib.checkpoint import Checkpoint
-from lib.checkpoint.retention import Retention
-from lib.checkpoint.saver import Saver
+from lib.checkpoint.saver import Retention, Saver
 from lib.config import Config
 from lib.machine import memory
 from lib.report.meter import Meter
@@ -70,7 +69,8 @@ def train(
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = Advice(loading.num_workers)
+    is_cheap = partial(data.is_cheap, task, train_set, order.slot_size)
+    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set), is_cheap)
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()

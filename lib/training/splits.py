@@ -1,6 +1,5 @@
-"""Dealing groups of samples to parts: by shares of each class, or by a hash of the name. No group is on two sides."""
+"""Dealing groups of samples to parts: by shares of each class. No group is on two sides."""
 
-import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,15 +41,6 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
         if distance < least:
             best, least = part, distance
     return best
-
-
-def by_hash(name: str, shares: Sequence[float]) -> int:
-    """Returns the part of a group, by a hash of its name: it stays when other groups come or go.
-
-    Parts 1, 2, ... have the `shares`, and part 0 has the rest.
-    """
-    position = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-    return (1 + sum(position >= bound for bound in itertools.accumulate(shares))) % (len(shares) + 1)
 
 
 def part_of(path: PurePath) -> str:

@@ -16,7 +16,7 @@ from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.errors import TrainingFailed
-from lib.machine import inputs, memory, platform, published
+from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
@@ -208,6 +208,8 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
     names: list[str] = []
     if ranks.is_first():
         kinds = {text.partition(" ")[0] for text in state.left_out.values()}  # of number
+        from lib.machine import published
+
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
@@ -239,7 +241,9 @@ def _keep_frozen(state: State, saver: Saver) -> None:
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Allocates the saver's copies while training runs, as soon as the optimizer has its tensors."""
     if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
-        saver.prepare(state_tensors(state, config.checkpoint.lightweight))
+        tensors = state_tensors(state, config.checkpoint.lightweight)
+        saver.prepare("checkpoints", tensors)
+        saver.prepare("best", {"model": tensors["model"]} if config.checkpoint.keep_best else {})
 
 
 def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from lib import checkpoint
-from lib.checkpoint.retention import Retention
-from lib.checkpoint.saver import Saver
+from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
 from tests.bench.record import head, publish
 
@@ -47,7 +46,7 @@ def background(folder: Path, tensors: dict) -> dict:
     committed: list[float] = []
     still: list[float] = []
     with Saver(folder, Retention(folder, Checkpoint()), committed.append) as saver:
-        saver.prepare(tensors)  # as the trainer does after its first step
+        saver.prepare("checkpoints", tensors)  # as the trainer does after its first step
         while saver._thread.is_alive():
             train(0.2)
         for step in range(1, SAVES + 1):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lib import checkpoint
-from lib.checkpoint import CheckpointNotSaved, retention
-from lib.checkpoint.retention import Retention
+from lib.checkpoint import CheckpointNotSaved, saver
+from lib.checkpoint.saver import Retention
 from lib.config import Checkpoint
 from lib.machine.disk import held
 from tests.checkpoint.test_saver import make, weights
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def limited(monkeypatch, free, budget=None, number=None):
     here = SimpleNamespace(output_dir=Path("/nowhere"), output_bytes=budget, output_files=number)
-    monkeypatch.setattr(retention.platform, "detect", lambda: here)
-    monkeypatch.setattr(retention.shutil, "disk_usage", lambda path: SimpleNamespace(free=free()))
+    monkeypatch.setattr(saver.platform, "detect", lambda: here)
+    monkeypatch.setattr(saver.shutil, "disk_usage", lambda path: SimpleNamespace(free=free()))
 
 
 def big(value):

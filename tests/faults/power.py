@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from lib import checkpoint
-from lib.checkpoint.retention import Retention
+from lib.checkpoint.saver import Retention
 from lib.config import Checkpoint
 from lib.machine import disk
 from lib.machine.disk import Disk

@@ -1,4 +1,4 @@
-"""What only a GPU can show; skipped where there is none. `python -m tests.gpu.bench_graphmer` measures."""
+"""What only a GPU can show; skipped where there is none. `make gpu` also compares plans."""
 
 import pytest
 import torch

@@ -105,7 +105,7 @@ def test_what_no_loop_can_have_is_a_sentence():
 
 
 def test_options_of_the_loop_take_and_free_what_they_should():
-    """The loss in what a step returns, gradients accumulated or dropped later, two optimizers' states, and DDP's."""
+    """The loss in what a step returns, gradients accumulated or dropped later, and two optimizers' states."""
     plain = predict(wide, loss)
     for returned in (
         lambda value: (value, "more"), lambda value: {"loss": value}, lambda value: types.SimpleNamespace(loss=value),
@@ -121,10 +121,6 @@ def test_options_of_the_loop_take_and_free_what_they_should():
 
     several = predict(wide, loss, optimizer=two)
     assert several.by_category["optimizer"] == pytest.approx(4 * several.parameters * (2 + 1) / 2, rel=0.01)
-    together = predict(wide, loss, cards=2)
-    assert together.peak_bytes - plain.peak_bytes == pytest.approx(4 * plain.parameters, rel=0.01, abs=512)
-    assert plain.usable_bytes - together.usable_bytes == 200 * 2**20
-    assert any(group.what == "DDP's buckets" for group in together.alive)
     for card, precision in (("t4", "fp16"), ("l4", "bf16")):
         assert predict(wide, loss, card, precision="auto") == predict(wide, loss, card, precision=precision)
 
@@ -310,36 +306,6 @@ def test_a_prediction_is_the_same_as_without_memory(monkeypatch):
     remembered = [predict(kind, step, precision="fp16") for kind, step in kinds]
     monkeypatch.setattr(shapes, "_kind", lambda func: "")
     assert [predict(kind, step, precision="fp16") for kind, step in kinds] == remembered
-
-
-def test_a_result_that_was_there_before_is_what_pytorch_returns():
-    memory, aten = shapes.Shapes(lambda func, args, kwargs, out: torch.zeros(5).numpy()), torch.ops.aten
-
-    def twice(func, *args):
-        return [memory.run(func, args, {}, shapes.tensors_of(args))[0] for _ in range(2)]
-
-    def empty(*shape, dtype=torch.float32):
-        return torch.empty(*shape, dtype=dtype, device="meta")
-
-    whole = empty(4, dtype=torch.long)
-    types_of = [[out.dtype for out in twice(aten.mul.Tensor, whole, by)] for by in (2, 2.0, True)]
-    assert types_of == [[torch.long] * 2, [torch.float32] * 2, [torch.long] * 2]
-    x = empty(8, 6).t()
-    outs = twice(aten.relu.default, x)
-    assert all(out.stride() == (1, 6) for out in outs)
-    assert len({tensor.untyped_storage()._cdata for tensor in (x, *outs)}) == 3
-    x = empty(8, 6)  # the result of a view lies in the storage of its argument
-    assert all(out.untyped_storage()._cdata == x.untyped_storage()._cdata for out in twice(aten.view.default, x, [48]))
-    x = empty(8)
-    assert all(out is x for out in twice(aten.add_.Tensor, x, 1.0)) and twice(aten.unsqueeze_.default, x, 0)
-    assert x.shape == (1, 1, 8), "what changes a shape in place is done every time"
-    convolved = (empty(2, 4, 6, 6), empty(2, 3, 8, 8), empty(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-    first, second = twice(aten.convolution_backward.default, *convolved, [True, True, False])
-    assert type(first) is type(second) and first[2] is second[2] is None
-    assert [t.shape for t in first[:2]] == [t.shape for t in second[:2]]
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            twice(aten.mm.default, empty(2, 3), empty(4, 5))
 
 
 # --- against PyTorch's profiler ---------------------------------------------------------------------------------------

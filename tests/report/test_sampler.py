@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 
+from lib import ranks
 from lib.machine import hardware
 from lib.report import sampler
 from lib.report.meter import Meter
@@ -12,7 +13,7 @@ from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sampler
 from lib.task import load_task
-from lib.training import loop
+from lib.training import data, loop
 from tests.conftest import VOLATILE_COLUMNS
 from tests.training.test_loop import endless, fit
 
@@ -68,15 +69,25 @@ def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_r
 
 
 def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_not_for_one_row():
-    advice = Advice(1)
+    advice = Advice(workers=1, most=lambda: 4)
     slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
     assert [advice.lines(row) for row in (slow, slow, slow, fast, slow, slow, {"ram_share": 0.8})] == [[]] * 7
     assert [advice.lines(slow) for _ in range(2)] == [[]] * 2
     (sentence,) = advice.lines(slow)
-    assert sentence.startswith("Training waits for data 40% of the time. Raise data.num_workers (now 1)")
+    assert sentence.startswith("Training waits for data 40% of the time. Raise data.num_workers from 1 to 4, the")
     (sentence,) = advice.lines({"ram_share": 0.85})
     assert "RAM is 85% full" in sentence and "data.num_workers (now 1)" in sentence
     assert advice.lines(slow | {"ram_share": 0.95}) == []
+
+
+@pytest.mark.parametrize("way, words", [(1e9, "set data.num_workers to 0 (now 2)"), (0.0, "data.prefetch_factor")])
+def test_where_a_batch_costs_less_than_its_way_no_worker_is_the_advice(toy, monkeypatch, way, words):
+    monkeypatch.setattr(data, "_WAY_SECONDS", way)
+    task = load_task(toy())
+    advice = Advice(2, lambda: 2, lambda: data.is_cheap(task, task.datasets()["train"], 8))
+    before = torch.random.get_rng_state()
+    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert words in sentence and torch.equal(before, torch.random.get_rng_state())
 
 
 def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
@@ -85,3 +96,16 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     fit(toy({"training.log_every_steps": 1}), tmp_path / "run")
     out = capsys.readouterr().out
     assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
+
+
+@pytest.mark.parametrize("cpus, words", [(8.0, "Raise data.num_workers from 2 to 4, the most"),
+                                         (4.0, "It has all the loader workers")])  # fmt: skip
+def test_the_advice_never_asks_for_more_workers_than_a_run_may_have(toy, monkeypatch, cpus, words):
+    monkeypatch.setattr(hardware, "cpus", lambda: cpus)
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
+    task, options = load_task(toy()), toy({"data.num_workers": 8}).data
+    most = data.most_workers(task, [])
+    assert most == data.limit_workers(task, [], options, print).num_workers
+    advice = Advice(workers=2, most=lambda: most)
+    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert words in sentence

@@ -22,7 +22,7 @@ from lib.training import checks, evaluation, loop
 from tests.conftest import ROOT
 from tests.toy import Toy
 from tests.training.test_draws import states
-from tests.training.test_loop import StopAfter, endless, newest, stable
+from tests.training.test_loop import endless, newest
 
 IMAGES = torch.arange(60.0).view(20, 3) / 60
 
@@ -98,10 +98,6 @@ def training_mode(self, model, loader):
     return Classes.evaluate(self, model, loader)
 
 
-def fails_on_test(self, model, loader):
-    return {"loss": 1 / 0} if loader.dataset[0][1] == 1 else Classes.evaluate(self, model, loader)
-
-
 def trained(kind):
     return lambda self, model, batch: ({"entropy": kind(entropy(self, model, batch))}, {})
 
@@ -111,10 +107,8 @@ def same_model(self, net=nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))):  # no
 
 
 MISTAKES = [
-    ("loss", lambda s, m, b: ({"entropy": entropy(s, m, b) / len(b["x"])}, {}), r"loss\(\) gives .* It is a mean"),
     ("loss", noisy_mean, r"loss\(\) gives .* It is a mean"),
     ("loss", broadcast, r"\(n, 1\) and \(n\)"),
-    ("loss", lambda s, m, b: entropy(s, m, b), r"loss\(\) raises TypeError.* Return the sum of each loss term"),
     ("loss", trained(torch.Tensor.detach), r"loss\(\) has no gradient"),
     ("loss", trained(lambda value: value * float("nan")), "NaN or infinity as 'entropy'"),
     ("loss", lambda s, m, b: Classes.loss(s, m, {"x": b["images"]}), r"'images' \(.*test_checks.py:\d+.*labels"),
@@ -127,21 +121,16 @@ MISTAKES = [
     ("term_weights", lambda s, step: {"other": 0.5}, "which is no loss term"),
     ("term_weights", lambda s, step: {"entropy": [0.1, 0.2][step]}, "IndexError.*from 0 to the last"),
     ("datasets", unseeded, "when the data is read again"),
-    ("datasets", lambda s: {}["train"], r"datasets\(\) raises KeyError: 'train' \(.*Look at data.dir"),
     ("datasets", lambda s: {"train": [1], "validation": [1]}, r"datasets\(\) returns 'train', 'validation'"),
     ("collate", changed_samples, "another batch of the same samples"),
     ("collate", added(scale=torch.tensor(2.0)), r"has 'scale' of type Tensor and shape \(\)"),
     ("collate", lambda s, samples, g: Classes.collate(s, samples[1:], g), r"collate\(\) makes \d rows of \d samples"),
-    ("collate", lambda s, samples, g: tuple(samples), r"Return tensors by name: a dict"),
-    ("example_batch", lambda s, n, d: {**Classes.example_batch(s, n, d), "x": torch.zeros(n, 2)}, "be too small"),
     ("example_batch", lambda s, n, d: Classes.example_batch(s, 1, d), "plan would be too small"),
     ("fingerprint", lambda s: str(time.perf_counter_ns()), "no run could be resumed"),
     ("learned", lambda s: {"names": {1, 2}}, r"learned returned values that JSON cannot hold"),
     ("evaluate", training_mode, "leaves the model in training mode"),
     ("evaluate", lambda s, m, loader: {"loss": random.SystemRandom().random()}, "another 'loss' of the same samples"),
-    ("evaluate", fails_on_test, r"of test samples raises ZeroDivisionError.*test_checks.py:\d+"),
     ("selection", ("f1", "max"), r"Name a metric that Faulty.evaluate returns \(loss\)"),
-    ("baseline", lambda s: {"loss": s.config.workload.nothing}, r"baseline\(\) raises AttributeError"),
     ("baseline", lambda s: {"loss": 0.5, "mae": 1.0}, "has 'mae', which evaluate"),
 ]  # fmt: skip
 
@@ -178,19 +167,6 @@ class DrawsElsewhere(Classes):
 
     def evaluate(self, model, loader):
         return {"loss": super().evaluate(model, loader)["loss"] + np.random.rand()}
-
-
-class WeightedCount(Classes):
-    """Divides by the sum of weights, as a balanced cross-entropy does."""
-
-    weights = torch.tensor([0.03, 0.4, 0.21])
-
-    def count(self, batch):
-        return {"entropy": float(self.weights[batch["labels"]].sum())}
-
-    def loss(self, model, batch):
-        sums = F.cross_entropy(model(batch["x"]), batch["labels"], self.weights, reduction="sum")
-        return {"entropy": sums}, {"mean_label": batch["labels"].float().mean()}
 
 
 class DrawingLoss(Classes):
@@ -233,7 +209,7 @@ class NeedsAll(Classes):
         return {"loss": float((guesses != labels).float().mean())}
 
 
-SOUND = [Toy, DrawsElsewhere, WeightedCount, DrawingLoss, Detector, NeedsAll]
+SOUND = [Toy, DrawsElsewhere, DrawingLoss, Detector, NeedsAll]
 
 
 @pytest.mark.parametrize("cls", SOUND, ids=lambda cls: cls.__name__)
@@ -248,15 +224,6 @@ def fit(task, config, folder, session=None):
 
 def same(one, other):
     return all(torch.equal(value, other[group][name]) for group in one for name, value in one[group].items())
-
-
-def test_draws_in_model_layer_and_loss_resume_to_the_same_weights_and_rows(toy, tmp_path):
-    for name, cut in (("whole", 0), ("parts", 5)):
-        config = toy({"workload.samples": 12})
-        fit(DrawsElsewhere(config), config, tmp_path / name, StopAfter(cut))
-    fit(DrawsElsewhere(config), config, tmp_path / "parts")
-    assert same(*(newest(tmp_path / name).tensors for name in ("whole", "parts")))
-    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
 
 
 @pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])

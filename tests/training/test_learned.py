@@ -139,8 +139,3 @@ def test_a_task_that_could_not_take_it_back_is_refused(own, monkeypatch):
     monkeypatch.delattr(type(task), "take_learned")
     with pytest.raises(BadInput, match=r"Own has learned\(\) and no take_learned\(values\)"):
         learned.take(task, None)
-
-
-def test_a_task_that_learns_nothing_saves_what_it_always_did(toy, tmp_path):
-    launch.train(toy({"training.max_steps": 4}))
-    assert not any(state["learned"] for state in states(tmp_path / "runs" / "toy"))

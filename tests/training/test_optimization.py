@@ -1,8 +1,6 @@
 """Optimizers, schedules, plateau and average: torch's own numbers, the same after a kill, and planned."""
 
-import json
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -128,20 +126,6 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
     assert plateau.lr == 0.05 and plateau.facts() == {"lr": 0.05, "best": 1, "waited": 1}
 
 
-@pytest.mark.parametrize("direction", ["min", "max"])
-@pytest.mark.parametrize("without", [0, 30, 60])
-def test_a_plateau_continues_from_its_facts_through_json(without, direction):
-    values = np.random.default_rng(0).standard_normal(60)
-    values[:without] = np.nan
-    whole, first, second = scheduled(direction), scheduled(direction), scheduled(direction)
-    for value in values[:25]:
-        first.observe(value)
-    second.load(json.loads(json.dumps(first.facts(), allow_nan=False)))
-    lowered = [whole.observe(value) for value in values][25:]
-    assert [second.observe(value) for value in values[25:]] == lowered and any(lowered)
-    assert second.facts() == whole.facts()
-
-
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
     more = {
         "scheduler.patience": 0,
@@ -184,6 +168,6 @@ def test_the_average_equals_its_formula_and_is_applied_only_inside():
     assert all(ema.average[name] is value for name, value in held.items())
 
 
-def test_what_does_not_go_together_is_refused(toy):
+def test_nesterov_without_momentum_is_refused(toy):
     with pytest.raises(BadInput, match="nesterov looks ahead along optimizer.momentum, which is 0"):
         toy({"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True})

@@ -18,21 +18,6 @@ def test_recomputation_needs_blocks():
     assert recompute(Net(nn.Linear(2, 2), nn.Tanh()), 9) == 2
 
 
-def test_recomputation_keeps_fewer_activations():
-    def saved(layers):
-        torch.manual_seed(0)
-        model = Net(*[nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 4)) for _ in range(6)])
-        recompute(model, layers)
-        sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
-            out = model(torch.randn(32, 4, requires_grad=True))
-        out.sum().backward()
-        return sum(sizes)
-
-    none, some, everything = saved(0), saved(3), saved("all")
-    assert everything < some < none
-
-
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_recomputation_updates_batch_statistics_once(momentum):
     def trained(layers):

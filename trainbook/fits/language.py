@@ -15,9 +15,9 @@ from torch import nn
 from lib.config.files import read_bytes
 from lib.errors import BadInput
 from lib.machine.memory import GIB
-from lib.planner import Prediction, plain
+from lib.planner import Prediction
 from lib.planner.card import find_card
-from lib.planner.trace import predict, predict_inference, tied
+from lib.planner.trace import checked, predict, predict_inference, tied
 from trainbook.fits.layers import KINDS, Adam8bit, adapt, quantise
 
 METHODS = ("inference", "lora", "qlora", "full")
@@ -136,7 +136,7 @@ def fits(question: Question) -> Prediction:
             raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
     if question.method == "full" and question.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
-    computed = plain.checked(find_card(question.card), question.precision, 1, 0)
+    computed = checked(find_card(question.card), question.precision, 1, 0)
     settings, is_inference = settings_of(question.model), question.method == "inference"
 
     def step(net: nn.Module) -> Any:

@@ -161,14 +161,6 @@ class Vqa(Task):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return objectives.summed(objectives.losses(model(batch), batch["target"]), batch["part"]), {}
 
-    def evaluation_pass(self, model: nn.Module, batch: Batch) -> None:
-        """Computes what writing answers to a batch holds at its end."""
-        from workloads.vqa import decoding
-
-        writing = self.settings.writing
-        most = max(1, writing.at_once // writing.beams)
-        decoding.planned(model, {name: value[:most] for name, value in batch.items()}, writing.beams)
-
     @cached_property
     def rules(self) -> "Rules":
         """Rules that see no picture, learned of the training records."""

@@ -83,17 +83,6 @@ def search(model: Network, encoded: Tensor, mask: Tensor, beams: int, length: in
     return written[:, 1:]  # without the token that starts it
 
 
-def planned(model: Network, batch: Batch, beams: int) -> Tensor:
-    """Computes at once what a beam search holds at its end, keys and values of all beams: for a memory plan."""
-    encoded, mask = (value.repeat_interleave(beams, 0) for value in model.encode(batch))
-    target = batch["target"].repeat_interleave(beams, 0)
-    out = model.t5.decoder(
-        input_ids=target, encoder_hidden_states=encoded, encoder_attention_mask=mask.long(), use_cache=True
-    )
-    scores = model.t5.lm_head(out.last_hidden_state[:, -1]).float().log_softmax(-1)
-    return scores.view(len(batch["picture"]), -1).topk(2 * beams).values
-
-
 def candidates(model: Network, batch: Batch, beams: int, length: int, tokens: Tokens) -> list[dict[Answer, float]]:
     """Returns for each question the different answers among its beams, each with its probability."""
     encoded, mask = model.encode(batch)

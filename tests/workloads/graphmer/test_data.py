@@ -44,6 +44,9 @@ def test_a_file_stays_in_its_split_when_others_come():
     files = [f"{n}.py" for n in range(1000)]
     splits = split_files(files, 0.1, 0.2)
     assert split_files(files[::7], 0.1, 0.2) == {file: splits[file] for file in files[::7]}
+    # where earlier runs put files: a change would mix the splits of a resumed run
+    names = [f"package/file{number}.py" for number in range(12)]
+    assert [*split_files(names, 0.1, 0.2).values()] == [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]
     assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx([700, 100, 200], abs=40)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from lib.errors import BadInput, check_limit, first_ten
-from lib.machine import disk, records
+from lib.machine import disk
 from lib.report.progress import counted
 from lib.scores import IGNORE
-from workloads.glacier.data import readers, windows
+from workloads.glacier.data import readers, records, windows
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Cut, Source

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.machine import platform, records
+from lib.machine import platform
 from lib.scores import IGNORE
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE
-from workloads.glacier.data import download, folds, layout, terrain
+from workloads.glacier.data import download, folds, layout, records, terrain
 from workloads.glacier.data.cutter import Cutter, folder_for
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.sampling import Draws, reached, shares, tile_weights

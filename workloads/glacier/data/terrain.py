@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.errors import BadInput
-from lib.machine import records
+from workloads.glacier.data import records
 from workloads.glacier.data.readers import import_rasterio, write_tiff
 from workloads.glacier.settings import Generator, Source
 
