@@ -96,7 +96,7 @@ class Chain:
             raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
 
     def ask(self, question: Callable[[], Result]) -> Result:
-        """Returns the answer to a question; a network that fails for a while does not end a chain. Raises Refused."""
+        """Returns the answer to a question; a network that fails for a while ends no chain. Raises Refused."""
         return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
 
     def quota(self) -> client.Quota | None:
@@ -105,8 +105,7 @@ class Chain:
 
 
 def run(chain: Chain, fresh: bool = False) -> int:
-    """Runs or resumes a chain; returns the exit code: 0 completed, 75 stopped with sessions to come, 1 failed, 130
-    stopped by hand on Kaggle.
+    """Runs or resumes a chain; returns 0 completed, 75 with sessions to come, 1 failed, 130 stopped by hand on Kaggle.
 
     `fresh` forgets the sessions of an earlier chain, and starts without their output. Raises BadInput.
     """
@@ -178,10 +177,7 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
 
 
 def _begin(chain: Chain, hold: int) -> None:
-    """Pushes the next session, or takes the one that is active; chain.json names it before the push.
-
-    A session is cut to what is left of the quota, whose end would not wait for a save.
-    """
+    """Pushes the next session, cut to what is left of the quota, or takes the active one; chain.json names it first."""
     quota, status, values = chain.quota(), chain.ask(lambda: client.find(chain.kernel)), dict(chain.values)
     session = Session("", first_step=chain.step, step=chain.step, quota_before=quota.used if quota else None)
     if status and status.active:

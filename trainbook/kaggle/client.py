@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lib.errors import BadInput, TrainingFailed
 from trainbook.kaggle import credentials
@@ -76,8 +76,7 @@ class Status:
         return self.word.lower() + (f" ({self.failure})" if self.failure else "")
 
 
-@dataclass(frozen=True)
-class Quota:
+class Quota(NamedTuple):
     """GPU hours of this week."""
 
     used: float
@@ -87,11 +86,9 @@ class Quota:
 
 
 def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> str:
-    """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials.
+    """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials. Raises Refused or NoAnswer.
 
     `hold` is an open file that the child inherits: a lock on it lasts until the child has ended, even without us.
-    Raises Refused for an exit code other than 0, and NoAnswer where the outcome stays unknown: after a failed
-    connection, or `seconds` without an answer.
     """
     if importlib.util.find_spec("kaggle") is None:
         raise BadInput("The `kaggle` client is missing. Install it: pip install kaggle==2.2.4 six")
@@ -135,10 +132,9 @@ def _advice(text: str) -> str:
 
 
 def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
-    """Returns the answer to a question, which is asked again where the network or the server failed.
+    """Returns the answer to a question, or raises what its last try raised.
 
-    It is asked `tries` times in all, and `unclear` times where Kaggle refuses with words or a code that may not last.
-    Raises what the last try raised.
+    It is asked `tries` times if there is no answer, and `unclear` times if a refusal may not last.
     """
     for number in itertools.count(1):
         try:
@@ -231,18 +227,15 @@ def events(log: str) -> list[dict[str, Any]]:
     while (position := log.find("{", position)) >= 0:
         try:
             event, position = decoder.raw_decode(log, position)
+            parsed += [event] if "data" in event else []
         except ValueError:
             position += 1
-            continue
-        if isinstance(event, dict) and "data" in event:
-            parsed.append(event)
     return parsed
 
 
 def readable(log: str) -> str:
     """Returns a log as text without credentials; one that is no JSON stays as it is."""
-    parsed = events(log)
-    return credentials.clean("".join(str(event["data"]) for event in parsed) if parsed else log)
+    return credentials.clean("".join(str(event["data"]) for event in events(log)) or log)
 
 
 def follow(kernel: str) -> None:
@@ -270,10 +263,9 @@ def quota() -> Quota | None:
 
 
 def upload(folder: Path, dataset: str, notes: str) -> str:
-    """Uploads a folder with its dataset-metadata.json, as a new data set or a new version; returns its address.
+    """Uploads a folder as a new data set or a new version; returns its address. Raises Refused.
 
-    The folder must stay unchanged until this has succeeded: the client finds a broken upload by path, size and time of
-    its files, and resumes it. Raises Refused.
+    The client finds a broken upload by path, size and time of its files, and resumes it.
     """
     is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
     command = ("version", "-m", notes) if is_there else ("create",)

@@ -84,15 +84,12 @@ def find(name: str) -> Path:
 
 
 def slug_of(path: Path) -> str:
-    """Returns the slug of a built notebook: trainbook-01-graphmer of notebooks/01_graphmer.ipynb."""
+    """Returns the slug of a notebook: trainbook-01-graphmer of 01_graphmer.ipynb."""
     return "trainbook-" + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
 
 
 def kernel_of(name: str, owner: str = "") -> str:
-    """Returns owner/slug of a notebook on Kaggle from that, a configuration, or the name of a built one.
-
-    Raises BadInput.
-    """
+    """Returns owner/slug of a notebook from that, a configuration, or the name of a built one. Raises BadInput."""
     if re.fullmatch(r"[\w-]+/[\w-]+", name):
         return name
     path = Path(name) if name.endswith((".yaml", ".yml")) else find(name)
@@ -110,7 +107,7 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """Returns the content of kernel-metadata.json, with every key: the client has defaults of its own (internet: on).
+    """Returns kernel-metadata.json with every key: the client has defaults of its own (internet: on).
 
     Raises BadInput for a slug that is too short.
     """
@@ -120,30 +117,23 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     return {
         "id": notebook.kernel,
         "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
-        "code_file": notebook.path.name,
-        "language": "python",
-        "kernel_type": "notebook",
-        "is_private": not notebook.public,
-        "enable_gpu": notebook.uses_gpu,
-        "enable_tpu": False,
+        "code_file": notebook.path.name, "language": "python", "kernel_type": "notebook",
+        "is_private": not notebook.public, "enable_gpu": notebook.uses_gpu, "enable_tpu": False,
         "enable_internet": notebook.switch("isInternetEnabled", notebook.internet),
         "machine_shape": FACTS["kaggle_machine_shape"].value if notebook.uses_gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
-        "dataset_sources": list(notebook.datasets),
-        "competition_sources": [],
-        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output],
-        "model_sources": list(notebook.models),
-    }
+        "dataset_sources": list(notebook.datasets), "model_sources": list(notebook.models),
+        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output], "competition_sources": [],
+    }  # fmt: skip
 
 
 def check(
     notebook: Notebook, values: dict[str, object], stale: bool = False
 ) -> tuple[carried.Training | None, dict[str, object]]:
-    """Reads what a session would train, before quota is spent on it; None where that cannot be known from here.
+    """Returns what a session would train, None if that cannot be known from here, and the values that it gets.
 
-    Returns the values too, with the one mounted data set as DATA_DIR where the data lies on this machine. Raises
-    BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a configuration
-    that the session would refuse.
+    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput for a notebook
+    that was built before lib was edited (unless `stale`), and for what the session would refuse.
     """
     source = read_json(notebook.path)
     carried.check_values(notebook.path.name, source, values)
@@ -180,10 +170,7 @@ def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
-    """Writes the folder that is pushed, with a cell of values after the parameters; returns it and this push's mark.
-
-    Raises BadInput for a size and credentials.
-    """
+    """Writes the folder that is pushed, with a cell of values; returns it and the push's mark. Raises BadInput."""
     content = read_json(notebook.path)
     mark = f"# push {uuid.uuid4().hex}"  # by which the version is recognised
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
@@ -203,10 +190,7 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
 
 
 def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[int, str]:
-    """Pushes a notebook, which starts a session; returns version and address.
-
-    Raises BadInput where a session is active, or Kaggle refuses.
-    """
+    """Pushes a notebook, if no session is active; returns version and address. Raises BadInput."""
     folder, _ = prepare(notebook, values, own_output)
     status = client.insist(lambda: client.find(notebook.kernel))
     if status and status.active:
@@ -224,23 +208,18 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summ
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
-        loose, results = Path(work) / "loose", Path(work) / "results"
-        client.insist(lambda: client.output(kernel, loose, "." if everything else _RESULTS))
-        archive = loose / outputs.ARCHIVE
+        results = Path(work) / "results"
+        archive = results / outputs.ARCHIVE
+        client.insist(lambda: client.output(kernel, results, "." if everything else _RESULTS))
         if not archive.is_file() and not everything:  # a session that ended before its packaging
-            client.insist(lambda: client.output(kernel, loose, _NO_CHECKPOINTS))
-        keep_log(loose, kernel)
-        results.mkdir()
+            client.insist(lambda: client.output(kernel, results, _NO_CHECKPOINTS))
+        keep_log(results, kernel)
+        beside = {path.parent: Summary.read(path.parent) for path in results.glob(f"*/{SUMMARY}")}
         if archive.is_file():
             unpack(archive, results)
             archive.unlink()
-        runs = sorted({path.parent.name for base in (results, loose) for path in base.glob(f"*/{SUMMARY}")})
-        summaries = {run: _checked(results / run, loose / run) for run in runs}
-        for path in sorted(p for p in loose.rglob("*") if p.is_file()):  # what the archive does not hold
-            target = results / path.relative_to(loose)
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                path.replace(target)
+        runs = sorted(path.parent for path in results.glob(f"*/{SUMMARY}"))
+        summaries = {run.name: _checked(run, beside.get(run)) for run in runs}
         if folder.exists():
             folder.rename(Path(work) / "old")
         results.rename(folder)
@@ -264,31 +243,21 @@ def unpack(archive: Path, folder: Path) -> None:
         packed.extractall(folder, members, filter="data")
 
 
-def _checked(packed: Path, beside: Path) -> Summary:
-    """Returns the summary of a run, from its folders in the archive and beside it. Raises BadInput.
-
-    Metrics end at or before its step (at it, when completed); weights match their manifests.
-    """
-    summaries = [summary for folder in (packed, beside) if (summary := Summary.read(folder))]
-    if not summaries:
+def _checked(run: Path, beside: Summary | None) -> Summary:
+    """Returns the summary of an unpacked run, which agrees with its metrics and weights. Raises BadInput."""
+    summary, metrics, wrong = Summary.read(run), run / "metrics.csv", ""
+    if summary is None:
         wrong = f"its {SUMMARY} cannot be read"
-    elif summaries[0] != summaries[-1]:
+    elif beside not in (None, summary):
         wrong = "the summary in the archive is not the one beside it: the packaging was cut off"
-    else:
-        wrong = next(filter(None, (_problem(folder, summaries[0]) for folder in (packed, beside))), "")
-    if wrong:
-        raise BadInput(f"The results of {packed.name} do not fit together: {wrong}. Fetch again; nothing was replaced.")
-    return summaries[0]
-
-
-def _problem(folder: Path, summary: Summary) -> str:
-    """Returns what is wrong with the metrics and weights of a run, else ""."""
-    if (folder / "metrics.csv").is_file():
-        last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
+    elif metrics.is_file():
+        last = max((int(row["step"]) for row in read(metrics)), default=0)
         if last > summary.step or (summary.reason == "completed" and last < summary.step):
-            return f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
-    if any(folder.glob("*/step-*/manifest.json")):
+            wrong = f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
+    if not wrong and any(run.glob("*/step-*/manifest.json")):
         from lib.launch import ensemble  # not at the top: torch takes seconds to import
 
-        return ensemble.damaged(folder)
-    return ""
+        wrong = ensemble.damaged(run)
+    if wrong or summary is None:
+        raise BadInput(f"The results of {run.name} do not fit together: {wrong}. Fetch again; nothing was replaced.")
+    return summary
