@@ -14,7 +14,6 @@ from torch import nn
 
 from lib import untrusted
 from lib.errors import BadInput
-from lib.machine.memory import GIB
 from lib.planner import Prediction, plain
 from lib.planner.card import find_card
 from lib.planner.trace import predict, predict_inference, tied
@@ -45,49 +44,30 @@ _ALWAYS: dict[str, Any] = {"max_position_embeddings": 131072, "sliding_window": 
 KNOWN = {name: dict(zip(_NAMES, row, strict=True)) | _ALWAYS for name, row in _ROWS.items()}
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The largest size that fits, 0 for none, with its prediction; where none fits, that of the smallest size."""
+def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 1) -> tuple[int, Prediction]:
+    """Returns the largest size up to a bound that fits, a multiple of `multiple`, with its prediction.
 
-    size: int
-    prediction: Prediction
-    traced: tuple[int, ...]  # every size that was predicted
-
-    def __str__(self) -> str:
-        if self.size:
-            return f"{self.size:,} is the largest size that fits.\n{self.prediction}"
-        needed = self.prediction.peak_bytes / GIB
-        return f"No size fits: {min(self.traced):,} alone takes {needed:.2f} GiB.\n{self.prediction}"
-
-
-def largest(predicted: Callable[[int], Prediction], *, most: int = 2**17, multiple: int = 1) -> Largest:
-    """Returns the largest size up to `most` whose prediction fits, and of which `multiple` is a factor.
-
-        largest(lambda size: predict(Net, lambda net: loss(net, size), "t4"), multiple=8)
-
-    Memory grows with the size on a line or faster, so a few predictions are enough: on the line through the largest two
-    sizes that fit, otherwise by halves; the answer is always traced. Raises BadInput for bounds that leave no size, and
-    what a prediction raises.
+    It is 0 if no size fits, with the prediction of the smallest. Memory grows with the size on a line or faster, so the
+    line through the largest two sizes that fit leads there in a few predictions, and halving otherwise.
     """
-    if type(most) is not int or type(multiple) is not int or not 1 <= multiple <= most:
-        raise BadInput(f"There is no size from multiple {multiple!r} to most {most!r}. Give whole numbers from 1.")
-    traced: dict[int, Prediction] = {}  # by multiples
-    before, best, fails, end = 0, 0, most // multiple + 1, most // multiple + 1  # two that fit, and one that does not
+    end = fails = bound // multiple + 1
+    predictions: dict[int, Prediction] = {}  # by multiples
+    before, best = 0, 0  # the largest two that fit
     while best + 1 < fails:
         trial = 2 * best or 1
         if before:
-            low, high = traced[before], traced[best]
+            low, high = predictions[before], predictions[best]
             slope = (high.peak_bytes - low.peak_bytes) / (best - before)
             trial = best + int((high.limit_bytes - high.peak_bytes) / max(1.0, slope))
         if trial >= fails:
             trial = fails - 1 if fails == end else (best + fails) // 2
         trial = max(trial, best + 1)
-        traced[trial] = predicted(trial * multiple)
-        if traced[trial].fits:
+        predictions[trial] = predicted(trial * multiple)
+        if predictions[trial].fits:
             before, best = best, trial
         else:
             fails = trial
-    return Largest(best * multiple, traced[best or 1], tuple(number * multiple for number in traced))
+    return best * multiple, predictions[best or 1]
 
 
 @dataclass(frozen=True)
@@ -151,13 +131,13 @@ def fits(question: Question) -> Prediction:
     return predict(model, step, question.card, precision=precision, optimizer=optimizer)
 
 
-def most(question: Question, of: str) -> Largest:
-    """Returns the largest `of`, "batch" or "length", that fits; a length is a multiple of 64."""
+def most(question: Question, of: str) -> tuple[int, Prediction]:
+    """Returns the largest "batch" or "length" that fits, as `largest` does; a length is a multiple of 64."""
     if of not in ("batch", "length"):
         raise BadInput(f"The largest {of!r} cannot be asked for. Write batch or length.")
     bound = settings_of(question.model).get("max_position_embeddings") or 2**17 if of == "length" else 4096
     multiple = 64 if of == "length" and bound >= 64 else 1
-    return largest(lambda size: fits(replace(question, **{of: size})), most=bound, multiple=multiple)  # type: ignore[arg-type]
+    return largest(lambda size: fits(replace(question, **{of: size})), bound, multiple)  # type: ignore[arg-type]
 
 
 def settings_of(model: str) -> dict[str, Any]:
