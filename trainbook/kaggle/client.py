@@ -262,13 +262,13 @@ def quota() -> Quota | None:
     return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
 
 
-def upload(folder: Path, dataset: str, notes: str) -> str:
+def upload(folder: Path, dataset: str) -> str:
     """Uploads a folder as a new data set or a new version; returns its address. Raises Refused.
 
     The client finds a broken upload by path, size and time of its files, and resumes it.
     """
     is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
-    command = ("version", "-m", notes) if is_there else ("create",)
+    command = ("version", "-m", "A new version") if is_there else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.
     text = call("datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG)
     if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):

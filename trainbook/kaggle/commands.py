@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import re
 import sys
 import webbrowser
@@ -100,9 +99,7 @@ _DATASET: Options = {
     "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
     **_OWNER,
     "--license": _text("by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT", default="unknown"),
-    "--title": _text("6 to 50 characters; empty: the slug with spaces"),
     "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
-    "--notes": _text("the note of a new version", default="A new version"),
     **_SET,
     "--dry-run": _flag("pack what would be sent, and send nothing"),
 }
@@ -111,8 +108,8 @@ _DATASET: Options = {
 def _dataset(options: argparse.Namespace) -> int:
     if bool(options.config) == bool(options.run_folder):
         raise BadInput("Give either a configuration, whose task validates the data, or --run with a run's folder.")
-    name, title = f"{_owner(options)}/{options.slug}", options.title or options.slug.replace("-", " ")
-    dataset.check(name, title)
+    name = f"{_owner(options)}/{options.slug}"
+    dataset.check(name)
     if options.run_folder:
         contents = dataset.of_run(Path(options.run_folder))
     else:
@@ -120,12 +117,12 @@ def _dataset(options: argparse.Namespace) -> int:
 
         settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
         contents = dataset.of_data(load_config(options.config, settings), name, options.least)
-    folder = dataset.pack(*contents, name, title, options.license)
+    folder = dataset.pack(*contents, name, options.license)
     if options.dry_run:
         print("Nothing was uploaded (--dry-run).")
         print(f"In the browser: Create > New Dataset, and drop the archive of {folder} onto the page.")
     else:
-        print(f"Uploaded: {client.upload(folder, name, options.notes)}")
+        print(f"Uploaded: {client.upload(folder, name)}")
     print(f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version.")
     parameter = f" --param DATA_DIR={name}" * bool(options.config)
     print(f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}")
@@ -148,10 +145,9 @@ def _push(options: argparse.Namespace) -> int:
         return 0
     folder, _ = kernel.prepare(notebook, values, options.own_output)
     file, limit = folder / notebook.path.name, int(FACTS["kaggle_notebook_bytes"].value)
-    described = json.loads((folder / kernel.METADATA).read_text("utf-8"))
     print(f"Nothing was sent (--dry-run). {folder} holds what a push sends:")
     print(f"  {file.name}: {file.stat().st_size:,} bytes of the {limit:,} that Kaggle takes")
-    print(f"  {kernel.METADATA}:", *(f"    {key}: {json.dumps(value)}" for key, value in described.items()), sep="\n")
+    print(f"  {kernel.METADATA}: {(folder / kernel.METADATA).read_text('utf-8').rstrip()}")
     print("Parameters:", ", ".join(f"{name} = {value!r}" for name, value in values.items()) or "all as built")
     if training:
         keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())

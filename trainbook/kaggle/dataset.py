@@ -20,14 +20,12 @@ _SHORTEST, _LONGEST = 6, 50  # characters of a title and of a slug (kaggle 2.2.4
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
 
 
-def check(name: str, title: str) -> None:
-    """Raises BadInput for an owner/slug or a title that Kaggle would refuse."""
+def check(name: str) -> None:
+    """Raises BadInput for an owner/slug that Kaggle would refuse."""
     if not re.fullmatch(r"[\w-]+/[a-z0-9]+(-[a-z0-9]+)*", name):
         raise BadInput(f"{name!r} is no owner/slug: a slug has small letters, digits and single hyphens.")
-    for what, text in (("slug", name.partition("/")[2]), ("title", title)):
-        if not _SHORTEST <= len(text) <= _LONGEST:
-            limits = f"Kaggle takes {_SHORTEST} to {_LONGEST}"
-            raise BadInput(f"The {what} {text!r} has {len(text)} characters; {limits}.")
+    if not _SHORTEST <= (size := len(name.partition("/")[2])) <= _LONGEST:
+        raise BadInput(f"The slug of {name} has {size} characters; Kaggle takes {_SHORTEST} to {_LONGEST}.")
 
 
 def of_data(config: Config, name: str, least: int) -> tuple[Path, list[str], str]:
@@ -77,7 +75,7 @@ def of_run(run: Path) -> tuple[Path, list[str], str]:
     return run, about, run.name
 
 
-def pack(source: Path, about: Sequence[str], stem: str, name: str, title: str, licence: str) -> Path:
+def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str) -> Path:
     """Writes archive, README and metadata below runs/kaggle, and prints their sizes; returns their folder.
 
     Raises BadInput for limits and credentials.
@@ -90,7 +88,8 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, title: str, l
     size = sum(path.stat().st_size for path in files.values())
     if size > (limit := int(FACTS["kaggle_dataset_bytes"].value)):
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
-    folder = HOME / name.partition("/")[2] / "dataset"
+    slug = name.partition("/")[2]
+    folder, title = HOME / slug / "dataset", slug.replace("-", " ")
     disk.remove_tree(folder)
     disk.make_folders(folder)
     archive = folder / f"{stem}.zip"
@@ -99,8 +98,7 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, title: str, l
             packed.write(path, member)
     contents = f"{len(files):,} files, {size:,} bytes unpacked. Licence: {licence}."
     readme = "\n\n".join([f"# {title}", *about, contents]) + "\n"
-    subtitle = f"Packed by Trainbook from {name.partition('/')[2]}"
-    texts = {"id": name, "title": title, "subtitle": subtitle, "description": readme}
+    texts = {"id": name, "title": title, "subtitle": f"Packed by Trainbook from {slug}", "description": readme}
     described = {**texts, "licenses": [{"name": licence}], "keywords": []}
     (folder / "README.md").write_text(readme, "utf-8")
     (folder / "dataset-metadata.json").write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -101,7 +101,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypat
     assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
     out = capsys.readouterr().out
     assert "Nothing was sent (--dry-run)" in out and "bytes of the 1,000,000 that Kaggle takes" in out
-    assert 'dataset_sources: ["ada/code-graph"]' in out and "enable_gpu: true" in out
+    assert '"dataset_sources": [\n  "ada/code-graph"' in out and '"enable_gpu": true' in out
     assert "configs/graphmer.yaml, with training.max_steps = 7, seed = 3" in out
     assert "Create > New Notebook > File > Import Notebook" in out
     for given in (["graphmer", "--param", "CONFIG=/kaggle/input/a/mine.yaml"], ["memory"], ["your_model"]):
