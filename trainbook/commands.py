@@ -129,13 +129,14 @@ def _fits(options: argparse.Namespace) -> int:
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
     question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
     if options.largest:
-        answer = language.most(question, options.largest)
-        prediction, does_fit = answer.prediction, bool(answer.size)
-        print(f"{options.largest} of {question.model}, {question.method}: {answer}")
+        size, prediction = language.most(question, options.largest)
+        words = f"{size:,} is the largest size that fits." if size else "No size fits, not even the smallest:"
+        does_fit, title = bool(size), f"{options.largest} of {question.model}, {question.method}: {words}"
     else:
         prediction = language.fits(question)
         does_fit = prediction.fits
-        print(f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}")
+        title = f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:"
+    print(f"{title}\n{prediction}")
     if options.layers:
         print(f"\n{of_layers(prediction)}")
     return 0 if does_fit else 2

@@ -19,7 +19,7 @@ from PIL import Image
 
 from build_notebooks import notebook_text
 from tests.conftest import ROOT
-from tests.notebooks.test_browser import jupyterlab, page_of
+from tests.notebooks.test_browser import RUN_ALL, jupyterlab, page_of
 from tests.notebooks.test_notebooks import PARAMETERS
 
 FOLDER = ROOT / "runs" / "pictures"
@@ -33,13 +33,6 @@ FRONT = {  # notebook: what the output of README.md has in it, the picture's fil
 HIGHEST = 16_000  # pixels of a page that Chromium draws at once
 # else the cells in sight alone are drawn
 SETTINGS = {"@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}'}
-RUN_ALL = """async () => {
-    const shown = window.jupyterapp.shell.currentWidget;
-    await shown.context.ready;
-    await shown.sessionContext.ready;
-    await shown.sessionContext.session.kernel.info;
-    await window.jupyterapp.commands.execute("notebook:run-all-cells");
-}"""
 IS_WHOLE = """() => {
     const cells = window.jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === "code");
     return Boolean(cells[cells.length - 1].model.executionCount);
@@ -56,19 +49,15 @@ HEIGHT = """() => {
 def main(arguments: list[str] | None = None) -> int:
     known = sorted(path.stem for path in SOURCES.glob("[0-9]*.py"))
     parser = argparse.ArgumentParser(prog="python -m tests.notebooks.pictures", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; none: all")
+    # [] is what argparse takes for no name at all
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *known], help=f"of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="train with the few steps of the tests")
     parser.add_argument("--front", action="store_true", help=f"the outputs in README.md, of {' and '.join(FRONT)}")
     given = parser.parse_args(arguments)
-    if given.front:
-        given.names = [name for name in FRONT if name in (given.names or FRONT)]
-    if unknown := sorted({*given.names} - {*known}):
-        parser.error(f"There is no notebook {unknown[0]}. There are: {', '.join(known)}.")
+    names = [name for name in FRONT if name in (given.names or FRONT)] if given.front else given.names or known
     FOLDER.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TRAINBOOK_CACHE", str(FOLDER / "cache"))
-    ended = {}
-    for name in given.names or known:
-        ended[name] = take(name, PARAMETERS[name] if given.quick else {}, given.front)
+    ended = {name: take(name, PARAMETERS[name] if given.quick else {}, given.front) for name in names}
     if stopped := [name for name, is_whole in ended.items() if not is_whole]:
         print(f"Not every cell ran in: {', '.join(stopped)}. Their pictures show why.")
     return int(bool(stopped))

@@ -41,7 +41,7 @@ RUN_ALL = """async () => {
     await shown.context.ready;
     await shown.sessionContext.ready;
     await shown.sessionContext.session.kernel.info;
-    window.jupyterapp.commands.execute("notebook:run-all-cells");
+    await window.jupyterapp.commands.execute("notebook:run-all-cells");
 }"""
 
 

@@ -176,7 +176,6 @@ MISTAKES = [
     ('tags=["carrier"]', "", r"0 cells are tagged 'carrier'"),
     ("# %% Imports", '# %% tags=["parameters"]', r"2 cells are tagged 'parameters'"),
     ('NAME: str = "world"', 'NAME: str = """\n# %% x\n"""', r"no line in a string"),
-    ("# %%\ndef", "# %%\na = 1\nb = 2\n\n# %%\na = 1\nb = 2\n\n# %%\ndef", r":49: .* repeats .* line 45"),
 ]
 
 

@@ -3,18 +3,17 @@
 trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 1024
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from lib.config.files import read_bytes
+from lib import untrusted
 from lib.errors import BadInput
-from lib.machine.memory import GIB
 from lib.planner import Prediction
 from lib.planner.card import find_card
 from lib.planner.trace import checked, predict, predict_inference, tied
@@ -45,54 +44,30 @@ _ALWAYS: dict[str, Any] = {"max_position_embeddings": 131072, "sliding_window": 
 KNOWN = {name: dict(zip(_NAMES, row, strict=True)) | _ALWAYS for name, row in _ROWS.items()}
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The largest size that fits, 0 for none, with its prediction; where none fits, that of the smallest size."""
+def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 1) -> tuple[int, Prediction]:
+    """Returns the largest size up to a bound that fits, a multiple of `multiple`, with its prediction.
 
-    size: int
-    prediction: Prediction
-    traced: tuple[int, ...]  # every size that was predicted
-
-    def __str__(self) -> str:
-        if self.size:
-            return f"{self.size:,} is the largest size that fits.\n{self.prediction}"
-        needed = self.prediction.peak_bytes / GIB
-        return f"No size fits: {min(self.traced):,} alone takes {needed:.2f} GiB.\n{self.prediction}"
-
-
-def largest(predicted: Callable[[int], Prediction], *, most: int = 2**17, multiple: int = 1) -> Largest:
-    """Returns the largest size up to `most` whose prediction fits, and of which `multiple` is a factor.
-
-        largest(lambda size: predict(Net, lambda net: loss(net, size), "t4"), multiple=8)
-
-    Memory grows with the size on a line or faster, so a few predictions are enough; the answer is always traced. Raises
-    BadInput for bounds that leave no size, and what a prediction raises.
+    It is 0 if no size fits, with the prediction of the smallest. Memory grows with the size on a line or faster, so the
+    line through the largest two sizes that fit leads there in a few predictions, and halving otherwise.
     """
-    if type(most) is not int or type(multiple) is not int or not 1 <= multiple <= most:
-        raise BadInput(f"There is no size from multiple {multiple!r} to most {most!r}. Give whole numbers from 1.")
-    traced: dict[int, Prediction] = {}  # by multiples
-    fails = end = most // multiple + 1
-    while (trial := _next({n: p for n, p in traced.items() if p.fits}, fails, end)) < fails:
-        traced[trial] = predicted(trial * multiple)
-        if not traced[trial].fits:
+    end = fails = bound // multiple + 1
+    predictions: dict[int, Prediction] = {}  # by multiples
+    before, best = 0, 0  # the largest two that fit
+    while best + 1 < fails:
+        trial = 2 * best or 1
+        if before:
+            low, high = predictions[before], predictions[best]
+            slope = (high.peak_bytes - low.peak_bytes) / (best - before)
+            trial = best + int((high.limit_bytes - high.peak_bytes) / max(1.0, slope))
+        if trial >= fails:
+            trial = fails - 1 if fails == end else (best + fails) // 2
+        trial = max(trial, best + 1)
+        predictions[trial] = predicted(trial * multiple)
+        if predictions[trial].fits:
+            before, best = best, trial
+        else:
             fails = trial
-    size = fails - 1
-    return Largest(size * multiple, traced[size or 1], tuple(n * multiple for n in traced))
-
-
-def _next(fitting: dict[int, Prediction], fails: int, end: int) -> int:
-    """Returns the next number to try, above all that fit: on the line through the largest two, else by halves.
-
-    `fails` is the smallest known to fail, `end` what it was before anything failed.
-    """
-    *_, before, best = [0, 0, *sorted(fitting)]
-    if not before:
-        return min(2 * best or 1, max(fails - 1, best + 1))
-    slope = (fitting[best].peak_bytes - fitting[before].peak_bytes) / (best - before)
-    guess = best + int((fitting[best].limit_bytes - fitting[best].peak_bytes) / max(1.0, slope))
-    if guess >= fails:
-        guess = fails - 1 if fails == end else (best + fails) // 2
-    return max(guess, best + 1)
+    return best * multiple, predictions[best or 1]
 
 
 @dataclass(frozen=True)
@@ -125,11 +100,9 @@ class Question:
 
 def fits(question: Question) -> Prediction:
     """Predicts the peak of what is asked, on a card that this machine lacks. Raises BadInput."""
-    for name, value, allowed in (
-        ("method", question.method, METHODS), ("optimizer", question.optimizer, tuple(_OPTIMIZERS)),
-        ("quantised", question.weights, ("", *KINDS)),
-    ):  # fmt: skip
-        if value not in allowed:
+    choices = {"method": METHODS, "optimizer": tuple(_OPTIMIZERS), "quantised": ("", *KINDS)}
+    for name, allowed in choices.items():
+        if (value := question.weights if name == "quantised" else getattr(question, name)) not in allowed:
             raise BadInput(f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}.")
     for name in ("batch", "length", "rank"):
         if type(number := getattr(question, name)) is not int or number < 1:
@@ -150,9 +123,7 @@ def fits(question: Question) -> Prediction:
         prompt = net(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
         return net(input_ids=ids[:, -1:], past_key_values=prompt.past_key_values, use_cache=True)
 
-    def model() -> Any:
-        return _model(settings, question, computed)
-
+    model = partial(_model, settings, question, computed)
     if is_inference:
         return predict_inference(model, step, question.card)
     kind, precision = _OPTIMIZERS[question.optimizer], computed if question.autocast else "fp32"
@@ -160,35 +131,30 @@ def fits(question: Question) -> Prediction:
     return predict(model, step, question.card, precision=precision, optimizer=optimizer)
 
 
-def most(question: Question, of: str) -> Largest:
-    """Returns the largest `of`, "batch" or "length", that fits; a length is a multiple of 64."""
+def most(question: Question, of: str) -> tuple[int, Prediction]:
+    """Returns the largest "batch" or "length" that fits, as `largest` does; a length is a multiple of 64."""
     if of not in ("batch", "length"):
         raise BadInput(f"The largest {of!r} cannot be asked for. Write batch or length.")
     bound = settings_of(question.model).get("max_position_embeddings") or 2**17 if of == "length" else 4096
     multiple = 64 if of == "length" and bound >= 64 else 1
-
-    def predicted(size: int) -> Prediction:
-        changes: dict[str, Any] = {of: size}
-        return fits(replace(question, **changes))
-
-    return largest(predicted, most=bound, multiple=multiple)
+    return largest(lambda size: fits(replace(question, **{of: size})), bound, multiple)  # type: ignore[arg-type]
 
 
 def settings_of(model: str) -> dict[str, Any]:
     """Returns the settings of a known model, or those of a folder with a config.json. Raises BadInput."""
-    known = {name.lower(): settings for name, settings in KNOWN.items()}
-    if model.lower() in known:
-        return dict(known[model.lower()])
+    by_name = {name.lower(): settings for name, settings in KNOWN.items()}
+    if model.lower() in by_name:
+        return dict(by_name[model.lower()])
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     try:
-        settings = json.loads(read_bytes(path, _MOST_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+        settings = untrusted.objects(untrusted.read(path, _MOST_BYTES))
+    except (OSError, BadInput) as error:
         why = getattr(error, "strerror", None) or error
         raise BadInput(
             f"There is no model {model!r} ({why}). Known are {', '.join(KNOWN)}; for another give the folder with its "
             "config.json, as Hugging Face has it."
         ) from None
-    if not isinstance(settings, dict) or "model_type" not in settings:
+    if "model_type" not in settings:
         raise BadInput(f"{path} is no configuration of a model: it has no model_type. Give the folder of one.")
     return settings
 

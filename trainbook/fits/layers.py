@@ -29,17 +29,13 @@ class Adam8bit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        trained = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        for parameter in trained:
-            if self.state[parameter]:
-                continue
-            small = parameter.numel() < _MIN_8BIT
-            for moment in ("state1", "state2"):
-                kind = torch.float32 if small else torch.uint8
-                self.state[parameter][moment] = torch.empty_like(parameter, dtype=kind)
-                if not small:
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state, is_small = self.state[parameter], parameter.numel() < _MIN_8BIT
+            for moment in () if state else ("state1", "state2"):
+                state[moment] = torch.empty_like(parameter, dtype=torch.float32 if is_small else torch.uint8)
+                if not is_small:
                     scales = math.ceil(parameter.numel() / _MOMENTS)
-                    self.state[parameter][f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
+                    state[f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
 
 
 class Adapted(nn.Module):
@@ -58,9 +54,7 @@ class Adapted(nn.Module):
 
 
 def quantise(model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[nn.Module] = ()) -> nn.Module:
-    """Replaces every nn.Linear but those `without`; `dtype` is what products are computed in. Raises BadInput."""
-    if kind not in KINDS:
-        raise BadInput(f"There are no weights of the kind {kind!r}. Write {', '.join(KINDS)}.")
+    """Replaces every nn.Linear but those `without`; `dtype` is what products are computed in."""
     spared = {id(layer) for layer in without}
     return replaced(model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None)
 

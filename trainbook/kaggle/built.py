@@ -49,7 +49,7 @@ def build(config: Path, out: Path) -> Path:
     except OSError as error:
         raise BadInput(f"{out} cannot be written ({error.strerror or error}). Give another place.") from None
     size = f"{len(text.encode()) / 1000:,.0f} KB"
-    print(f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.", *source.said, sep="\n")
+    print(f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.", *source.notes, sep="\n")
     if lacked:
         image = f"Kaggle's image lacks {', '.join(lacked)}"
         print(f"{image}: the notebook asks for internet, and installs it there.")

@@ -1,35 +1,31 @@
-"""What a built notebook carries: its files, its parameters, and the configuration that a session of it would read."""
+"""Reads what a built notebook carries: files, parameters, and the configuration that a session of it would read."""
 
 import ast
 import contextlib
-import functools
 import importlib
 import io
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lib.errors import BadInput, printable
-from trainbook import HOME
+from trainbook import HOME as ROOT
 from trainbook.notebooks import carrier
 
 if TYPE_CHECKING:
     from lib.config import Data
     from lib.launch.queue import Entry
 
-ROOT = HOME  # the checkout
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str, dict, list)}
 _CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """What a session trains: a carried file, the keys that are overridden, and the runs, of which a queue has many."""
 
     file: str
@@ -43,27 +39,21 @@ def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
 
 
 def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files packed into the carrier cell, by path; none where there is no such cell.
+    """Returns the texts of the files in the carrier cell, by path; none without such a cell.
 
     Raises BadInput for a damaged cell.
     """
     codes = ["".join(cell["source"]) for cell in tagged(notebook, "carrier")]
-    return next((dict(_unpacked(code)) for code in codes if 'HOME = library("""' in code), {})
-
-
-@functools.lru_cache(maxsize=2)  # a command asks several times, at a tenth of a second each
-def _unpacked(code: str) -> dict[str, str]:
     try:
-        return carrier.unpack(code)
+        return next((carrier.unpack(code) for code in codes if 'HOME = library("""' in code), {})
     except BadInput as error:
         raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
 
 
 def syntax(notebook: Mapping[str, Any]) -> Iterator[ast.AST]:
     """Yields the nodes of the code in all cells but the carrier's; a cell that is no pure Python is left out."""
-    packed = tagged(notebook, "carrier")
     for cell in notebook["cells"]:
-        if cell["cell_type"] == "code" and cell not in packed:
+        if cell["cell_type"] == "code" and "carrier" not in cell["metadata"].get("tags", []):
             with contextlib.suppress(SyntaxError):
                 yield from ast.walk(ast.parse("".join(cell["source"])))
 
@@ -72,11 +62,13 @@ def parameters(notebook: Mapping[str, Any]) -> dict[str, tuple[object, type]]:
     """Returns default and type of the names in the cell that is tagged `parameters`."""
     defaults: dict[str, tuple[object, type]] = {}
     for node in [node for cell in tagged(notebook, "parameters") for node in ast.parse("".join(cell["source"])).body]:
-        target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
-        if isinstance(target, ast.Name):
-            default = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-            written = _TYPES.get(ast.unparse(node.annotation)) if isinstance(node, ast.AnnAssign) else None
-            defaults[target.id] = default, written or (float if type(default) is int else type(default))
+        if isinstance(node, ast.AnnAssign) and node.value:
+            default = ast.literal_eval(node.value)
+            kind = _TYPES.get(ast.unparse(node.annotation), type(default))
+            defaults[ast.unparse(node.target)] = default, kind
+        elif isinstance(node, ast.Assign):
+            default = ast.literal_eval(node.value)
+            defaults[ast.unparse(node.targets[0])] = default, float if type(default) is int else type(default)
     return defaults
 
 
@@ -95,8 +87,7 @@ def check_values(name: str, notebook: Mapping[str, Any], values: Mapping[str, ob
 
 def builder() -> ModuleType | None:
     """Returns the checkout's build_notebooks; None where that or jupytext is missing."""
-    if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))
+    sys.path += [] if str(ROOT) in sys.path else [str(ROOT)]
     with contextlib.suppress(ImportError):
         return importlib.import_module("build_notebooks")
     return None
@@ -164,15 +155,13 @@ def training(
             place.write_text(texts[carried], "utf-8")
         try:
             path = Path(folder, file.removeprefix("configs/"))
-            return Training(file, overrides, _entries(path, file, overrides, name, is_queue, root is not None))
+            return Training(file, overrides, _entries(path, overrides, name, is_queue, root is not None))
         except BadInput as refusal:  # in the names of the notebook
             raise BadInput(str(refusal).replace(f"{folder}/", "configs/") if root is None else refusal) from None
 
 
-def _entries(
-    path: Path, file: str, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool
-) -> "list[Entry]":
-    """Returns the runs of a configuration, which the notebook calls `file`. Raises BadInput."""
+def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool) -> "list[Entry]":
+    """Returns the runs of a configuration. Raises BadInput."""
     from lib.launch import queue  # not at the top: torch takes seconds to import
     from lib.task import load_config
 
@@ -183,7 +172,7 @@ def _entries(
             return queue.entries(path, overrides | nowhere)
     if queue.is_for(path, config):
         raise BadInput(
-            f"The notebook trains one run, and {file} with the values given asks for a queue of several. "
+            f"The notebook trains one run, and {path} with the values given asks for a queue of several. "
             "Take queue.* out, or push a notebook that trains a queue."
         )
     return [queue.Entry(config, kind=kind)]

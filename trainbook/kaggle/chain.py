@@ -7,12 +7,12 @@ Kaggle by its mark.
 """
 
 import hashlib
+import itertools
 import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from lib import untrusted
 from lib.errors import BadInput
@@ -24,7 +24,7 @@ from lib.report.summary import Summary
 from lib.text import aligned
 from trainbook.kaggle import client
 from trainbook.kaggle.client import Result
-from trainbook.kaggle.kernel import Notebook, keep_log, prepare, pushed_as, uses_gpu
+from trainbook.kaggle.kernel import Notebook, keep_log, prepare
 
 _STATE = "chain.json"
 # Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
@@ -68,24 +68,20 @@ class Chain:
     max_sessions: int = 10
     min_hours: float = 1.0
     poll_seconds: float = 60.0
-    own_output: bool = False  # sessions that were not pushed from here left an output
     retry: bool = False  # sessions that were lost, failed or completed no longer end the chain
     sessions: list[Session] = field(default_factory=list)
 
-    @property
-    def path(self) -> Path:
-        return self.notebook.folder / _STATE
-
-    @property
-    def kernel(self) -> str:
-        return self.notebook.kernel
+    def __post_init__(self) -> None:
+        self.kernel, self.path = self.notebook.kernel, self.notebook.folder / _STATE
 
     @property
     def step(self) -> int:
         """Returns the step that the next session starts at."""
         return next((session.step for session in reversed(self.sessions) if session.trained), 0)
 
-    def save(self) -> None:
+    def save(self, *more: Session) -> None:
+        """Adds sessions to the chain, and writes it."""
+        self.sessions += more
         record = {"kernel": self.kernel, "sessions": [asdict(session) for session in self.sessions]}
         disk.write_text(self.path, json.dumps(record, indent=1))
 
@@ -100,17 +96,16 @@ class Chain:
             raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
 
     def ask(self, question: Callable[[], Result]) -> Result:
-        """Returns the answer to a question; a network that fails for a while does not end a chain. Raises Refused."""
+        """Returns the answer to a question; a network that fails for a while ends no chain. Raises Refused."""
         return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
 
     def quota(self) -> client.Quota | None:
         """Returns what is left of the week; None for a notebook that uses no GPU."""
-        return self.ask(client.quota) if uses_gpu(self.notebook) else None
+        return self.ask(client.quota) if self.notebook.uses_gpu else None
 
 
 def run(chain: Chain, fresh: bool = False) -> int:
-    """Runs or resumes a chain; returns the exit code: 0 completed, 75 stopped with sessions to come, 1 failed, 130
-    stopped by hand on Kaggle.
+    """Runs or resumes a chain; returns 0 completed, 75 with sessions to come, 1 failed, 130 stopped by hand on Kaggle.
 
     `fresh` forgets the sessions of an earlier chain, and starts without their output. Raises BadInput.
     """
@@ -146,10 +141,9 @@ def _look_back(chain: Chain) -> None:
     """Takes the last session of a notebook that was pushed before the chain as the first one of the chain."""
     status = chain.ask(lambda: client.find(chain.kernel))
     if status and status.word == "COMPLETE":
-        session = Session(mark="", state="running")
-        chain.sessions.append(session)
-        _collect(chain, session, status)
-        if not session.trained:
+        chain.sessions.append(Session("", "running"))
+        _collect(chain, chain.sessions[0], status)
+        if not chain.sessions[0].trained:
             chain.sessions.clear()
 
 
@@ -183,41 +177,35 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
 
 
 def _begin(chain: Chain, hold: int) -> None:
-    """Pushes the next session, or takes the one that is active; chain.json names it before the push.
-
-    A session is cut to what is left of the quota, whose end would not wait for a save.
-    """
-    quota, status = chain.quota(), chain.ask(lambda: client.find(chain.kernel))
-    is_active, values = status is not None and status.active, dict(chain.values)
-    session = Session("", "running" if is_active else "pushing", first_step=chain.step, step=chain.step)
-    session.quota_before = quota.used if quota else None
-    if is_active:
+    """Pushes the next session, cut to what is left of the quota, or takes the active one; chain.json names it first."""
+    quota, status, values = chain.quota(), chain.ask(lambda: client.find(chain.kernel)), dict(chain.values)
+    session = Session("", first_step=chain.step, step=chain.step, quota_before=quota.used if quota else None)
+    if status and status.active:
         print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
-        chain.sessions.append(session)
-        chain.save()
-        return
+        session.state = "running"
+        return chain.save(session)
     if quota:
         left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
         if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):  # type: ignore[arg-type]
             values["SESSION_MINUTES"] = round(left, 1)
             print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
-    own_output = chain.own_output or any(session.trained for session in chain.sessions)
-    folder, session.mark = prepare(chain.notebook, values, own_output)
-    chain.sessions.append(session)
-    chain.save()
+    has_output = any(session.trained for session in chain.sessions)
+    folder, session.mark = prepare(chain.notebook, values, has_output)
+    chain.save(session)
     try:
-        pushed = client.push(folder, hold)
+        session.version, url = client.push(folder, hold)
     except client.NoAnswer as silence:
         print(f"{silence} Checking whether the push arrived.", flush=True)
-        return
+        return None
     except BadInput:
         chain.sessions.pop()
         chain.save()
         raise
-    session.state, session.version = "running", pushed.version
+    session.state = "running"
     chain.save()
-    start = f"from step {session.first_step:,}, {pushed.url}"
-    print(f"Session {len(chain.sessions)}: version {pushed.version}, {start}", flush=True)
+    start = f"from step {session.first_step:,}, {url}"
+    print(f"Session {len(chain.sessions)}: version {session.version}, {start}", flush=True)
+    return None
 
 
 def _arrived(chain: Chain, session: Session) -> bool:
@@ -225,7 +213,7 @@ def _arrived(chain: Chain, session: Session) -> bool:
     for poll in range(_SETTLING_POLLS):
         if poll:
             time.sleep(chain.poll_seconds)
-        if chain.ask(lambda: client.find(chain.kernel) and pushed_as(chain.kernel) == session.mark):
+        if chain.ask(lambda: client.find(chain.kernel) and session.mark in client.source(chain.kernel)):
             session.state = "running"
             chain.save()
             return True
@@ -237,17 +225,18 @@ def _arrived(chain: Chain, session: Session) -> bool:
 
 def _wait(chain: Chain) -> client.Status:
     """Waits for the end of a session. Right after a push Kaggle may still report the end of the one before."""
-    printed, was_active, polls = "", False, 0
-    while True:
+    printed, was_active = "", False
+    for poll in itertools.count(1):
         status = chain.ask(lambda: client.status(chain.kernel))
-        was_active, polls = was_active or status.active, polls + 1
-        if was_active or polls >= _SETTLING_POLLS:
+        was_active |= status.active
+        if was_active or poll >= _SETTLING_POLLS:
             if status.word != printed:
                 print(f"{time.strftime('%H:%M')} {chain.kernel} is {status.word.lower()}", flush=True)
-                printed = status.word
             if not status.active:
                 return status
+            printed = status.word
         time.sleep(chain.poll_seconds)
+    raise AssertionError("unreachable")
 
 
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:

@@ -1,7 +1,7 @@
-"""The `kaggle` client with one addition: the text of an HTTP error ends with its code. It runs as a child process.
+"""Runs the `kaggle` client as a child process, which adds the code of an HTTP error to its text.
 
-Kaggle also answers `{"code": 503, "message": ...}`, of which the client prints nothing but the message. This file
-imports nothing of lib, which the child cannot see.
+Kaggle also answers `{"code": 503, "message": ...}`, of which the client prints the message alone. The child cannot see
+lib, so this file imports nothing of it.
 """
 
 import contextlib
@@ -10,19 +10,15 @@ from requests.exceptions import HTTPError
 
 
 def _text(error: HTTPError) -> str:
-    """Returns what the error says, with `[HTTP 503]` at the end where it has an answer."""
-    text, response = OSError.__str__(error), error.response
-    if response is None:
-        return text
-    code = response.status_code
-    if code < 400:  # the answer was delivered, and its body is the error
+    """Returns the error's text, with `[HTTP 503]` at its end if there was an answer."""
+    text, code = OSError.__str__(error), error.response.status_code if error.response is not None else 0
+    if code and code < 400:  # the answer was delivered, and its body is the error
         with contextlib.suppress(ValueError, AttributeError):  # of a body that is no mapping
-            code = response.json().get("code", code)
-    return f"{text} [HTTP {code}]"
+            code = error.response.json().get("code", code)
+    return f"{text} [HTTP {code}]" if code else text
 
 
 def main() -> None:
-    """Runs the client with the arguments of this process."""
     from kaggle import cli  # which signs in
 
     HTTPError.__str__ = _text

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 from trainbook.kaggle import credentials
 
 SHORT, LONG = 300, 6 * 3600  # seconds that a query, and that a transfer of files, may take
@@ -30,10 +30,9 @@ PAUSE = 5.0  # seconds before a question is asked again
 SETTLING_POLLS = 24  # polls after the end of a log, which Kaggle names a little earlier than that of the session
 # What requests and urllib3 print of a connection that failed
 _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
-_CODE = re.compile(r"\[HTTP (\d+)\]")  # which child.py adds to an error
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
-_CORRECT, _LATER = "Correct what it names.", "Try again later."
+_LATER = "Try again later."
 _ADVICE = (
     (r"batch GPU session count", "Two of your sessions are running already. Stop one in the browser, or wait for it."),
     (
@@ -58,8 +57,8 @@ class Refused(BadInput):
         self.code = code
 
 
-class NoAnswer(Refused):
-    """A request whose outcome is not known: the network, the server or the client broke off."""
+class NoAnswer(TrainingFailed):
+    """A request whose outcome is not known: network, server or client broke off. On the command line, exit code 1."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ class Status:
         return self.word.lower() + (f" ({self.failure})" if self.failure else "")
 
 
-@dataclass(frozen=True)
-class Quota:
+class Quota(NamedTuple):
     """GPU hours of this week."""
 
     used: float
@@ -87,20 +85,10 @@ class Quota:
     refreshes: str
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """A version that was pushed."""
-
-    version: int
-    url: str
-
-
 def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> str:
-    """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials.
+    """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials. Raises Refused or NoAnswer.
 
     `hold` is an open file that the child inherits: a lock on it lasts until the child has ended, even without us.
-    Raises Refused for an exit code other than 0, and NoAnswer where the outcome stays unknown: after a failed
-    connection, or `seconds` without an answer.
     """
     if importlib.util.find_spec("kaggle") is None:
         raise BadInput("The `kaggle` client is missing. Install it: pip install kaggle==2.2.4 six")
@@ -113,7 +101,7 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     text = credentials.clean(out + error)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
     reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _advice(text)
-    code = int((_CODE.findall(text) or [0])[-1])
+    code = int((re.findall(r"\[HTTP (\d+)\]", text) or [0])[-1])  # which child.py adds to an error
     is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
     if is_unanswered:
         advice = _LATER
@@ -123,7 +111,7 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     elif code in _DENIED or "was denied" in text:
         code, advice = code or 403, "Kaggle answers so to wrong names, too: compare owner and slug with the browser's."
     sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
-    raise (NoAnswer if is_unanswered else Refused)(sentence, code)
+    raise NoAnswer(sentence) if is_unanswered else Refused(sentence, code)
 
 
 def _command(*arguments: str) -> list[str]:
@@ -133,34 +121,32 @@ def _command(*arguments: str) -> list[str]:
 
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
     """Returns exit code, standard output and errors of the client."""
-    handles, text = () if hold is None else (hold,), {"text": True, "encoding": "utf-8", "errors": "replace"}
-    pipes = {"capture_output": True, "stdin": subprocess.DEVNULL, **text}
+    pipes = {"capture_output": True, "stdin": subprocess.DEVNULL, "encoding": "utf-8", "errors": "replace"}
+    handles = () if hold is None else (hold,)
     done = subprocess.run(_command(*arguments), timeout=seconds, check=False, pass_fds=handles, **pipes)
     return done.returncode, done.stdout, done.stderr
 
 
 def _advice(text: str) -> str:
-    """Returns what to do about a refusal by Kaggle's words."""
-    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), _CORRECT)
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), "Correct what it names.")
 
 
 def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
-    """Returns the answer to a question, which is asked again where the network or the server failed.
+    """Returns the answer to a question, or raises what its last try raised.
 
-    It is asked `tries` times in all, and `unclear` times where Kaggle refuses with words or a code that may not last.
-    Raises what the last try raised.
+    It is asked `tries` times if there is no answer, and `unclear` times if a refusal may not last.
     """
     for number in itertools.count(1):
         try:
             return question()
-        except Refused as refusal:
+        except (Refused, NoAnswer) as refusal:
             most = tries if isinstance(refusal, NoAnswer) else 1 if refusal.code in _FINAL else unclear
             if number >= most:
                 raise
-            seconds = PAUSE if pause is None else pause
             if number == 1:
-                print(f"{str(refusal).removesuffix(_LATER).rstrip()} Asking again every {seconds:g} s.", flush=True)
-            time.sleep(seconds)
+                sentence = str(refusal).removesuffix(_LATER).rstrip()
+                print(f"{sentence} Asking again every {PAUSE if pause is None else pause:g} s.", flush=True)
+            time.sleep(PAUSE if pause is None else pause)
     raise AssertionError("unreachable")
 
 
@@ -172,8 +158,8 @@ def username() -> str:
     return match[1]
 
 
-def push(folder: Path, hold: int | None = None) -> Pushed:
-    """Pushes the notebook in a folder with its kernel-metadata.json; a session starts. Raises Refused."""
+def push(folder: Path, hold: int | None = None) -> tuple[int, str]:
+    """Pushes the notebook in a folder, which starts a session; returns version and address. Raises Refused."""
     text = call("kernels", "push", "-p", str(folder), hold=hold)
     # The client prints "successfully pushed" also where the server dropped data that it does not know.
     if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", text):
@@ -183,9 +169,12 @@ def push(folder: Path, hold: int | None = None) -> Pushed:
         )
     match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
     if not match:
-        words = " ".join(text.split()).rstrip(". ") or "it gave no reason"
-        raise Refused(f"Kaggle refused the notebook: {words}. {_advice(text)}")
-    return Pushed(int(match[1]), match[2])
+        raise _refused("the notebook", " ".join(text.split()), text)
+    return int(match[1]), match[2]
+
+
+def _refused(what: str, words: str, text: str) -> Refused:
+    return Refused(f"Kaggle refused {what}: {words.rstrip('. ') or 'it gave no reason'}. {_advice(text)}")
 
 
 def status(kernel: str) -> Status:
@@ -198,14 +187,19 @@ def status(kernel: str) -> Status:
     return Status(match[1].upper(), failure[1] if failure else "")
 
 
-def find(kernel: str) -> Status | None:
-    """Returns the same; None where there is no such notebook, to which Kaggle denies access. Raises Refused."""
+def unless_denied(question: Callable[[], Result]) -> Result | None:
+    """Returns an answer; None if Kaggle denies access, as it does to what does not exist. Raises Refused."""
     try:
-        return status(kernel)
+        return question()
     except Refused as refusal:
         if refusal.code in _DENIED:
             return None
         raise
+
+
+def find(kernel: str) -> Status | None:
+    """Returns the status of a notebook; None if there is no such one. Raises Refused."""
+    return unless_denied(lambda: status(kernel))
 
 
 def source(kernel: str) -> str:
@@ -216,15 +210,9 @@ def source(kernel: str) -> str:
 
 
 def output(kernel: str, folder: Path, pattern: str) -> list[Path]:
-    """Downloads the files of the newest session's output whose names match a pattern; returns those in the folder.
-
-    The newest session's log lies among them, as SLUG.log.
-    """
-    call(
-        *("kernels", "output", kernel, "-p", str(folder), "--force", "--page-size", _PAGE),
-        *("--file-pattern", f"{_SAFE}.*(?:{pattern})"),
-        seconds=LONG,
-    )
+    """Downloads the newest session's files whose names match, and its log as SLUG.log; returns those in the folder."""
+    options = "--force", "--page-size", _PAGE, "--file-pattern", f"{_SAFE}.*(?:{pattern})"
+    call("kernels", "output", kernel, "-p", str(folder), *options, seconds=LONG)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -239,27 +227,23 @@ def events(log: str) -> list[dict[str, Any]]:
     while (position := log.find("{", position)) >= 0:
         try:
             event, position = decoder.raw_decode(log, position)
+            parsed += [event] if "data" in event else []
         except ValueError:
             position += 1
-            continue
-        if isinstance(event, dict) and "data" in event:
-            parsed.append(event)
     return parsed
 
 
 def readable(log: str) -> str:
     """Returns a log as text without credentials; one that is no JSON stays as it is."""
-    parsed = events(log)
-    return credentials.clean("".join(str(event["data"]) for event in parsed) if parsed else log)
+    return credentials.clean("".join(str(event["data"]) for event in events(log)) or log)
 
 
-def follow(kernel: str) -> int:
-    """Prints the log of a running session line by line until it ends; returns the client's exit code."""
+def follow(kernel: str) -> None:
+    """Prints the log of a running session line by line until it ends."""
     command = _command("kernels", "logs", kernel, "--follow")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
         for line in child.stdout or ():
             print(credentials.clean(line), end="", flush=True)
-    return child.returncode
 
 
 def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
@@ -278,23 +262,13 @@ def quota() -> Quota | None:
     return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
 
 
-def dataset_status(dataset: str) -> str:
-    """Returns the status of "owner/slug", such as "ready"; "" where there is no such data set. Raises Refused."""
-    try:
-        return call("datasets", "status", dataset).strip()
-    except Refused as refusal:
-        if refusal.code in _DENIED:
-            return ""
-        raise
+def upload(folder: Path, dataset: str) -> str:
+    """Uploads a folder as a new data set or a new version; returns its address. Raises Refused.
 
-
-def upload_dataset(folder: Path, notes: str, version: bool) -> str:
-    """Uploads a folder with its dataset-metadata.json, as a new data set or a new version of it; returns its address.
-
-    The folder must stay unchanged until this has succeeded: the client finds a broken upload by path, size and time of
-    its files, and resumes it. Raises Refused.
+    The client finds a broken upload by path, size and time of its files, and resumes it.
     """
-    command = ("version", "-m", notes) if version else ("create",)
+    is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
+    command = ("version", "-m", "A new version") if is_there else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.
     text = call("datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG)
     if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):
@@ -305,6 +279,5 @@ def upload_dataset(folder: Path, notes: str, version: bool) -> str:
     match = re.search(r"Please check progress at (\S+)", text)
     if not match:
         errors = [line for line in text.splitlines() if "rror" in line or "not valid" in line]
-        words = (" ".join(errors) or text.strip()).rstrip(". ") or "it gave no reason"
-        raise Refused(f"Kaggle refused the data set: {words}. {_advice(text)}")
+        raise _refused("the data set", " ".join(errors) or text.strip(), text)
     return match[1]

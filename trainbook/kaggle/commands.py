@@ -2,12 +2,9 @@
 
 import argparse
 import contextlib
-import functools
-import json
 import re
 import sys
 import webbrowser
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from trainbook import new
 from trainbook.kaggle import built, chain, client, dataset, kernel
 from trainbook.kaggle.kernel import Notebook
 
+_WHOLE_LOG = "The whole log: trainbook kaggle status {} --log"
 _MODEL = "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"
 Options = dict[str, dict[str, Any]]  # keywords of `add_argument` by name
 
@@ -36,7 +34,6 @@ def _flag(text: str, **keywords: Any) -> dict[str, Any]:
     return {"action": "store_true", "help": text, **keywords}
 
 
-_DRY_RUN = _flag("show or pack what would be sent, and send nothing")
 _OWNER: Options = {"--owner": _text("the account; empty: the one that the client is signed in to")}
 _SET: Options = {"--set": _list("KEY=VALUE", "override a configuration key")}
 _ON_KAGGLE: Options = {"name": {"help": "a workload or notebook such as graphmer, my.yaml, or owner/slug on Kaggle"}}
@@ -52,7 +49,6 @@ _BUILT: Options = {
     "--gpu": {"action": argparse.BooleanOptionalAction, "help": "T4 x2 or none; left out: as the notebook says"},
     "--internet": {"action": argparse.BooleanOptionalAction, "help": "left out: as the notebook says"},
     "--public": _flag("visible to everybody; without it, to you alone"),
-    "--continue": _flag("mount its own last completed output", dest="own_output"),
     "--stale": _flag("send it although lib was edited after it was built"),
 }
 
@@ -90,8 +86,7 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object], 
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+){3}/[0-9]+", name):
             raise BadInput(f"{name!r} is not {_MODEL}, with the version at its end: ada/bert/pytorch/tiny/2.")
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
-    names = ("gpu", "internet", "public")
-    switches = {switch: getattr(options, switch) for switch in names}
+    switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
     notebook = Notebook(path, name, options.dataset, options.kernel, root=root, models=options.model, **switches)
     training, values = kernel.check(notebook, kernel.read_parameters(options.param, options.set), options.stale)
     return notebook, values, training
@@ -104,11 +99,9 @@ _DATASET: Options = {
     "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
     **_OWNER,
     "--license": _text("by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT", default="unknown"),
-    "--title": _text("6 to 50 characters; empty: the slug with spaces"),
     "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
-    "--notes": _text("the note of a new version", default="A new version"),
     **_SET,
-    "--dry-run": _DRY_RUN,
+    "--dry-run": _flag("pack what would be sent, and send nothing"),
 }
 
 
@@ -116,41 +109,45 @@ def _dataset(options: argparse.Namespace) -> int:
     if bool(options.config) == bool(options.run_folder):
         raise BadInput("Give either a configuration, whose task validates the data, or --run with a run's folder.")
     name = f"{_owner(options)}/{options.slug}"
-    labels = dataset.Labels(name, options.license, options.title or options.slug.replace("-", " "))
+    dataset.check(name)
     if options.run_folder:
-        folder = dataset.pack_run(Path(options.run_folder), labels)
+        contents = dataset.of_run(Path(options.run_folder))
     else:
         from lib.task import load_config  # not at the top: torch takes seconds to import
 
         settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
-        folder = dataset.pack_data(load_config(options.config, settings), labels, options.least)
+        contents = dataset.of_data(load_config(options.config, settings), name, options.least)
+    folder = dataset.pack(*contents, name, options.license)
     if options.dry_run:
         print("Nothing was uploaded (--dry-run).")
         print(f"In the browser: Create > New Dataset, and drop the archive of {folder} onto the page.")
     else:
-        print(f"Uploaded: {dataset.upload(folder, name, options.notes)}")
+        print(f"Uploaded: {client.upload(folder, name)}")
     print(f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version.")
     parameter = f" --param DATA_DIR={name}" * bool(options.config)
     print(f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}")
     return 0
 
 
-_PUSH: Options = {**_BUILT, "--dry-run": _DRY_RUN}
+_PUSH: Options = {
+    **_BUILT,
+    "--continue": _flag("mount its own last completed output", dest="own_output"),
+    "--dry-run": _flag("show what would be sent, and send nothing"),
+}
 
 
 def _push(options: argparse.Namespace) -> int:
     notebook, values, training = _checked(options)
     if not options.dry_run:
-        pushed = kernel.push(notebook, values, options.own_output)
-        print(f"Version {pushed.version} of {notebook.kernel} was pushed and starts: {pushed.url}")
+        version, url = kernel.push(notebook, values, options.own_output)
+        print(f"Version {version} of {notebook.kernel} was pushed and starts: {url}")
         print(f"Follow it: trainbook kaggle status {notebook.kernel} --follow")
         return 0
     folder, _ = kernel.prepare(notebook, values, options.own_output)
     file, limit = folder / notebook.path.name, int(FACTS["kaggle_notebook_bytes"].value)
-    described = json.loads((folder / kernel.METADATA).read_text("utf-8"))
     print(f"Nothing was sent (--dry-run). {folder} holds what a push sends:")
     print(f"  {file.name}: {file.stat().st_size:,} bytes of the {limit:,} that Kaggle takes")
-    print(f"  {kernel.METADATA}:", *(f"    {key}: {json.dumps(value)}" for key, value in described.items()), sep="\n")
+    print(f"  {kernel.METADATA}: {(folder / kernel.METADATA).read_text('utf-8').rstrip()}")
     print("Parameters:", ", ".join(f"{name} = {value!r}" for name, value in values.items()) or "all as built")
     if training:
         keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
@@ -175,29 +172,25 @@ def _status(options: argparse.Namespace) -> int:
     status = client.insist(lambda: client.status(name))
     if not options.follow or status.active:
         print(f"{name}: {status}", flush=True)
+    if options.log or (options.follow and not status.active):
+        print(client.log(name))
     if not options.follow:
-        if options.log:
-            print(client.log(name))
         return 0
-    try:
-        if status.active:
+    if status.active:
+        try:
             client.wait(name, ["QUEUED"])
             client.follow(name)
             status = client.wait(name, client.ACTIVE, client.SETTLING_POLLS)
-        else:
-            print(client.log(name))
-    except KeyboardInterrupt:
-        print("\nStopped here. The session on Kaggle continues by itself.")
-        return 130
+        except KeyboardInterrupt:
+            print("\nStopped here. The session on Kaggle continues by itself.")
+            return 130
     print(f"{name}: {status}")
     if status.active:
         print("Its log has ended, but not the session. The same command follows it again.")
         return 1
-    if status.word == "COMPLETE":
-        print(f"The results: trainbook kaggle fetch {name}")
-        return 0
-    print(f"The whole log: trainbook kaggle status {name} --log")
-    return 130 if status.word.startswith("CANCEL") else 1
+    is_complete = status.word == "COMPLETE"
+    print(f"The results: trainbook kaggle fetch {name}" if is_complete else _WHOLE_LOG.format(name))
+    return 0 if is_complete else 130 if status.word.startswith("CANCEL") else 1
 
 
 _FETCH: Options = {
@@ -244,7 +237,7 @@ def _chain(options: argparse.Namespace) -> int:
     notebook, values, _ = _checked(options)
     limits = options.max_sessions, options.min_hours, options.poll_seconds
     try:
-        return chain.run(chain.Chain(notebook, values, *limits, options.own_output, options.retry), options.fresh)
+        return chain.run(chain.Chain(notebook, values, *limits, options.retry), options.fresh)
     except KeyboardInterrupt:
         print("\nStopped here. A session on Kaggle continues by itself; the same command resumes the chain.")
         return 130
@@ -297,15 +290,6 @@ _COMMANDS = (
 )
 
 
-def _answered(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Runs a command; returns 1 where the network or Kaggle's server failed."""
-    try:
-        return run(options)
-    except client.NoAnswer as silence:
-        print(silence, file=sys.stderr)
-        return 1
-
-
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `new` and `notebook`, and the command `kaggle` with its own commands."""
     new.add(commands)
@@ -317,4 +301,4 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     for parser, run, options in parsers:
         for option, keywords in options.items():
             parser.add_argument(option, **keywords)
-        parser.set_defaults(run=functools.partial(_answered, run))
+        parser.set_defaults(run=run)

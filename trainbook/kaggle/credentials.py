@@ -1,5 +1,6 @@
 """Keeps credentials on this machine: what the client prints is cleaned, and what is uploaded is searched."""
 
+import mmap
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,8 +11,6 @@ from lib.errors import BadInput
 _NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
 _IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")  # https://user:password@host, of whatever name
 _SHORTEST = 8  # a shorter value would be found everywhere; no service hands out one
-_CHUNK = 8 * 2**20
-_REFUSAL = "{} contains the value of a credential of your environment. Remove it; nothing was sent."
 # Files whose only purpose is to hold a credential
 FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json", ".env", ".netrc", ".git-credentials")
 
@@ -30,22 +29,17 @@ def clean(text: str) -> str:
     return text
 
 
-def refuse_in_text(text: str, where: object) -> None:
-    """Raises BadInput where the text holds the value of a credential of the environment."""
-    if any(value in text for value in values()):
-        raise BadInput(_REFUSAL.format(where))
+def refuse(where: object, content: bytes | mmap.mmap) -> None:
+    """Raises BadInput where the content holds the value of a credential of the environment."""
+    if any(content.find(value.encode()) >= 0 for value in values()):
+        raise BadInput(f"{where} contains the value of a credential of your environment. Remove it; nothing was sent.")
 
 
 def refuse_in_files(paths: Iterable[Path]) -> None:
     """Raises BadInput for the first file that holds such a value, or whose purpose is to hold one."""
-    secrets = [value.encode() for value in values()]
-    overlap = max(map(len, secrets), default=0)  # a value may lie across two chunks
     for path in paths:
         if path.name in FILES:
             raise BadInput(f"{path} is a file for credentials. Remove it from the folder; nothing was sent.")
-        with path.open("rb") as file:
-            text = b""
-            while secrets and (chunk := file.read(_CHUNK)):
-                text = text[-overlap:] + chunk
-                if any(value in text for value in secrets):
-                    raise BadInput(_REFUSAL.format(path))
+        if path.stat().st_size:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                refuse(path, content)

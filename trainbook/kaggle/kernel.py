@@ -25,14 +25,13 @@ from trainbook.kaggle.carried import ROOT
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
 METADATA = "kernel-metadata.json"
 _SHORTEST_TITLE = 5  # characters, of a notebook's title and of its slug (kaggle 2.2.4)
-_MARK = "# push "  # before the number by which a version is recognised
 _RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """A built notebook and its options on Kaggle. Where `internet` or `gpu` is None, its source decides.
+    """A built notebook and its options on Kaggle. If `internet` or `gpu` is None, its source decides.
 
     `root` is the folder of the files of one that was built just now from a configuration; see `carried.training`.
     """
@@ -51,6 +50,25 @@ class Notebook:
     def folder(self) -> Path:
         return HOME / self.kernel.split("/")[1]
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Returns whether its sessions cost GPU hours."""
+        return self.switch("isGpuEnabled", self.gpu)
+
+    def switch(self, name: str, choice: bool | None) -> bool:
+        """Returns the choice, or by default what the notebook says for Kaggle."""
+        return bool(read_json(self.path)["metadata"].get("kaggle", {}).get(name)) if choice is None else choice
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the content of a notebook. Raises BadInput."""
+    try:
+        notebook = json.loads(path.read_text("utf-8"))
+        notebook["cells"], notebook["metadata"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is no notebook ({type(error).__name__}: {error}).") from None
+    return notebook
+
 
 def find(name: str) -> Path:
     """Returns the path of a built notebook by workload ("graphmer"), name ("01_graphmer") or path. Raises BadInput."""
@@ -66,24 +84,16 @@ def find(name: str) -> Path:
 
 
 def slug_of(path: Path) -> str:
-    """Returns the slug of a built notebook: trainbook-01-graphmer of notebooks/01_graphmer.ipynb."""
+    """Returns the slug of a notebook: trainbook-01-graphmer of 01_graphmer.ipynb."""
     return "trainbook-" + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
 
 
 def kernel_of(name: str, owner: str = "") -> str:
-    """Returns owner/slug of a notebook on Kaggle from that, a slug, a configuration, or the name of a built one.
-
-    Raises BadInput.
-    """
-    if re.fullmatch(r"[\w-]+/[\w-]+", name) and not name.endswith(".ipynb"):
+    """Returns owner/slug of a notebook from that, a configuration, or the name of a built one. Raises BadInput."""
+    if re.fullmatch(r"[\w-]+/[\w-]+", name):
         return name
-    try:
-        slug = slug_of(Path(name) if name.endswith((".yaml", ".yml")) else find(name))
-    except BadInput:
-        if not re.fullmatch(r"[a-z0-9-]+", name) or not (owner or "-" in name):
-            raise
-        slug = name
-    return f"{owner or client.username()}/{slug}"
+    path = Path(name) if name.endswith((".yaml", ".yml")) else find(name)
+    return f"{owner or client.username()}/{slug_of(path)}"
 
 
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
@@ -97,7 +107,7 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """Returns the content of kernel-metadata.json, with every key: the client has defaults of its own (internet: on).
+    """Returns kernel-metadata.json with every key: the client has defaults of its own (internet: on).
 
     Raises BadInput for a slug that is too short.
     """
@@ -107,57 +117,32 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     return {
         "id": notebook.kernel,
         "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
-        "code_file": notebook.path.name,
-        "language": "python",
-        "kernel_type": "notebook",
-        "is_private": not notebook.public,
-        "enable_gpu": (gpu := uses_gpu(notebook)),
-        "enable_tpu": False,
-        "enable_internet": _option(notebook.path, "isInternetEnabled", notebook.internet),
-        "machine_shape": FACTS["kaggle_machine_shape"].value if gpu else "",
+        "code_file": notebook.path.name, "language": "python", "kernel_type": "notebook",
+        "is_private": not notebook.public, "enable_gpu": notebook.uses_gpu, "enable_tpu": False,
+        "enable_internet": notebook.switch("isInternetEnabled", notebook.internet),
+        "machine_shape": FACTS["kaggle_machine_shape"].value if notebook.uses_gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
-        "dataset_sources": list(notebook.datasets),
-        "competition_sources": [],
-        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output],
-        "model_sources": list(notebook.models),
-    }
-
-
-def uses_gpu(notebook: Notebook) -> bool:
-    """Returns whether its sessions cost GPU hours."""
-    return _option(notebook.path, "isGpuEnabled", notebook.gpu)
-
-
-def _option(path: Path, name: str, choice: bool | None) -> bool:
-    return bool(_read(path)["metadata"].get("kaggle", {}).get(name)) if choice is None else choice
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        notebook = json.loads(path.read_text("utf-8"))
-        notebook["cells"], notebook["metadata"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path} is no notebook ({type(error).__name__}: {error}).") from None
-    return notebook
+        "dataset_sources": list(notebook.datasets), "model_sources": list(notebook.models),
+        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output], "competition_sources": [],
+    }  # fmt: skip
 
 
 def check(
     notebook: Notebook, values: dict[str, object], stale: bool = False
 ) -> tuple[carried.Training | None, dict[str, object]]:
-    """Reads what a session would train, before quota is spent on it; None where that cannot be known from here.
+    """Returns what a session would train, None if that cannot be known from here, and the values that it gets.
 
-    Returns the values too, with the one mounted data set as DATA_DIR where the data lies on this machine. Raises
-    BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a configuration
-    that the session would refuse.
+    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput for a notebook
+    that was built before lib was edited (unless `stale`), and for what the session would refuse.
     """
-    source = _read(notebook.path)
+    source = read_json(notebook.path)
     carried.check_values(notebook.path.name, source, values)
     if not stale and notebook.root is None and carried.is_stale(notebook.path):
         raise BadInput(
             f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
             "notebooks`, or give --stale to send it as it is."
         )
-    training = carried.training(source, values, uses_gpu(notebook), notebook.root)
+    training = carried.training(source, values, notebook.uses_gpu, notebook.root)
     if training is None or notebook.root is None:
         return training, values
     data = training.entries[0].config.data
@@ -180,18 +165,14 @@ def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
     """Returns the size of a notebook. Raises BadInput for one too large, and for credentials in it or its files."""
     if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
         raise BadInput(f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less.")
-    credentials.refuse_in_text("\n".join([text, *files.values()]), path)
+    credentials.refuse(path, "\n".join([text, *files.values()]).encode())
     return size
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
-    """Writes the folder that is pushed, with a cell of values after the parameters; returns it and this push's mark.
-
-    Raises BadInput for a name or type that the parameters cell does not have, a size, and credentials.
-    """
-    content = _read(notebook.path)
-    carried.check_values(notebook.path.name, content, values)
-    mark = _MARK + uuid.uuid4().hex
+    """Writes the folder that is pushed, with a cell of values; returns it and the push's mark. Raises BadInput."""
+    content = read_json(notebook.path)
+    mark = f"# push {uuid.uuid4().hex}"  # by which the version is recognised
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
     cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": []}
     cell |= {"metadata": {"tags": ["injected-parameters"]}, "source": "\n".join(lines)}
@@ -208,8 +189,8 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
     return folder, mark
 
 
-def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> client.Pushed:
-    """Pushes a notebook, which starts a session. Raises BadInput where one is active, or Kaggle refuses."""
+def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[int, str]:
+    """Pushes a notebook, if no session is active; returns version and address. Raises BadInput."""
     folder, _ = prepare(notebook, values, own_output)
     status = client.insist(lambda: client.find(notebook.kernel))
     if status and status.active:
@@ -217,12 +198,6 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
     if own_output and not status:
         raise BadInput(f"{notebook.kernel} has no output to resume from yet. Leave --continue out of the first push.")
     return client.push(folder)
-
-
-def pushed_as(kernel: str) -> str:
-    """Returns the mark of the newest version on Kaggle; "" where it was not pushed from here."""
-    match = re.search(rf"{_MARK}[0-9a-f]{{32}}", client.source(kernel))
-    return match[0] if match else ""
 
 
 def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summary]:
@@ -233,22 +208,18 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summ
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
-        loose, results = Path(work) / "loose", Path(work) / "results"
-        client.insist(lambda: client.output(kernel, loose, "." if everything else _RESULTS))
-        archive = loose / outputs.ARCHIVE
+        results = Path(work) / "results"
+        archive = results / outputs.ARCHIVE
+        client.insist(lambda: client.output(kernel, results, "." if everything else _RESULTS))
         if not archive.is_file() and not everything:  # a session that ended before its packaging
-            client.insist(lambda: client.output(kernel, loose, _NO_CHECKPOINTS))
-        keep_log(loose, kernel)
-        results.mkdir()
+            client.insist(lambda: client.output(kernel, results, _NO_CHECKPOINTS))
+        keep_log(results, kernel)
+        beside = {path.parent: Summary.read(path.parent) for path in results.glob(f"*/{SUMMARY}")}
         if archive.is_file():
             unpack(archive, results)
             archive.unlink()
-        summaries = _check(results, loose)
-        for path in sorted(p for p in loose.rglob("*") if p.is_file()):  # what the archive does not hold
-            target = results / path.relative_to(loose)
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                path.replace(target)
+        runs = sorted(path.parent for path in results.glob(f"*/{SUMMARY}"))
+        summaries = {run.name: _checked(run, beside.get(run)) for run in runs}
         if folder.exists():
             folder.rename(Path(work) / "old")
         results.rename(folder)
@@ -272,29 +243,21 @@ def unpack(archive: Path, folder: Path) -> None:
         packed.extractall(folder, members, filter="data")
 
 
-def _check(results: Path, loose: Path) -> dict[str, Summary]:
-    """Returns the summaries of the runs, each checked against what came with it. Raises BadInput.
+def _checked(run: Path, beside: Summary | None) -> Summary:
+    """Returns the summary of an unpacked run, which agrees with its metrics and weights. Raises BadInput."""
+    summary, metrics, wrong = Summary.read(run), run / "metrics.csv", ""
+    if summary is None:
+        wrong = f"its {SUMMARY} cannot be read"
+    elif beside not in (None, summary):
+        wrong = "the summary in the archive is not the one beside it: the packaging was cut off"
+    elif metrics.is_file():
+        last = max((int(row["step"]) for row in read(metrics)), default=0)
+        if last > summary.step or (summary.reason == "completed" and last < summary.step):
+            wrong = f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
+    if not wrong and any(run.glob("*/step-*/manifest.json")):
+        from lib.launch import ensemble  # not at the top: torch takes seconds to import
 
-    Metrics end at or before the step of the summary (at it, when completed); weights match their manifests.
-    """
-    summaries: dict[str, Summary] = {}
-    for run in sorted({path.parent.name for base in (results, loose) for path in base.glob(f"*/{SUMMARY}")}):
-        packed, beside = (Summary.read(base / run) for base in (results, loose))
-        summary, wrong = packed or beside, ""
-        if packed and beside and packed != beside:
-            wrong = "the summary in the archive is not the one beside it: the packaging was cut off"
-        for folder in (results / run, loose / run) if summary and not wrong else ():
-            assert summary
-            if (folder / "metrics.csv").is_file():
-                last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
-                if last > summary.step or (summary.reason == "completed" and last < summary.step):
-                    wrong = wrong or f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
-            if any(folder.glob("*/step-*/manifest.json")):
-                from lib.launch import ensemble  # not at the top: torch takes seconds to import
-
-                wrong = wrong or ensemble.damaged(folder)
-        if wrong or summary is None:
-            why = wrong or f"its {SUMMARY} cannot be read"
-            raise BadInput(f"The results of {run} do not fit together: {why}. Fetch again; nothing was replaced.")
-        summaries[run] = summary
-    return summaries
+        wrong = ensemble.damaged(run)
+    if wrong or summary is None:
+        raise BadInput(f"The results of {run.name} do not fit together: {wrong}. Fetch again; nothing was replaced.")
+    return summary

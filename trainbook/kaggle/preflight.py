@@ -4,9 +4,9 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib import planner
 from lib.config import Config, profiles
@@ -16,21 +16,29 @@ from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
 from lib.machine.facts import FACTS
-from lib.report.findings import Finding
+from lib.report.findings import Finding, Verdict
 from lib.task import Task, find_task, with_slots
 from lib.text import amount
 from lib.training.sizes import saved_bytes
 from trainbook.kaggle import built, carried, client, credentials, kernel
 
-_CORRECT = "Correct what the message names."
+_CORRECT, _LOOK = "Correct what the message names.", "See that it is the notebook you mean."
+_PRECISIONS: dict[str, tuple[Verdict, str]] = {
+    "bf16": ("bad", ", which a T4 only emulates"), "fp32": ("warning", ", far slower than fp16 there")
+}  # fmt: skip
+_ORIGIN = "its source, lib and configs"
 
 
-@dataclass(frozen=True)
-class Part:
-    """The runs of a notebook that are alike: `count` of them, each of `steps`; 0 where the length is not known here."""
+def _judged(name: str, value: str, problem: str = "", advice: str = "", verdict: Verdict = "bad") -> Finding:
+    """Returns a finding that is ok, or if there is a problem one of that."""
+    return Finding(name, problem, verdict, advice) if problem else Finding(name, value)
+
+
+class Part(NamedTuple):
+    """The runs of a notebook that are alike: `number` of them, each of `steps`; 0 if the length is not known here."""
 
     name: str
-    count: int
+    number: int
     config: Config
     steps: int
     task: Task  # with data, or without where it is not read here
@@ -47,10 +55,9 @@ def check(
     print("Checking the notebook, its configuration, its addresses and the account.", flush=True)
     text = path.read_text("utf-8")
     notebook = json.loads(text)
-    files, on_kaggle = carried.carried_files(notebook), notebook["metadata"].get("kaggle", {})
-    sections = {"Notebook": [*_contents(path, text, files, root is not None), built.check_imports(notebook, files)]}
-    name = carried.workload(notebook)[0]
+    files, name = carried.carried_files(notebook), carried.workload(notebook)[0]
     entries: list[Entry] = []
+    sections = {"Notebook": [*_contents(path, text, files, root is not None), built.check_imports(notebook, files)]}
     if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
         sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
@@ -60,28 +67,28 @@ def check(
     values = [node.value for node in carried.syntax(notebook) if isinstance(node, ast.Constant)]
     addresses = {value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)}
     addresses |= {address for entry in entries for address in remote(entry.config)}
-    sections["Addresses"] = [replace(f, value=credentials.clean(f.value)) for f in check_addresses(sorted(addresses))]
-    if not addresses:
-        sections["Addresses"] = [Finding("download", "nothing is downloaded from an address")]
-    elif not on_kaggle.get("isInternetEnabled"):
+    answers = [replace(f, value=credentials.clean(f.value)) for f in check_addresses(sorted(addresses))]
+    if addresses and not _is_on(notebook, "isInternetEnabled"):
         value = f"{len(addresses)} address(es) are to be read, and the notebook's internet is off"
-        sections["Addresses"].insert(0, Finding("internet", value, "bad", "Push with --internet, or mount the data."))
+        answers.insert(0, Finding("internet", value, "bad", "Push with --internet, or mount the data."))
+    sections["Addresses"] = answers or [Finding("download", "nothing is downloaded from an address")]
     sections["Account"] = _account(bool(name))
     if entries:
         sections[f"{name}.yaml"] += _runs(entries, folder, measured)
     return sections
 
 
+def _is_on(notebook: Mapping[str, Any], switch: str) -> bool:
+    return bool(notebook["metadata"].get("kaggle", {}).get(switch))
+
+
 def _contents(path: Path, text: str, files: Mapping[str, str], is_new: bool) -> list[Finding]:
     """Checks freshness, unless it was built just now, size and carrier; looks for credentials."""
-    stale = False if is_new else carried.is_stale(path)
-    fresh = Finding("freshness", f"{path.name} is what its source, lib and configs give")
-    if stale is None:
-        value = f"{path.name} has no source here to compare it with"
-        fresh = Finding("freshness", value, "warning", "See that it is the notebook you mean.")
-    elif stale:
-        value = f"{path.name} is not what its source, lib and configs would give now"
-        fresh = Finding("freshness", value, "bad", "Run: make notebooks")
+    fresh = {
+        None: Finding("freshness", f"{path.name} has no source here to compare it with", "warning", _LOOK),
+        True: Finding("freshness", f"{path.name} is not what {_ORIGIN} would give now", "bad", "Run: make notebooks"),
+        False: Finding("freshness", f"{path.name} is what {_ORIGIN} give"),
+    }[False if is_new else carried.is_stale(path)]
     try:
         size = kernel.check_text(path, text, files)
         if "lib/__init__.py" not in files:
@@ -104,31 +111,30 @@ def _configuration(
         value = "it is a file that only a session sees, on Kaggle or written by a cell"
         advice = "To have it checked before, put task and configuration into files here and give my.yaml instead."
         return [Finding("configuration", value, "warning", advice)], []
+    names = [entry.name for entry in training.entries]
     findings = [Finding("configuration", f"{title} is valid")]
-    if len(training.entries) > 1:
-        names = ", ".join(entry.name for entry in training.entries)
-        findings.append(Finding("queue", f"{len(training.entries)} runs: {names}"))
+    findings += [Finding("queue", f"{len(names)} runs: {', '.join(names)}")] if len(names) > 1 else []
     config, cards = training.entries[-1].config, int(FACTS["kaggle_gpus"].value)
     slots, precision = with_slots(config, cards).training.micro_batch_slots, config.training.precision
-    gpu = Finding("GPU", f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy")
-    if not notebook["metadata"].get("kaggle", {}).get("isGpuEnabled"):
-        advice = "Write `gpu: true` into the header of its source."
-        gpu = Finding("GPU", "the notebook does not ask for a GPU", "bad", advice)
-    elif slots % cards:
-        advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
-        gpu = Finding("GPU", f"{slots} slots cannot be divided among {cards} T4s: one would idle", "bad", advice)
-    findings += [gpu, Finding("precision", f"training.precision is {precision}: fp16 on a T4")]
-    if precision in ("bf16", "fp32"):
-        value = "bf16, which a T4 only emulates" if precision == "bf16" else "fp32, far slower than fp16 there"
-        verdict, advice = "bad" if precision == "bf16" else "warning", "Set it to auto (fp16 on a T4)."
-        findings[-1] = Finding("precision", f"training.precision is {value}", verdict, advice)  # type: ignore[arg-type]
-    last, best, limit = config.checkpoint.keep_last, config.checkpoint.keep_best, FACTS["kaggle_run_minutes"].value
-    if not last:
-        value = "checkpoint.keep_last is 0: there would be nothing to resume from"
-        return [*findings, Finding("checkpoints", value, "bad", "Set it to 1 or more.")], training.entries
-    findings.append(Finding("checkpoints", f"the last {last} and the best {best} are kept, and the clock is on"))
-    if config.session.minutes > float(limit):
-        value = f"session.minutes {config.session.minutes:g} is longer than the {limit:.0f} that a run may use"
+    problem = f"{slots} slots cannot be divided among {cards} T4s: one would idle" if slots % cards else ""
+    advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
+    if not _is_on(notebook, "isGpuEnabled"):
+        problem, advice = "the notebook does not ask for a GPU", "Write `gpu: true` into the header of its source."
+    busy = f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy"
+    findings.append(_judged("GPU", busy, problem, advice))
+    verdict, words = _PRECISIONS.get(precision, ("ok", ": fp16 on a T4"))
+    advice = "" if verdict == "ok" else "Set it to auto (fp16 on a T4)."
+    findings.append(Finding("precision", f"training.precision is {precision}{words}", verdict, advice))
+    last, best, limit = (
+        config.checkpoint.keep_last,
+        config.checkpoint.keep_best,
+        float(FACTS["kaggle_run_minutes"].value),
+    )
+    saved = f"the last {last} and the best {best} are kept, and the clock is on"
+    problem = "" if last else "checkpoint.keep_last is 0: there would be nothing to resume from"
+    findings.append(_judged("checkpoints", saved, problem, "Set it to 1 or more."))
+    if (minutes := config.session.minutes) > limit:
+        value = f"session.minutes {minutes:g} is longer than the {limit:.0f} that a run may use"
         findings.append(Finding("session", value, "bad", "Set it to 0, which takes the platform's limit."))
     return findings, training.entries
 
@@ -138,9 +144,8 @@ def _runs(entries: Sequence[Entry], folder: str, measured: float) -> list[Findin
     findings: list[Finding] = []
     parts: list[Part] = []
     for kind in dict.fromkeys(entry.kind for entry in entries):
-        alike = [entry for entry in entries if entry.kind == kind]
         try:
-            finding, part = _part(kind, alike, folder)
+            finding, part = _part(kind, [entry for entry in entries if entry.kind == kind], folder)
         except BadInput as refusal:
             return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
         findings.append(finding)
@@ -149,13 +154,12 @@ def _runs(entries: Sequence[Entry], folder: str, measured: float) -> list[Findin
     for part in parts:
         checkpoint, weights = saved_bytes(part.task, part.config)
         last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
-        size += part.count * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
+        size += part.number * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
         newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
     limit = int(FACTS["kaggle_output_bytes"].value)
     value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
-    space = Finding("space", value)
-    if size + newest > limit:
-        space = replace(space, verdict="bad", advice="Lower checkpoint.keep_last or checkpoint.keep_best.")
+    advice = "Lower checkpoint.keep_last or checkpoint.keep_best."
+    space = _judged("space", value, value if size + newest > limit else "", advice)
     return [*findings, *_speed(parts, measured), space]
 
 
@@ -165,29 +169,28 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
     Data is only read where `folder` names some: the embedded data takes minutes to make.
     """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    in_epochs, counted, missing, addresses = bool(config.training.epochs), "", "", remote(config)
-    if folder and not addresses and (folder == "embedded" or config.data.dir != "embedded"):
+    data, in_epochs, sizes, missing, addresses = config.data, bool(config.training.epochs), "", "", remote(config)
+    if folder and not addresses and (folder == "embedded" or data.dir != "embedded"):
         print(f"Reading the data of {kind}; the first time takes minutes where it is large.", flush=True)
         try:
             task, config, _ = resolved(config)
-            counted = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
+            sizes = f" ({', '.join(f'{len(split):,} {name}' for name, split in task.datasets().items())})"
         except BadInput as refusal:
-            if config.data.dir != "embedded":
+            if data.dir != "embedded":
                 raise
             missing = str(refusal)  # a session's machine has what its image has
-    if not counted:
+    if not sizes:
         config, _ = resolve_lengths(config, config.training.effective_batch)
         task = find_task(config.task)(config)
-    part = Part(kind, len(entries), config, config.training.max_steps if counted or not in_epochs else 0, task)
-    data, sizes = config.data, f" ({counted})" if counted else ""
-    if data.dir == "embedded" and not addresses and not missing:
-        return Finding("data", f"{kind}: the embedded data{sizes}"), part
-    if folder and data.dir and not addresses and not missing:
-        return Finding("data", f"{folder} is valid{sizes}"), part
+    part = Part(kind, len(entries), config, config.training.max_steps if sizes or not in_epochs else 0, task)
     if addresses:
         value, advice = f"the session downloads it from {len(addresses)} address(es)", "Download it, and give --data."
     elif missing:
         value, advice = f"the embedded data cannot be made on this machine: {missing}", "See that the image has it."
+    elif data.dir == "embedded":
+        return Finding("data", f"{kind}: the embedded data{sizes}"), part
+    elif folder and data.dir:
+        return Finding("data", f"{folder} is valid{sizes}"), part
     elif names := carried.here(data):
         value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
@@ -195,8 +198,7 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
         value = f"data.dir is {', '.join(data.dirs)}, which only a session sees"
         advice = "Give the folder here with --data to have it validated."
     else:
-        value = f"none is given: the embedded data is used{sizes}"
-        advice = "Give your own with --data, unless this is what you want."
+        value, advice = "none is given: the embedded data is used", "Give your own with --data, unless you want this."
     return Finding("data", f"{kind}: {value}", "warning", advice), part
 
 
@@ -209,9 +211,8 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
         memory, planned = _memory(part)
         findings.append(memory)
         speed = measured or planned
-        hours += part.count * part.steps / speed / 3600 if part.steps and speed else math.nan
-        runs = f"{part.count} runs of " if part.count > 1 else ""
-        each.append(f"{runs}{part.steps:,} steps at {speed:.3g} steps/s")
+        hours += part.number * part.steps / speed / 3600 if part.steps and speed else math.nan
+        each.append(f"{part.number} runs of " * (part.number > 1) + f"{part.steps:,} steps at {speed:.3g} steps/s")
     if math.isnan(hours):
         advice = "Give a length in epochs its data (--data), and a measured speed as --steps-per-second."
         value = "length or speed is not known without the data or a plan"
@@ -221,8 +222,8 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
     sessions, weeks = math.ceil(hours / session), math.ceil(hours / weekly)
     needs = f"{sessions} session(s), {weeks} week(s) of quota"
     value = f"{' and '.join(each)}, {origin}, take{at_most} {hours:.1f} h: {needs}"
-    advice = "`trainbook kaggle chain` runs one session after another." if sessions > 1 else ""
-    return [*findings, Finding("time", value, "warning" if sessions > 1 else "ok", advice)]
+    advice = "`trainbook kaggle chain` runs one session after another."
+    return [*findings, _judged("time", value, value if sessions > 1 else "", advice, "warning")]
 
 
 def _memory(part: Part) -> tuple[Finding, float]:
@@ -242,13 +243,12 @@ def _memory(part: Part) -> tuple[Finding, float]:
 def _account(needs_quota: bool) -> list[Finding]:
     try:
         name, quota = client.username(), client.insist(client.quota)
-    except BadInput as refusal:
+    except (BadInput, client.NoAnswer) as refusal:
         return [Finding("account", f"not checked: {refusal}", "warning", "The browser needs none of this.")]
     account = Finding("account", f"the kaggle client is signed in as {name}")
     if quota is None:
         advice = "See kaggle.com/settings; GPUs need a verified phone number."
         return [account, Finding("quota", "Kaggle names none", "warning", advice)]
     left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
-    if needs_quota and quota.remaining < 1:
-        return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]
-    return [account, Finding("quota", left)]
+    problem = left if needs_quota and quota.remaining < 1 else ""
+    return [account, _judged("quota", left, problem, f"Wait for {quota.refreshes or 'the next week'}.")]

@@ -56,20 +56,18 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         raise BadInput(f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores.")
     if kind not in KINDS:
         raise BadInput(f"There is no example {printable(repr(kind), most=60)}. There are: {', '.join(KINDS)}.")
-    example = _EXAMPLES / f"{kind}.py"
-    task, data = f"{name}_task.py", folder / f"{name}_data"
-    config = example.with_suffix(".yaml").read_text("utf-8")
-    config = config.replace(f"task: {example.name}:", f"task: {task}:").replace(f"dir: {kind} ", f"dir: {data.name} ")
-    texts = {
-        folder / task: example.read_text("utf-8"),
-        folder / f"{name}.yaml": config,
-        folder / f"test_{task}": _TEST.format(name=name),
-    }
-    if there := [path for path in (*texts, data) if path.exists()]:
-        raise BadInput(f"{', '.join(map(str, there))}: there already, and nothing is overwritten. Take another name.")
-    for path, text in texts.items():
+    task, config, test, data = f"{name}_task.py", f"{name}.yaml", f"test_{name}_task.py", f"{name}_data"
+    paths = [folder / file for file in (task, config, test, data)]
+    if existing := [path for path in paths if path.exists()]:
+        raise BadInput(
+            f"{', '.join(map(str, existing))}: there already, and nothing is overwritten. Take another name."
+        )
+    keys = _EXAMPLES.joinpath(f"{kind}.yaml").read_text("utf-8")
+    keys = keys.replace(f"task: {kind}.py:", f"task: {task}:").replace(f"dir: {kind} ", f"dir: {data} ")
+    code = _EXAMPLES.joinpath(f"{kind}.py").read_text("utf-8")
+    for path, text in zip(paths, (code, keys, _TEST.format(name=name)), strict=False):
         path.write_text(text, "utf-8")
     from lib.supervised import made  # not at the top: the command's help does not wait for NumPy
 
-    getattr(made, kind)(data)
-    return [*texts, data]
+    getattr(made, kind)(paths[-1])
+    return paths

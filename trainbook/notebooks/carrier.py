@@ -39,18 +39,6 @@ def carried_files(
         if not (root / "workloads" / task).is_dir():
             raise BadInput(f"{source_path}:1: the header names the task '{task}', but workloads/ has no such folder.")
         names.append(f"workloads.{task}")
-    paths = library(names, planning, root)
-    names = [f"{name}.yaml" for name in configs]
-    while names:
-        path = root / "configs" / names.pop()
-        paths.add(path)
-        names += BASE.findall(read(path, source_path, root))
-    return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
-
-
-def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
-    """Returns the files behind dotted names and whatever those import, with the data beside their modules."""
-    workloads, names = root / "workloads", list(names)
     paths: set[Path] = set()
     while names:
         parts = names.pop().split(".")
@@ -58,10 +46,15 @@ def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
             path = next((file for file in (base / "__init__.py", base.with_suffix(".py")) if file.is_file()), None)
             if path and path not in paths:
                 paths.add(path)
-                names += imported(path.read_bytes(), not planning or workloads not in path.parents)
+                names += imported(path.read_bytes(), not planning or root / "workloads" not in path.parents)
     for package in [path.parent for path in paths if path.name == "__init__.py"]:
         paths |= {*data_files(package)}
-    return paths
+    waiting = [f"{name}.yaml" for name in configs]
+    while waiting:
+        path = root / "configs" / waiting.pop()
+        paths.add(path)
+        waiting += BASE.findall(read(path, source_path, root))
+    return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
 
 
 @cache

@@ -49,7 +49,7 @@ class Own:
     files: Mapping[str, str]
     packages: tuple[str, ...]
     has_small: bool
-    said: tuple[str, ...] = ()  # what the notebook will lack, in sentences
+    notes: tuple[str, ...] = ()  # what the notebook will lack, in sentences
 
 
 def read(path: Path) -> Own:
@@ -62,27 +62,27 @@ def read(path: Path) -> Own:
     root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
     files: dict[str, str] = {}
     packages: set[str] = set()
-    said: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for place, config in zip(places, configs, strict=True):
         if place and (file := file_of(config.task)):
-            mine = own_files(file)
-            packages.update(mine.packages)
-            for each in mine.files:
-                name = _below(root, place.parent / each.relative_to(mine.folder))
+            task_files = own_files(file)
+            packages.update(task_files.packages)
+            for each in task_files.files:
+                name = _below(root, place.parent / each.relative_to(task_files.folder))
                 files[name] = carrier.read(each, path, each.parent)
-                said |= {_NOT_BESIDE.format(f"{printable(each)}:{line}"): None for line in own_places(each)}
+                notes |= {_NOT_BESIDE.format(f"{printable(each)}:{line}"): None for line in own_places(each)}
             for key, named in named_paths(config).items():
                 try:
                     files |= _named(path, named, home, root)
                 except BadInput as error:
                     why = f"which the notebook does not carry ({str(error).rstrip('.')})."
-                    said[f"{key} names {printable(named)}, {why}"] = None
+                    notes[f"{key} names {printable(named)}, {why}"] = None
     for each in paths:
         for name, text in {each.name: each.read_text("utf-8"), **_bases(each)}.items():
             files[_below(root, home / name)] = text
     name = _below(root, home / path.stem).removeprefix("configs/")
     task, files = find_task(configs[0].task), dict(sorted(files.items()))
-    return Own(path, root, name, configs[0], task, files, tuple(sorted(packages)), len(paths) > 1, tuple(said))
+    return Own(path, root, name, configs[0], task, files, tuple(sorted(packages)), len(paths) > 1, tuple(notes))
 
 
 def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
@@ -131,7 +131,7 @@ def _absolute(path: Path) -> Path:
 
 def _below(root: Path, path: Path) -> str:
     """Returns where the notebook has a file: below its folder `configs`, as it lies below `root` here."""
-    return (PurePosixPath("configs") / path.relative_to(root).as_posix()).as_posix()
+    return f"configs/{path.relative_to(root).as_posix()}"
 
 
 def _bases(path: Path) -> dict[str, str]:
@@ -145,8 +145,14 @@ def text(own: Own, internet: bool = False) -> str:
     Raises BadInput where jupytext or nbformat is missing, or the notebook would be too large for Kaggle.
     """
     source = _filled(own, internet)
-    files = dict(sorted({**_library(own, source), **own.files}.items()))
-    written = libraries()[1].writes(build(source, files, made_from=own.path.name)).rstrip("\n") + "\n"
+    codes = [code for name, code in own.files.items() if name.endswith(".py")]
+    shipped, cells = own.task.__module__.split("."), [cell.source for cell in source.cells if cell.cell_type == "code"]
+    tasks = shipped[1:2] if shipped[0] == "workloads" else []
+    files = {**carrier.carried_files(own.path, tasks, [], False, [*cells, *codes], trainbook.HOME), **own.files}
+    if any(each.dotted.split(".")[0] == "trainbook" for code in codes for each in imports(code)):  # which finds lib
+        files["trainbook/__init__.py"] = carrier.read(_PACKAGE / "__init__.py", own.path, _PACKAGE)
+    notebook = build(source, files, made_from=own.path.name)
+    written = libraries()[1].writes(notebook).rstrip("\n") + "\n"
     if (size := len(written.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
         raise BadInput(
             f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in "
@@ -155,36 +161,23 @@ def text(own: Own, internet: bool = False) -> str:
     return written
 
 
-def _library(own: Own, source: Source) -> dict[str, str]:
-    """Returns the files of lib that the cells and the task import, by their paths below the folder with lib."""
-    mine, home = [code for name, code in own.files.items() if name.endswith(".py")], trainbook.HOME
-    codes = [*(cell.source for cell in source.cells if cell.cell_type == "code"), *mine]
-    names = [name for code in codes for name in carrier.imported(code, True)]
-    names += [own.task.__module__] if own.task.__module__.startswith("workloads.") else []
-    paths = sorted(carrier.library(names, False, home))
-    files = {path.relative_to(home).as_posix(): carrier.read(path, own.path, home) for path in paths}
-    if any(each.dotted.split(".")[0] == "trainbook" for code in mine for each in imports(code)):  # which finds lib
-        files["trainbook/__init__.py"] = carrier.read(_PACKAGE / "__init__.py", own.path, _PACKAGE)
-    return files
-
-
 def _filled(own: Own, internet: bool) -> Source:
     """Returns the template with the configuration's names and packages in place of its placeholders.
 
     Title and paragraph come from the docstring of the task's class; without one the title is the run's name.
     """
     words, file, run = (own.task.__dict__.get("__doc__") or "").strip(), file_of(own.config.task), own.config.run.name
-    paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
-    title, about = paragraphs[0].removesuffix("."), "\n\n".join(paragraphs[1:])
-    about = about or f"The run is called *{printable(run)}*."
+    title, *paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
+    about = "\n\n".join(paragraphs) or f"The run is called *{printable(run)}*."
     if not title or len(title) > _SHORT:
-        title, about = printable(run), "\n\n".join(filter(None, paragraphs)) or "This trains a model of one's own."
+        about = "\n\n".join(filter(None, [title, *paragraphs])) or "This trains a model of one's own."
+        title = printable(run)
     sizes = own.path.name
     if own.has_small:
         sizes = f"{sizes} where there is a GPU, otherwise {own.path.stem}_small.yaml"
     names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
     values = {
-        "@TITLE@": title, "@ABOUT@": about, "@CLASS@": own.task.__name__ if file else own.config.task,
+        "@TITLE@": title.removesuffix("."), "@ABOUT@": about, "@CLASS@": own.task.__name__ if file else own.config.task,
         "@CONFIG@": own.path.name, "@SIZES@": sizes, "@NAME@": own.name,
         "@FILE@": (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/"),
         "@COMMAND@": f"`trainbook notebook {own.path.name}`",
@@ -198,5 +191,4 @@ def _filled(own: Own, internet: bool) -> Source:
             checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
             assigned = f"OWN = [{packages}]  # what the files of this training import\n\nprint("
             cell.source = checked.replace("print(", assigned)
-    header = replace(source.header, internet=internet)
-    return replace(source, path=Path(f"{own.path.stem}.py"), header=header)
+    return replace(source, path=Path(f"{own.path.stem}.py"), header=replace(source.header, internet=internet))

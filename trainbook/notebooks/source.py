@@ -100,7 +100,6 @@ def check_source(source: Source) -> None:
 
     IPython's own syntax hides failures and runs nowhere else.
     """
-    seen: dict[str, int] = {}
     for cell, line in zip(source.cells, source.lines, strict=True):
         if cell.cell_type != "code":
             continue
@@ -117,8 +116,6 @@ def check_source(source: Source) -> None:
         code = [text for text in cell.source.split("\n") if text.strip() and not text.lstrip().startswith("#")]
         if code and has_tag(cell, "carrier"):
             raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
-        if len(code) > 1 and seen.setdefault(cell.source, line) != line:
-            raise BadInput(f"{source.path}:{line}: this cell repeats the one at line {seen[cell.source]}.")
     for tag, needed in (("carrier", True), ("parameters", bool(source.header.tasks))):
         count = sum(has_tag(cell, tag) for cell in source.cells)
         if count > 1 or count < needed:
@@ -130,8 +127,7 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
 
     A cell's id depends on its type and source (the carrier's: on the placeholder).
     """
-    nbformat = libraries()[1]
-    cells, keys = [], []
+    nbformat, cells, keys = libraries()[1], [], []
     for cell in source.cells:
         keys.append(f"{cell.cell_type}\n{cell.source}")
         new = nbformat.NotebookNode(
@@ -146,18 +142,13 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
             new.source = carrier.code(source.path.stem, files, made_from)
             new.metadata.update(FOLDED)
         cells.append(new)
-    gpu, internet = source.header.gpu, source.header.internet
-    kaggle: dict[str, Any] = {
-        "accelerator": "nvidiaTeslaT4" if gpu else "none",
-        "dataSources": [],
-        "isGpuEnabled": gpu,
-        "isInternetEnabled": internet,
-        "language": "python",
-        "sourceType": "notebook",
-    }
-    notebook = nbformat.from_dict(
-        {"cells": cells, "metadata": {**METADATA, "kaggle": kaggle}, "nbformat": 4, "nbformat_minor": 5}
-    )
+    gpu = source.header.gpu
+    kaggle = {
+        "accelerator": "nvidiaTeslaT4" if gpu else "none", "dataSources": [], "isGpuEnabled": gpu,
+        "isInternetEnabled": source.header.internet, "language": "python", "sourceType": "notebook",
+    }  # fmt: skip
+    metadata = {**METADATA, "kaggle": kaggle}
+    notebook = nbformat.from_dict({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nbformat only warns of missing or repeated ids
         nbformat.validate(notebook)

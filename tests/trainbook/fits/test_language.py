@@ -44,9 +44,9 @@ def test_only_adapters_have_moments_and_the_base_is_packed(tiny):
 
 def test_the_largest_length_fits_and_the_next_does_not(tiny):
     asked = {"card": "0.23 GiB, capability 7.5", "method": "inference"}
-    length = most(tiny(**asked), "length")
-    assert length.size and length.size % 64 == 0 and length.prediction.fits
-    assert not fits(tiny(**asked, length=length.size + 64)).fits
+    length, prediction = most(tiny(**asked), "length")
+    assert length and length % 64 == 0 and prediction.fits
+    assert not fits(tiny(**asked, length=length + 64)).fits
     with pytest.raises(BadInput, match="The largest 'rank' cannot be asked for. Write batch or length."):
         most(tiny(**asked), "rank")
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 from urllib.parse import quote, unquote, urlsplit
 
@@ -66,16 +67,6 @@ class Session:
         (run / "metrics.csv").write_text(f"step,split,loss,elapsed_seconds\n{facts['step']},train,0.5,7200\n")
 
 
-@dataclass
-class Upload:
-    """A blob on its way."""
-
-    name: str
-    size: int
-    data: bytearray = field(default_factory=bytearray)
-    requests: int = 0
-
-
 def leaves_results(session: Session, step: int = 12, reason: str = "completed") -> None:
     """What a notebook leaves: run folder, best weights with their manifest, archive."""
     session.say("done\n")
@@ -102,7 +93,7 @@ class Stub:
         self.delay: dict[str, float] = {}  # seconds before the answer to a method
         self.stale = 0  # answers about the status that are still those of the session before
         self.datasets: dict[str, list[dict]] = {}  # "owner/slug" -> versions, as requested
-        self.uploads: dict[str, Upload] = {}
+        self.uploads: dict[str, SimpleNamespace] = {}  # blobs on their way, by their tokens
         self.hold_uploads_after: int | None = None  # bytes after which a large upload hangs, until this is None
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
@@ -110,17 +101,13 @@ class Stub:
         self.streams = 0  # requests for a log that grows
         self.nested = False  # whether an error comes as {"error": {"code", "message"}}, else as {"code", "message"}
         self.failures: dict[str, list[int]] = {}  # method -> HTTP codes of its next answers; 200 is an answer
-        self.lock = threading.RLock()
-
-    # --- notebooks ----------------------------------------------------------------------------------------------------
 
     def save_kernel(self, body: dict) -> dict:
         if self.refuse_push:
             return {"error": self.refuse_push}
         unknown = [name for name in body.get("datasetDataSources", []) if name not in self.datasets]
-        with self.lock:
-            self.overlaps += any(session.status in ACTIVE for session in self.sessions)
-            session = self._added(body)
+        self.overlaps += any(session.status in ACTIVE for session in self.sessions)
+        session = self._added(body)
         threading.Thread(target=self._run, args=(session,), daemon=True).start()
         url = f"https://www.kaggle.com/code/{body['slug']}"
         return {"ref": body["slug"], "url": url, "versionNumber": session.version, "invalidDatasetSources": unknown}
@@ -193,11 +180,10 @@ class Stub:
         gpu = {"timeUsed": f"{used * 3600:.0f}s", "totalTimeAllowed": f"{total * 3600:.0f}s"}
         return {"quotaRefreshTime": "2026-10-10T00:00:00Z", "gpuQuota": gpu}
 
-    # --- data sets ----------------------------------------------------------------------------------------------------
-
     def start_upload(self, body: dict) -> dict:
         token = f"upload-{len(self.uploads)}"
-        self.uploads[token] = Upload(body["name"], int(body["contentLength"]))
+        size = int(body["contentLength"])
+        self.uploads[token] = SimpleNamespace(name=body["name"], size=size, data=bytearray(), requests=0)
         return {"token": token, "createUrl": f"http://localhost/upload/{token}"}
 
     def save_dataset(self, body: dict) -> dict:
@@ -213,19 +199,13 @@ class Stub:
         return {"status": "READY"}
 
     METHODS = {  # noqa: RUF012
-        "kernels.KernelsApiService/SaveKernel": save_kernel,
-        "kernels.KernelsApiService/GetKernelSessionStatus": get_status,
-        "kernels.KernelsApiService/ListKernelSessionOutput": list_output,
-        "kernels.KernelsApiService/GetKernel": get_kernel,
-        "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": get_quota,
-        "blobs.BlobApiService/StartBlobUpload": start_upload,
-        "datasets.DatasetApiService/CreateDataset": save_dataset,
-        "datasets.DatasetApiService/CreateDatasetVersion": save_dataset,
-        "datasets.DatasetApiService/GetDatasetStatus": dataset_status,
-    }
+        "SaveKernel": save_kernel, "GetKernelSessionStatus": get_status, "ListKernelSessionOutput": list_output,
+        "GetKernel": get_kernel, "GetAcceleratorQuotaStatistics": get_quota, "StartBlobUpload": start_upload,
+        "CreateDataset": save_dataset, "CreateDatasetVersion": save_dataset, "GetDatasetStatus": dataset_status,
+    }  # fmt: skip
 
     def count(self, method: str) -> int:
-        return sum(name.endswith(f"/{method}") for name, _ in self.calls)
+        return sum(name == method for name, _ in self.calls)
 
     def settled(self) -> None:
         self.wait_for(lambda: self.sessions[-1].status not in ACTIVE)
@@ -247,16 +227,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-        name = urlsplit(self.path).path.removeprefix("/api/v1/")
+        name = urlsplit(self.path).path.rpartition("/")[2]
         self.stub.calls.append((name, body))
         method = Stub.METHODS.get(name)
-        short = name.split("/")[-1]
-        code = failures.pop(0) if (failures := self.stub.failures.get(short)) else 200
+        code = failures.pop(0) if (failures := self.stub.failures.get(name)) else 200
         if "Authorization" not in self.headers:
             return self.refuse(401)
         if method is None or code != 200:
             return self.refuse(404 if method is None else code)
-        time.sleep(self.stub.delay.get(short, 0))
+        time.sleep(self.stub.delay.get(name, 0))
         try:
             self.answer(200, method(self.stub, body))
         except FileNotFoundError:

@@ -21,16 +21,15 @@ NAME = "ada/trainbook-01-graphmer"
 COMMAND = ["kaggle", "chain", "graphmer", "--poll-seconds", "0.05"]
 
 
+NOTES = f"runs/kaggle/trainbook-01-graphmer/{chain._STATE}"
+
+
 def run(*options):
     return main([*COMMAND, *options])
 
 
-def notes(tmp_path):
-    return tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE
-
-
 def steps(tmp_path):
-    return [one["step"] for one in json.loads(notes(tmp_path).read_text())["sessions"]]
+    return [session["step"] for session in json.loads((tmp_path / NOTES).read_text())["sessions"]]
 
 
 def trains(steps_a_session, total=100, until=lambda: None):
@@ -143,8 +142,8 @@ def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_
     stub.failures["GetKernelSessionStatus"] = [409] * 100
     assert run() == 2 and stub.sessions == []
     assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS
-    notes(tmp_path).write_text("{")
-    assert run() == 2 and notes(tmp_path).read_text() == "{", "notes that cannot be read are not thrown away"
+    (tmp_path / NOTES).write_text("{")
+    assert run() == 2 and (tmp_path / NOTES).read_text() == "{", "notes that cannot be read are not thrown away"
 
 
 @pytest.mark.parametrize("active", [True, False])
@@ -162,22 +161,16 @@ def test_a_session_that_was_pushed_by_hand_is_waited_for_and_gone_on_with(stub, 
     assert len(steps(tmp_path)) == 1 and "kernelDataSources" not in stub.sessions[2].request
 
 
-def test_the_end_of_the_session_before_is_not_taken_for_that_of_the_new_one(stub, tmp_path):
-    slow = trains(50, until=asked(stub, 4))
+def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_while_end_it(stub, tmp_path):
+    slow, stub.nested = trains(50, until=asked(stub, 4)), True
 
     def runner(session):
         stub.stale = 2  # two answers after each push are still about the session before
         slow(session)
 
     stub.runner = runner
-    assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
-
-
-@pytest.mark.parametrize("code, nested", [(429, False), (503, True)])
-def test_a_server_that_fails_for_a_while_does_not_end_it(stub, tmp_path, nested, code):
-    stub.nested, stub.runner = nested, trains(50)
     for method in ("GetKernelSessionStatus", "GetAcceleratorQuotaStatistics", "ListKernelSessionOutput"):
-        stub.failures[method] = [200, code, code]
+        stub.failures[method] = [200, 429, 503]
     assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
 
 
@@ -207,53 +200,47 @@ class Started:
     def __init__(self, said):
         self.said = said
         command = [sys.executable, "-m", "trainbook", *COMMAND, "--stale"]  # this checkout's notebook as it is
-        interruptible = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a background job ignores it
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with said.open("a") as file:
             self.process = subprocess.Popen(
-                command, env=environment, stdout=file, stderr=file, preexec_fn=interruptible
-            )
+                command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=file, stderr=file,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+            )  # fmt: skip
 
     def wait(self):
         return self.process.wait(60), self.said.read_text()
 
 
 MOMENTS = {
-    "before the push": lambda stub: stub.count("GetKernelSessionStatus") >= 1,
     "while the push is answered": lambda stub: stub.count("SaveKernel") == 1,
+    "before the push": lambda stub: stub.count("GetKernelSessionStatus") >= 1,
     "while a session runs": lambda stub: len(stub.sessions) == 1 and stub.count("GetKernelSessionStatus") >= 4,
     "while the results are read": lambda stub: stub.count("ListKernelSessionOutput") >= 1,
     "during the second push": lambda stub: stub.count("SaveKernel") == 2,
 }
 
 
-def killed_and_finished(stub, tmp_path, monkeypatch, kind, moment):
-    """Kills a chain at a moment and starts it again, until no orphan of it holds the lock; returns what it said."""
-    stub.runner = trains(50, until=asked(stub, 5))
-    stub.delay = {"SaveKernel": 0.3, "ListKernelSessionOutput": 0.2, "GetKernelSessionStatus": 0.05}
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_chain_that_is_killed_resumes_and_a_push_that_outlives_it_is_not_made_twice(
+    real_client, tmp_path, monkeypatch, moment
+):
+    real_client.runner = trains(50, until=asked(real_client, 5))
+    real_client.delay = {"SaveKernel": 0.3, "ListKernelSessionOutput": 0.2, "GetKernelSessionStatus": 0.05}
+    kind = Started if moment == "while the push is answered" else Forked  # the former's client outlives it
+    if kind is Forked:
+        monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
     killed = kind(tmp_path / "killed.txt")
-    stub.wait_for(lambda: MOMENTS[moment](stub))
+    real_client.wait_for(lambda: MOMENTS[moment](real_client))
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.wait()
     monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
-    for number in range(40):
+    for number in range(40):  # until no orphan of it holds the lock
         code, said = Forked(tmp_path / f"again{number}.txt").wait()
         if "Another chain holds" not in said:
             break
         time.sleep(0.1)
     assert code == 0, said
-    assert stub.overlaps == 0 and [s.status for s in stub.sessions] == ["COMPLETE", "COMPLETE"]
-    assert steps(tmp_path) == [50, 100]
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_chain_that_is_killed_goes_on_where_it_was(stub, tmp_path, monkeypatch, moment):
-    killed_and_finished(stub, tmp_path, monkeypatch, Forked, moment)
-
-
-def test_a_push_that_outlives_the_killed_chain_is_not_made_twice(real_client, tmp_path, monkeypatch):
-    killed_and_finished(real_client, tmp_path, monkeypatch, Started, "while the push is answered")
-    assert real_client.count("SaveKernel") == 2
+    assert real_client.overlaps == 0 and [s.status for s in real_client.sessions] == ["COMPLETE", "COMPLETE"]
+    assert steps(tmp_path) == [50, 100] and (kind is Forked or real_client.count("SaveKernel") == 2)
 
 
 def test_a_second_chain_is_kept_away(stub, tmp_path):

@@ -28,16 +28,13 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
     assert not any(KEY in session.request["text"] for session in stub.sessions)
 
 
-def test_credentials_are_known_by_their_names_and_in_addresses():
+def test_credentials_are_known_by_their_names_and_in_addresses_and_found_in_files(tmp_path, monkeypatch):
     named = {"KAGGLE_KEY": "0123456789", "A_SECRET": "abcdefghi", "PGPASSWORD": "postgres-word", "A_PAT": "ghp_01234"}
     addresses = {"DATABASE_URL": "postgres://ada:lovelace-1815@host/db", "TRACKING_URI": "https://mlflow.example"}
     others = {"A_TOKEN": "short", "KEYBOARD": "german-layout", "PWD": "/home/ada/work", "PATH": "/usr/bin:/bin"}
     assert sorted(credentials.values({**named, **addresses, **others})) == sorted([*named.values(), "lovelace-1815"])
-
-
-def test_a_credential_is_found_across_the_chunks_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", "t" * 20)
-    monkeypatch.setattr(credentials, "_CHUNK", 16)
-    (tmp_path / "a.txt").write_text("x" * 10 + "t" * 20 + "y" * 10)
-    with pytest.raises(BadInput, match=r"a\.txt contains"):
-        credentials.refuse_in_files([tmp_path / "a.txt"])
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "large.bin").write_bytes(b"x" * 10**7 + b"t" * 20)
+    with pytest.raises(BadInput, match=r"large\.bin contains"):
+        credentials.refuse_in_files([tmp_path / "empty.txt", tmp_path / "large.bin"])

@@ -54,20 +54,17 @@ def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, cap
     assert "Samples: 36 train" in readme and "Licence: unknown" in readme
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(stub, graph, packed, nested, capsys):
-    stub.nested = nested  # a first upload is told 404
-    assert pack("--license", "CC0-1.0", "--title", "A code graph") == 0
+def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(stub, graph, packed, capsys):
+    assert pack("--license", "CC0-1.0") == 0
     created = stub.datasets["ada/code-graph"][0]
-    assert created["licenseName"] == "CC0-1.0" and created["title"] == "A code graph" and created["isPrivate"] is True
+    assert created["licenseName"] == "CC0-1.0" and created["title"] == "code graph" and created["isPrivate"] is True
     assert created["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
     assert created["description"] == (packed / "README.md").read_text()
     stub.fail_uploads = 1  # and the client exits with 0
     assert pack() == 2
     assert "failed, and Kaggle may have the data set without it" in capsys.readouterr().err
-    assert pack("--notes", "Third") == 0 and stub.count("CreateDataset") == 1
-    newest = stub.datasets["ada/code-graph"][-1]
-    assert newest["versionNotes"] == "Third" and len(newest["contents"]) == 2
+    assert pack() == 0 and stub.count("CreateDataset") == 1
+    assert len(stub.datasets["ada/code-graph"][-1]["contents"]) == 2
 
 
 def test_an_upload_of_a_client_that_was_killed_is_gone_on_with(real_client, graph, packed):
@@ -90,16 +87,20 @@ def test_an_upload_of_a_client_that_was_killed_is_gone_on_with(real_client, grap
 LIMITS = [
     (["--slug", "abc"], "3 characters; Kaggle takes 6 to 50"),
     (["--slug", "Code_Graph"], "no owner/slug"),
-    (["--title", "short"], "The title 'short' has 5 characters"),
     (["--least", "100000"], "36 training samples, fewer than --least 100,000"),
     (["--data", "nowhere"], "nowhere is no folder"),
 ]
 
 
-def test_limits_are_checked_before_anything_is_sent(stub, graph, packed, monkeypatch, capsys):
+def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph, packed, monkeypatch, capsys):
     for options, sentence in LIMITS:
         assert pack(*options) == 2
         assert sentence in capsys.readouterr().err and stub.calls == []
+    for name in ("kaggle.json", ".env", "notes.txt"):
+        (graph / name).write_text(f"key: {KEY}")
+        assert pack() == 2
+        assert name in (error := capsys.readouterr().err) and KEY not in error
+        (graph / name).unlink()
     monkeypatch.setitem(dataset.FACTS, "kaggle_dataset_bytes", Fact(10, "bytes", "a test"))
     assert pack() == 2 and "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err
     with (graph / "triples.jsonl").open("a") as file:
@@ -107,16 +108,7 @@ def test_limits_are_checked_before_anything_is_sent(stub, graph, packed, monkeyp
     assert pack() == 2 and "triples.jsonl:73" in capsys.readouterr().err and not packed.exists()
     (graph.parent / "folder").mkdir()
     assert main(["kaggle", "dataset", "--run", "folder", "--slug", "toy-output"]) == 2
-    assert "folder has no config.yaml with a summary.json" in capsys.readouterr().err
-
-
-def test_credentials_are_never_packed(stub, graph, packed, capsys):
-    for name in ("kaggle.json", ".env", "notes.txt"):
-        (graph / name).write_text(f"key: {KEY}")
-        assert pack() == 2
-        assert name in (error := capsys.readouterr().err) and KEY not in error
-        assert not (packed / "data.zip").exists() and stub.calls == []
-        (graph / name).unlink()
+    assert "folder has no config.yaml with a summary.json" in capsys.readouterr().err and stub.calls == []
 
 
 def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, quick, monkeypatch, capsys):

@@ -4,7 +4,6 @@ import io
 import json
 import tarfile
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -85,13 +84,6 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys):
     assert "no key epoch in training" in capsys.readouterr().err
 
 
-def test_what_a_session_would_read_may_be_pushed(stub):
-    assert main(["kaggle", "push", "graphmer", "--slug", "by-file", "--param", "CONFIG=/kaggle/input/a/mine.yaml"]) == 0
-    assert main(["kaggle", "push", "memory"]) == 0  # it trains nothing
-    assert main(["kaggle", "push", "your_model"]) == 0  # whose configuration a cell of it writes
-    assert stub.count("SaveKernel") == 3
-
-
 def test_a_notebook_that_lib_was_edited_after_is_only_pushed_on_purpose(staleness_counts, stub, tmp_path, capsys):
     stale = json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
     stale["cells"].append({**stale["cells"][0], "id": "more"})
@@ -104,17 +96,18 @@ def test_a_notebook_that_lib_was_edited_after_is_only_pushed_on_purpose(stalenes
 
 
 def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypatch, capsys):
-    without_client = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
-    monkeypatch.setattr("trainbook.kaggle.client.importlib", without_client)
+    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
     given = ["--param", "MAX_STEPS=7", "--set", "seed=3", "--dataset", "ada/code-graph", "--continue"]
     assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
     out = capsys.readouterr().out
     assert "Nothing was sent (--dry-run)" in out and "bytes of the 1,000,000 that Kaggle takes" in out
-    assert 'dataset_sources: ["ada/code-graph"]' in out and "enable_gpu: true" in out
+    assert '"dataset_sources": [\n  "ada/code-graph"' in out and '"enable_gpu": true' in out
     assert "configs/graphmer.yaml, with training.max_steps = 7, seed = 3" in out
     assert "Create > New Notebook > File > Import Notebook" in out
+    for given in (["graphmer", "--param", "CONFIG=/kaggle/input/a/mine.yaml"], ["memory"], ["your_model"]):
+        assert main(["kaggle", "push", *given, "--dry-run"]) == 0, "what only a session would read may be pushed"
     pushed = json.loads((kernel.HOME / "trainbook-01-graphmer" / "push" / "01_graphmer.ipynb").read_text("utf-8"))
-    assert "MAX_STEPS = 7" in carried.tagged(pushed, "injected-parameters")[0]["source"]
+    assert "CONFIG = '/kaggle/input" in carried.tagged(pushed, "injected-parameters")[0]["source"]
     described = kernel.metadata(Notebook(ROOT / "notebooks" / "01_graphmer.ipynb", NAME), own_output=False)
     slugify = pytest.importorskip("slugify").slugify
     assert slugify(described["title"]) == described["id"].split("/")[1] == "trainbook-01-graphmer"

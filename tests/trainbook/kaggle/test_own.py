@@ -37,13 +37,8 @@ def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, cap
 
 
 def test_a_chain_trains_it_session_after_session_and_status_and_fetch_take_its_name(stub, config, capsys):
-    steps = iter([("deadline", 50), ("completed", 100)])
-
-    def session(one):
-        reason, step = next(steps)
-        one.summary(step=step, reason=reason)
-
-    stub.runner = session
+    ends = iter([{"reason": "deadline", "step": 50}, {"reason": "completed", "step": 100}])
+    stub.runner = lambda session: session.summary(**next(ends))
     assert main(["kaggle", "chain", "my.yaml", "--poll-seconds", "0.05"]) == 0
     assert "Completed at step 100" in capsys.readouterr().out and len(stub.sessions) == 2
     assert stub.sessions[1].request["kernelDataSources"] == [NAME]

@@ -102,15 +102,6 @@ WASTEFUL = [
 ]
 
 
-def test_a_configuration_that_would_waste_quota_is_bad(stub, built, graph):
-    for overrides, sentence in WASTEFUL:
-        assert any(sentence in value for value in bad(check(built, graph, **overrides))), sentence
-    stub.quota_hours = (29.6, 30.0)
-    (Path(graph) / "triples.jsonl").write_text("{")
-    values = bad(check(built, graph))
-    assert "0.4 of 30 GPU hours are left this week" in values and any("triples.jsonl:1" in value for value in values)
-
-
 def add_code(text):
     cell = {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None}
     return lambda notebook: notebook["cells"].append(cell)
@@ -125,7 +116,9 @@ FAILING = [
 ]
 
 
-def test_a_notebook_that_would_fail_on_kaggle_is_bad(staleness_counts, stub, graph, edited):
+def test_what_would_waste_quota_or_fail_on_kaggle_is_bad(staleness_counts, stub, built, graph, edited):
+    for overrides, sentence in WASTEFUL:
+        assert any(sentence in value for value in bad(check(built, graph, **overrides))), sentence
     for change, sentence in FAILING:
         findings = check(edited(change), graph)
         assert any(sentence in value for value in bad(findings)), sentence
@@ -133,6 +126,10 @@ def test_a_notebook_that_would_fail_on_kaggle_is_bad(staleness_counts, stub, gra
         assert "01_graphmer.ipynb is not what its source, lib and configs would give now" in bad(findings)
     checks = check(edited(add_code("import some_package")), graph)
     assert any("some_package" in finding.value and finding.verdict == "warning" for finding in checks)
+    stub.quota_hours = (29.6, 30.0)
+    (Path(graph) / "triples.jsonl").write_text("{")
+    values = bad(check(built, graph))
+    assert "0.4 of 30 GPU hours are left this week" in values and any("triples.jsonl:1" in value for value in values)
 
 
 TIMES = [
@@ -193,14 +190,12 @@ class Reads(Toy):
         return net
 
 
-@pytest.mark.parametrize(("kind", "weights"), [(Published, 64), (Reads, 5)])
-def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, kind, weights):
+def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy):
     config = toy({"optimizer.name": "adamw", "training.ema_decay": 0})
-    counted = saved_bytes(kind(config), config)
-    assert counted[1] == 4 * weights and counted[0] >= 12 * weights
+    for kind, weights in ((Published, 64), (Reads, 5)):
+        counted = saved_bytes(kind(config), config)
+        assert counted[1] == 4 * weights and counted[0] >= 12 * weights
 
-
-# --- several runs, and none -------------------------------------------------------------------------------------------
 
 IN_STEPS = {
     "training.epochs": "0",
@@ -217,14 +212,13 @@ def of(name, settings, *options):
 
 
 def test_all_runs_of_a_queue_are_counted(stub, capsys):
-    sections, _ = of("03_glacier_finetune", IN_STEPS)
-    found = named(sections["glacier_finetune.yaml"])
-    assert found["queue"].value.startswith("6 runs: glacier_pretrain-short, glacier_finetune-fold0, ")
-    assert found["time"].value == (
+    findings = named(of("03_glacier_finetune", IN_STEPS)[0]["glacier_finetune.yaml"])
+    assert findings["queue"].value.startswith("6 runs: glacier_pretrain-short, glacier_finetune-fold0, ")
+    assert findings["time"].value == (
         "720 steps at 2 steps/s and 5 runs of 3,600 steps at 2 steps/s, as the planner expects, take 2.6 h: "
         "1 session(s), 1 week(s) of quota"
     )
-    assert found["space"].value.startswith("checkpoints and archive of all runs take at most ")
+    assert findings["space"].value.startswith("checkpoints and archive of all runs take at most ")
     assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
 
 
@@ -244,30 +238,23 @@ def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epo
     assert any("it trains nothing" in finding.value for finding in findings)
 
 
-def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
+def test_data_is_counted_where_it_is_given_and_a_warning_where_this_machine_cannot_make_it(stub, graph, monkeypatch):
+    settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
+    missing = named(of("01_graphmer", settings, "embedded")[1])["data"]
+    assert missing.verdict == "warning" and "cannot be made on this machine: " in missing.value
+    assert "no-such-package" in missing.value
+
     def counted(config):
         task = preflight.find_task(config.task)(config)
         task.datasets = lambda: {"train": range(80), "validation": range(10), "test": range(10)}
         return task
 
     monkeypatch.setattr("lib.launch.run.load_task", counted)
-    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]"}
-    settings["data.buckets"] = "0"
+    settings |= {"training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]", "data.buckets": "0"}
     for folder in (graph, "embedded"):
-        _, findings = of("01_graphmer", settings, folder)
-        assert any("(80 train, " in finding.value for finding in findings)
-        assert any("40 steps at 2 steps/s" in finding.value for finding in findings)
-
-
-def test_embedded_data_that_this_machine_cannot_make_is_a_warning(stub):
-    settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
-    _, findings = of("01_graphmer", settings, "embedded")
-    found = named(findings)["data"]
-    assert found.verdict == "warning" and "cannot be made on this machine: " in found.value
-    assert "no-such-package" in found.value
-
-
-# --- addresses --------------------------------------------------------------------------------------------------------
+        values = [finding.value for finding in of("01_graphmer", settings, folder)[1]]
+        assert any("(80 train, " in value for value in values)
+        assert any("40 steps at 2 steps/s" in value for value in values)
 
 
 def test_what_a_session_downloads_and_addresses_in_code_are_asked_for_their_size_and_need_internet(

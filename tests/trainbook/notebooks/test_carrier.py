@@ -49,41 +49,31 @@ def carried(root: Path, planning: bool = False, cell: str = "from lib import hel
     return set(carrier.carried_files(root / SOURCE, ["demo"], ["demo"], planning, [cell], root))
 
 
-def test_cells_tasks_and_configurations_are_carried_and_nothing_else(root: Path) -> None:
+def test_what_cells_tasks_and_configurations_import_is_carried_and_for_a_plan_nothing_of_a_task_s_functions(root: Path):
     assert carried(root) == ALWAYS
     assert carried(root, cell="import lib.unused as x\nfrom lib import hello") == ALWAYS | {"lib/unused.py"}
-
-
-@pytest.mark.parametrize(("planning", "more"), [
-    (False, {"lib/seven.py", "workloads/other.py", "lib/child/__init__.py", "lib/child/__main__.py"}),
-    (True, set()),
-])  # fmt: skip
-def test_imports_are_followed_and_for_a_plan_not_those_in_a_task_s_functions(root: Path, planning: bool, more: set):
     words = ["two", "three", "four", "five", "six", "seven", "kaggle/__init__", "kaggle/client", "eight",
              "pack/__init__", "pack/inner/__init__", "pack/inner/four", "child/__init__", "child/__main__"]  # fmt: skip
     write(root, {f"lib/{word}.py": "" for word in words})
     write(root, {"lib/one.py": "def later():\n    import lib.eight\n", "workloads/demo/__init__.py": TASK})
     pack = {"lib/pack/__init__.py", "lib/pack/inner/__init__.py", "lib/pack/inner/four.py"}
     single = {f"lib/{word}.py" for word in ("one", "two", "three", "six", "eight")}
-    assert carried(root, planning) == ALWAYS | pack | single | more
+    more = {"lib/seven.py", "workloads/other.py", "lib/child/__init__.py", "lib/child/__main__.py"}
+    assert carried(root, planning=True) == ALWAYS | pack | single
+    assert carried(root) == ALWAYS | pack | single | more
 
 
-def test_a_configuration_s_base_goes_with_it(root: Path) -> None:
+def test_a_configuration_s_base_and_the_data_of_a_package_go_with_it(root: Path) -> None:
+    """A file in a plain folder belongs to the package above it; that of a package that is not imported stays."""
+    for name in ("plain/deep/words.txt", ".x/y", "__pycache__/z.pyc", "sub/__init__.py", "sub/rules.yaml"):
+        write(root, {f"workloads/demo/{name}": ""})
     write(root, {"configs/demo.yaml": "# small\nbase: other.yaml  # here\na: 1\n"})
-    assert carried(root) == ALWAYS | {"configs/other.yaml"}
+    assert carried(root) == ALWAYS | {"configs/other.yaml", "workloads/demo/plain/deep/words.txt"}
+    write(root, {"workloads/demo/__init__.py": "from workloads.demo.sub import x"})
+    assert "workloads/demo/sub/rules.yaml" in carried(root)
     write(root, {"configs/demo.yaml": "base: gone.yaml\n"})
     with pytest.raises(BadInput, match=r"01_demo.py:1: the notebook needs configs/gone\.yaml, which does not exist"):
         carried(root)
-
-
-def test_data_go_with_their_package(root: Path) -> None:
-    """A file in a plain folder belongs to the package above it; that of a package that is not imported stays."""
-    for name in ("plain/deep/words.txt", ".x/y", "__pycache__/z.pyc"):
-        write(root, {f"workloads/demo/{name}": ""})
-    write(root, dict.fromkeys([f"workloads/demo/sub/{name}" for name in ("__init__.py", "rules.yaml")], ""))
-    assert carried(root) == ALWAYS | {"workloads/demo/plain/deep/words.txt"}
-    write(root, {"workloads/demo/__init__.py": "from workloads.demo.sub import x"})
-    assert "workloads/demo/sub/rules.yaml" in carried(root)
 
 
 def test_any_text_survives_packing() -> None:
