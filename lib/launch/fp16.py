@@ -53,8 +53,11 @@ class Fp16:
         """Returns the verdict, with the line to write."""
         value = f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
         if self.elsewhere:
-            advice = "Compute it inside `with torch.autocast(x.device.type, enabled=False):` on x.float()."
-            return Finding("fp16", f"{self.elsewhere} is not finite in fp16", "bad", advice)
+            advice = (
+                "Compute what the loss makes of large numbers in fp32 (`with torch.autocast(x.device.type, "
+                "enabled=False):` on x.float()), and give it smaller ones: standardised targets, say."
+            )
+            return Finding("fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice)
         if self.modules:
             reached = [f"{name} ({size:,.0f})" if size > LARGEST else name for name, size in self.modules.items()]
             value = f"not finite in fp16, which ends at {LARGEST:,}: {', '.join(reached)}"
@@ -101,7 +104,7 @@ def examine(task: Task, config: Config, device: torch.device | None = None) -> F
                 if half.is_forward:
                     break
             if found.scale or not name:
-                found.elsewhere = "" if found.scale else "What the model or the loss computes outside of its modules"
+                found.elsewhere = "" if found.scale else half.place
                 break
             found.modules[name] = wide.largest(wide.outputs).get(name, 0.0)
             keep_in_fp32(state.model, [name], state.device)
@@ -124,6 +127,7 @@ class _Watched:
         self.users: dict[tuple[str, int], int] = {}
         self.alive: list[Tensor] = []  # so that no id comes twice
         self.is_forward = False
+        self.place = ""  # the module whose output or gradient is not finite first
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -162,11 +166,12 @@ class _Watched:
         """Returns the innermost module that is not finite first, though it is in `wide`; "" for none; None: all are."""
         for key, value in self.outputs.items():
             if not math.isfinite(value) and math.isfinite(wide.outputs.get(key, math.nan)):
-                self.is_forward = True
+                self.is_forward, self.place = True, key[0]
                 return _outside(key[0], modules)
         for key, value in self.gradients.items():
             if not math.isfinite(value) and math.isfinite(wide.gradients.get(key, math.nan)):
                 name, call = key
+                self.place = name
                 user = name.rpartition(".")[0] if call == _WEIGHT else self.taken.get(self.users[key], "")
                 return _outside(user or name.rpartition(".")[0], modules)
         return None
@@ -198,13 +203,14 @@ def _watched(
     """Computes gradients of the batches as a step does, in one precision, and returns what its modules reached."""
     watched, is_simulated = _Watched(), precision == "fp16" and state.device.type == "cpu"
     counts, weight = add_counts(map(task.count, batches)), task.term_weights(0)
+    samples = config.training.effective_batch / sum(map(data.size_of, batches))  # a step divides by all of its targets
     state.model.zero_grad(set_to_none=True)
     with watched.watching(state.model), Fp16OnCpu() if is_simulated else contextlib.nullcontext():
         for batch in data.on_device(iter(batches), state.device):
             seed_all(mix(DROPOUT, config.seed), state.device)
             with autocast(precision, state.device):
                 sums, _ = task.loss(state.model, batch)
-            terms = [weight.get(t, 1.0) * value.float() / counts[t] for t, value in sums.items() if counts[t]]
+            terms = [weight.get(t, 1.0) * value.float() / counts[t] / samples for t, value in sums.items() if counts[t]]
             (scale * torch.stack(terms).sum()).backward()
     for key, value in watched.gradients.items():
         watched.gradients[key] = value / scale

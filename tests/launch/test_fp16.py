@@ -147,13 +147,13 @@ def test_a_sound_model_gets_no_false_alarm(body, toy):
 
 
 def test_products_round_to_fp16_and_add_up_in_fp32_and_what_cuda_keeps_wide_stays_wide():
-    x, y = torch.randn(8, 4096), torch.randn(4096, 8)
+    x, y = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((8, 4096), (4096, 8)))
     with torch.autocast("cpu", torch.float16), Fp16OnCpu():
         product, power, total = x @ y, (x @ y).pow(2), (x @ y).sum()
         with torch.autocast("cpu", enabled=False):
             assert (x @ y).dtype is torch.float32
     assert product.dtype is torch.float16 and power.dtype is total.dtype is torch.float32
-    assert torch.equal(product, (x.half().double() @ y.half().double()).float().half())
+    assert torch.allclose(product.double(), x.half().double() @ y.half().double(), rtol=2**-10, atol=2**-10)
 
 
 def test_a_module_in_fp32_gives_fp32_and_a_name_that_is_none_is_refused():
@@ -186,3 +186,20 @@ def test_the_small_workloads_hold_in_fp16(name, tmp_path):
     run = launch.prepare(load_config(ROOT / "configs" / f"{name}_small.yaml", overrides))
     checked = fp16.examine(run.task, run.config)
     assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding
+
+
+class Prices(Planted):
+    """A loss of numbers as large as prices: no loss scale of 64 holds its gradient."""
+
+    def body(self):
+        return nn.Identity()
+
+    def loss(self, model, batch):
+        sums, figures = super().loss(model, batch)
+        return {"squared": sums["squared"] * 1e9}, figures
+
+
+def test_a_gradient_that_the_loss_makes_too_large_is_named_by_what_it_reaches(toy):
+    finding = fp16.examine(Prices(toy()), toy()).finding
+    assert finding.verdict == "bad" and "the gradient that reaches" in finding.value
+    assert "standardised targets" in finding.advice
