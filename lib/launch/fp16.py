@@ -86,11 +86,8 @@ def examine(task: Task, config: Config, device: torch.device | None = None) -> F
     """
     changes = {"training.gradient_checkpointing": 0, "training.compile": False, "training.fully_shard": False}
     config = with_changes(config, changes)
-    train = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
-    order = dataclasses.replace(Order.of(train, config), effective_batch=_SIZE, slots=1)
-    options = dataclasses.replace(config.data, num_workers=0)
     with put_back():
-        batches = [slots[0] for _, slots in data.train_batches(task, train, order, range(_BATCHES), options)]
+        batches = few_batches(task, config)
         state = new_state(task, config, device, "fp32")
         wide = _watched(state, task, config, batches, 1.0, "fp32")
         found = Fp16()
@@ -114,6 +111,14 @@ def examine(task: Task, config: Config, device: torch.device | None = None) -> F
         lost = ((name, wide.lost(name, found.scale)) for name, grad in wide.weights.items() if grad.dim() > 1)
         found.vanishing = {name: share for name, share in lost if share > _SHARE}
     return found
+
+
+def few_batches(task: Task, config: Config) -> list[Batch]:
+    """Returns the first samples of a run in small batches."""
+    train = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
+    order = dataclasses.replace(Order.of(train, config), effective_batch=_SIZE, slots=1)
+    options = dataclasses.replace(config.data, num_workers=0)
+    return [slots[0] for _, slots in data.train_batches(task, train, order, range(_BATCHES), options)]
 
 
 class _Watched:
