@@ -22,7 +22,8 @@ from lib.training.state import new_state
 _REFUSED = {
     "nll_loss2d_forward": "cross-entropy over more than two dimensions: flatten to (targets, classes) and (targets)",
     "avg_pool3d_backward": "average pooling in 3D", "_adaptive_avg_pool2d_backward": "adaptive pooling: take a mean",
-    "_adaptive_avg_pool3d_backward": "adaptive pooling: take a mean", "adaptive_max_pool2d_backward": "adaptive pooling",
+    "_adaptive_avg_pool3d_backward": "adaptive pooling: take a mean",
+    "adaptive_max_pool2d_backward": "adaptive pooling",
     "fractional_max_pool2d_backward": "fractional pooling", "fractional_max_pool3d_backward": "fractional pooling",
     "max_unpool2d": "unpooling", "max_unpool3d": "unpooling", "_ctc_loss_backward": "the CTC loss",
     "upsample_linear1d_backward": "interpolation: take mode nearest",
