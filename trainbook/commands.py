@@ -1,5 +1,5 @@
 """The command line: `trainbook train CONFIG [--set KEY=VALUE ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
-`fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
+`precision CONFIG`, `fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
 `kaggle dataset|push|status|fetch|chain|preflight`.
 
 What imports torch, which takes seconds, is imported by the commands that need it.
@@ -33,6 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     checks.add_argument("--json", action="store_true", help="print the findings as JSON")
     checks.set_defaults(run=_doctor)
+    formats = commands.add_parser("precision", help="what of a task fp16 cannot hold, by module; on a CPU too")
+    formats.add_argument("config", help="a YAML file")
+    formats.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    formats.set_defaults(run=_precision)
     runs = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
     runs.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
     runs.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
@@ -95,6 +99,20 @@ def _doctor(options: argparse.Namespace) -> int:
         if config:
             sections["Run"] = rehearsal.check_run(config)
     print(findings.as_json(sections) if options.json else findings.table(sections))
+    return findings.exit_code(sections)
+
+
+def _precision(options: argparse.Namespace) -> int:
+    """Prints the largest values of the task's modules; returns 2 where fp16 does not hold them."""
+    from lib import launch
+    from lib.launch import fp16
+    from lib.report import findings
+    from lib.task import load_config
+
+    run = launch.prepare(load_config(options.config, split_overrides(options.set)))
+    checked = fp16.examine(run.task, run.config)
+    sections = {"Precision": [checked.finding]}
+    print(checked.table(), findings.table(sections), sep="\n\n")
     return findings.exit_code(sections)
 
 

@@ -28,14 +28,14 @@ from lib.planner.card import Target
 from lib.planner.limits import users_line
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
-_TO_HALF = frozenset(
+TO_HALF = frozenset(
     """
     conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm
     addmv addr matmul __matmul__ __rmatmul__ einsum mm mv linear addbmm baddbmm bmm chain_matmul multi_dot
     lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell vecdot lstm gru rnn_tanh rnn_relu
     """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
 )
-_TO_FP32 = frozenset(
+TO_FP32 = frozenset(
     """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
     layer_norm native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss_nd
@@ -46,10 +46,10 @@ _TO_FP32 = frozenset(
     _upsample_nearest_exact2d cross_entropy_loss
     """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
 )
-_RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
-_TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
+RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
+TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
-_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
+PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
 
 
 class CudaSemantics(TorchFunctionMode):
@@ -69,13 +69,13 @@ class CudaSemantics(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
             return self._attention(*args, **kwargs)
-        if isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS:
+        if isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in PYTHON_LAYERS:
             if func in self._running:  # called by a helper of its own, which looks for overrides
                 return func(*args, **kwargs)
             self._running.append(func)  # its body runs inside this mode: CUDA's behaviour depends on its inner calls
             try:
                 with self:
-                    return _without_overrides(func)(*args, **kwargs)
+                    return without_overrides(func)(*args, **kwargs)
             finally:
                 self._running.pop()
         if name == "dropout" and _drops(*args, **kwargs):
@@ -114,7 +114,7 @@ class CudaSemantics(TorchFunctionMode):
         is_half = getattr(args[0] if args else None, "dtype", None) in HALF
         has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
         floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
-        if name in _TO_HALF:
+        if name in TO_HALF:
             args, kwargs = self._cast_all(args, kwargs, half)
         elif (
             name == "cross_entropy_loss"
@@ -122,13 +122,13 @@ class CudaSemantics(TorchFunctionMode):
             and not (args[1].is_floating_point() or _argument(args, kwargs, 5, "label_smoothing"))
         ):
             return _half_cross_entropy(*args, **kwargs)
-        elif name in _TO_FP32:
+        elif name in TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
         elif name in _SOFTMAX and is_half and not has_dtype:
             return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
-        elif name in _RESULT_FP32 and is_half and not has_dtype:
+        elif name in RESULT_FP32 and is_half and not has_dtype:
             kwargs["dtype"] = torch.float32
-        elif name in _TO_WIDEST and len(floats) > 1:
+        elif name in TO_WIDEST and len(floats) > 1:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
         return func(*args, **kwargs)
 
@@ -187,7 +187,7 @@ def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
 
 
 @functools.cache
-def _without_overrides(func: types.FunctionType) -> Callable:
+def without_overrides(func: types.FunctionType) -> Callable:
     """Returns a Python function of torch without the check that would pass it to the mode again: its body runs."""
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}

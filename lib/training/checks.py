@@ -30,7 +30,7 @@ from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.evaluation import EvaluationLoader, baseline_of
 from lib.training.groups import groups_of
 from lib.training.order import INITIALISE, Order, mix
-from lib.training.precision import autocast, choose_precision
+from lib.training.precision import autocast, choose_precision, keep_in_fp32
 
 _SIZE = 4  # samples of a batch: two halves of two
 _SEED, _OTHER, _DRAWS = 11, 12, 8  # as many passes of a loss that draws have their means compared
@@ -236,6 +236,7 @@ def _model(probe: _Probe) -> Iterator[str]:
         elif not _same(model.state_dict(), again.state_dict()):
             yield f"{name} makes other weights from the same seed. {_SEEDED}"
     probe.model = model.to(probe.device)
+    keep_in_fp32(probe.model, probe.config.training.fp32_modules, probe.device)
 
 
 def _loss(probe: _Probe) -> Iterator[str]:

@@ -94,6 +94,7 @@ def train(
             last = state.step == training.max_steps
             if last or _due(state.step, training.log_every_steps):
                 row = {**_worst(meter.row(training.effective_batch)), **rates(), "micro_batch": state.micro_batch}
+                row |= _fp16(state)
                 row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
@@ -146,6 +147,12 @@ def _worst(row: dict[str, float]) -> dict[str, float]:
         return row
     peak, waiting = ranks.highest(row["peak_memory_bytes"], row["data_wait_share"])
     return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
+
+
+def _fp16(state: State) -> dict[str, float]:
+    """Returns the columns on the loss scale, where there is one."""
+    has_scale = state.scaler.is_enabled()
+    return {"loss_scale": state.scaler.get_scale(), "skipped_steps": state.skipped_steps} if has_scale else {}
 
 
 def _stage(task: Task, step: int) -> str:

@@ -1,11 +1,15 @@
 """Number format, autocast and TF32 that fit the card."""
 
 import contextlib
+import fnmatch
+import functools
 import os
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from lib.checkpoint import weights
 from lib.config import Config, Training
@@ -70,13 +74,45 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
     return torch.autocast(on.type, _HALVES[in_precision])
 
 
+def keep_in_fp32(model: nn.Module, globs: Sequence[str], on: torch.device) -> None:
+    """Takes the modules whose names match one of `globs` out of autocast: weights, inputs and outputs are fp32.
+
+    Raises BadInput for a glob that no module matches.
+    """
+    for module in named_by(model, globs):
+        module.float().forward = _in_fp32(module.forward, on.type)
+
+
+def named_by(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
+    """Returns the modules whose names match one of `globs`. Raises BadInput for a glob that none matches."""
+    modules = {name: module for name, module in model.named_modules() if name}
+    for glob in globs:
+        if not fnmatch.filter(modules, glob):
+            some = ", ".join(list(modules)[:8])
+            raise BadInput(f"training.fp32_modules has {glob!r}, and the model has no such module. It has {some} ...")
+    return [m for name, m in modules.items() if any(fnmatch.fnmatch(name, glob) for glob in globs)]
+
+
+def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
+    def widened(value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES.values() else value
+
+    @functools.wraps(forward)
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device, enabled=False):
+            return forward(*tree_map(widened, args), **tree_map(widened, kwargs))
+
+    return wide
+
+
 def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
     """Gives frozen matrices the type of `training.frozen_precision`, and makes fp32 what is trained.
 
     Most updates are too small for the few digits of 16 bits. Frozen vectors (biases, norms), which take no memory, stay
     as they are. Raises BadInput where the run computes in fp32, which takes no frozen matrix of another type.
     """
-    parameters = [p for p in model.parameters() if p.is_floating_point()]
+    wide = {id(p) for module in named_by(model, config.training.fp32_modules) for p in module.parameters()}
+    parameters = [p for p in model.parameters() if p.is_floating_point() and id(p) not in wide]
     trained, frozen = ([p for p in parameters if p.requires_grad == state] for state in (True, False))
     kind = config.training.frozen_precision if frozen else ""
     if kind and precision == "fp32":

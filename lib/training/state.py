@@ -26,7 +26,7 @@ from lib.training.draws import seed_all
 from lib.training.groups import Group
 from lib.training.optimization import Ema, Stopping
 from lib.training.order import INITIALISE, mix
-from lib.training.precision import Precision, allow_tf32, choose_precision, set_types
+from lib.training.precision import Precision, allow_tf32, choose_precision, keep_in_fp32, set_types
 from lib.training.recomputation import recompute
 
 
@@ -153,6 +153,7 @@ def new_state(
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
     blocks = checked_blocks(task, model)
     set_types(model, config, precision)
+    keep_in_fp32(model, training.fp32_modules, device)
     sharded = training.fully_shard and ranks.world() > 1
     if sharded:
         sharding.shard(model, device, blocks)

@@ -24,6 +24,7 @@ from lib.training.order import DROPOUT, Order, begun, mix
 from lib.training.precision import autocast
 from lib.training.state import State
 
+LOW_SCALE = 64  # of fp16's loss, where gradients of 1e-9 become 0
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
@@ -246,6 +247,7 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
     """
     state.skipped_steps += 1
     state.skipped_in_a_row += 1
+    _watch_scale(state, step)
     if state.skipped_in_a_row >= NON_FINITE_LIMIT:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
         raise TrainingFailed(
@@ -253,3 +255,19 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
             f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr and run "
             "again from the newest checkpoint: skipped steps change no weights."
         )
+
+
+def _watch_scale(state: State, step: int) -> None:
+    """Names the layer where a loss scale sinks below 64. Raises TrainingFailed below 1: gradients become 0 in fp16."""
+    scale = state.scaler.get_scale() * state.scaler.get_backoff_factor()  # after this step
+    if not state.scaler.is_enabled() or (scale >= 1 and not scale < LOW_SCALE <= 2 * scale):
+        return
+    trained = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
+    names = [name for name, gradient in trained if not bool(sharding.whole(gradient).isfinite().all())]
+    sentence = (
+        f"The loss scale of fp16 is {scale:g} after step {step}, because the gradient of {names[-1]} is not finite. "
+        "`trainbook precision CONFIG` finds the layer that fp16 does not hold, to be named in training.fp32_modules."
+    )
+    if scale < 1:
+        raise TrainingFailed(f"{sentence} Smaller gradients are 0 at this scale, so the run ends here.")
+    state.events.record(step, "low_loss_scale", 2 * scale, scale, sentence)

@@ -99,6 +99,7 @@ ELSEWHERE = {
     "training/test_data.py": ["data.pin_memory"],
     "gpu/test_gpu.py": ["training.deterministic"],
     "ranks/test_ranks.py": ["training.fully_shard"],
+    "launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
     "report/test_tracking.py": [f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")],
     "launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],

@@ -5,8 +5,13 @@ import torch
 
 from lib import checkpoint, launch
 from lib.config import Training
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
+from lib.report.metrics import read
+from lib.report.progress import Plain
+from lib.training import loop
 from lib.training.precision import about_precision, allow_tf32, choose_precision, set_determinism
+from tests.toy import Toy
+from tests.training.test_loop import endless
 
 
 def test_precision_on_a_cpu():
@@ -67,3 +72,25 @@ def test_backward_passes_add_up_in_one_order_on_a_cpu():
 
     first = once()
     assert all(torch.equal(once(), first) for _ in range(10))
+
+
+class Sinking(Toy):
+    """A loss whose gradient is beyond fp16 from a step on, at every scale."""
+
+    def loss(self, model, batch):
+        sums, figures = super().loss(model, batch)
+        if self.step >= 3:
+            model.blocks[3].weight.register_hook(lambda gradient: gradient * torch.inf)
+        return sums, figures
+
+
+def test_a_loss_scale_that_sinks_is_told_with_its_layer_and_ends_the_run_before_gradients_are_zero(toy, tmp_path):
+    config = toy({"training.precision": "fp16", "training.max_steps": 60, "training.log_every_steps": 1})
+    (folder := tmp_path / "run").mkdir()
+    with pytest.raises(TrainingFailed, match=r"loss scale of fp16 is 0\.5 after step .* gradient of blocks.3.weight"):
+        loop.train(Sinking(config), config, folder, endless(), Plain())
+    (event,) = [event for event in read(folder / "events.csv") if event["kind"] == "low_loss_scale"]
+    assert (event["before"], event["after"]) == ("64.0", "32.0") and "blocks.3.weight is not finite" in event["text"]
+    rows = [row for row in read(folder / "metrics.csv") if row["split"] == "train"]
+    assert all(2.0 ** (16 - int(row["skipped_steps"])) == float(row["loss_scale"]) for row in rows)
+    assert int(rows[-1]["skipped_steps"]) - int(rows[2]["skipped_steps"]) == len(rows) - 3

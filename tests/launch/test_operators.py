@@ -1,0 +1,50 @@
+"""What a GPU refuses under deterministic algorithms, or waits for, is named without one."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib import launch
+from lib.launch import operators
+from lib.task import load_config
+from tests.conftest import ROOT
+from tests.launch.test_fp16 import FEW
+from tests.toy import Toy
+
+
+def spread(y):
+    return y.mean() * torch.ones(1, 2, 4, 4)
+
+
+PLANTED = {
+    "nll_loss2d_forward": lambda y: F.cross_entropy(spread(y), torch.zeros(1, 4, 4, dtype=torch.long)),
+    "upsample_bilinear2d_backward": lambda y: F.interpolate(spread(y), scale_factor=2, mode="bilinear").sum(),
+    "reflection_pad2d_backward": lambda y: F.pad(spread(y), (1, 1, 1, 1), mode="reflect").sum(),
+    "_adaptive_avg_pool2d_backward": lambda y: F.adaptive_avg_pool2d(spread(y), 2).sum(),
+    "cumsum": lambda y: y.cumsum(0).sum(),
+    "x[mask]": lambda y: y[y > -9].sum(),
+    "_local_scalar_dense": lambda y: y.sum() * float(y.detach().mean()),
+}
+
+
+class Planted(Toy):
+    planted = staticmethod(lambda y: y.sum())
+
+    def loss(self, model, batch):
+        return {"squared": self.planted(model(batch["x"]))}, {}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_an_operator_that_a_gpu_refuses_or_waits_for_is_named(name, toy):
+    task = type("Own", (Planted,), {"planted": staticmethod(PLANTED[name])})
+    finding = operators.examine(task(toy()), config := toy({"training.deterministic": True}))
+    waits = name in ("x[mask]", "_local_scalar_dense")
+    assert finding.verdict == ("warning" if waits else "bad") and name in finding.value
+    assert operators.examine(Planted(config), config).verdict == "ok"
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_gpu_refuses_no_operator_of_the_workloads(name, tmp_path):
+    overrides = {"output_dir": str(tmp_path / "runs"), "data.dir": "embedded", "training.deterministic": True}
+    run = launch.prepare(load_config(ROOT / "configs" / f"{name}_small.yaml", {**overrides, **FEW[name]}))
+    assert operators.examine(run.task, run.config).verdict != "bad"
