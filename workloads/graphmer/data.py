@@ -126,6 +126,7 @@ class Data:
         built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
         try:
             built.save(self._cached)
+            return Corpus.load(self._cached)  # mapped, as in every later run
         except OSError as error:
             print(f"The corpus is not kept for the next run: {self._cached} ({error.strerror or error}).")
             try:
@@ -133,10 +134,10 @@ class Data:
                 atexit.register(shutil.rmtree, aside, ignore_errors=True)
                 self._cached = Path(aside) / self._cached.name
                 built.save(self._cached)
+                return Corpus.load(self._cached)
             except OSError as another:
                 print(f"Nor is it kept with this run, as {another.filename} cannot be written ({another.strerror}).")
                 return built
-        return Corpus.load(self._cached)  # mapped, as in every later run
 
     @cached_property
     def content(self) -> str:
