@@ -1,6 +1,9 @@
 """The data of a run: the graph, the arrays made from it, and the samples that training and evaluation draw."""
 
+import atexit
 import hashlib
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -125,11 +128,16 @@ class Data:
             built.save(self._cached)
             return Corpus.load(self._cached)  # mapped, as in every later run
         except OSError as error:
-            print(
-                f"The corpus is not kept for the next run, because {self._cached} cannot be written "
-                f"({error.strerror or error}). Each loader worker has a copy of its own in memory."
-            )
-            return built
+            print(f"The corpus is not kept for the next run: {self._cached} ({error.strerror or error}).")
+            try:
+                aside = tempfile.mkdtemp(prefix="corpus-")  # which the run copies into its own folder
+                atexit.register(shutil.rmtree, aside, ignore_errors=True)
+                self._cached = Path(aside) / self._cached.name
+                built.save(self._cached)
+                return Corpus.load(self._cached)
+            except OSError as another:
+                print(f"Nor is it kept with this run, as {another.filename} cannot be written ({another.strerror}).")
+                return built
 
     @cached_property
     def content(self) -> str:
