@@ -61,10 +61,7 @@ def _shell() -> object | None:
 
 
 def output_dir(config: Config) -> Path:
-    """Returns the folder for a configuration's runs: its own `output_dir`, else the platform's.
-
-    Raises BadInput where no folder can be there.
-    """
+    """Returns the folder for a configuration's runs: its own, or the platform's. Raises BadInput where none can be."""
     folder = Path(config.output_dir) if config.output_dir else detect().output_dir
     try:
         folder.resolve().exists()

@@ -24,10 +24,7 @@ def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
 
 
 def find(folder: Path, name: str, config: Config) -> tuple[Path, dict[str, Any]] | None:
-    """Returns the file and the keys of the plan in the output folder for the configuration called `name`.
-
-    Prints that a file is ignored where it is no plan, or has keys that the configuration lacks.
-    """
+    """Returns the file and keys of the plan for the configuration called `name`; prints that a bad file is ignored."""
     path = folder / f"plan-{name}.json"
     if not os.path.lexists(path):
         return None

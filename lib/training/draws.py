@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from lib.training.order import DRAWS, begun, mix
+from lib.training.order import DRAWS, mix
 
-_DRAWS = begun(DRAWS)
 alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
 
 
@@ -25,7 +24,7 @@ def seed_draws(seed: int) -> None:
     Each gets other bits of the seed, because the same 32 give torch and NumPy the same numbers. None of them are the
     bits of the generator that `collate` is handed.
     """
-    mixed = mix(seed, start=_DRAWS)
+    mixed = mix(DRAWS, seed)
     torch.default_generator.manual_seed(mixed & 0xFFFFFFFF)  # its Mersenne twister takes no more
     np.random.seed(mixed >> 31)
     random.seed(seed)
@@ -36,7 +35,7 @@ def seed_all(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 150
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-    np.random.seed(mix(seed, start=_DRAWS) >> 31)
+    np.random.seed(mix(DRAWS, seed) >> 31)
     random.seed(seed)
 
 
