@@ -220,7 +220,7 @@ class _Search:
                 return
 
     def _largest(self, recomputed: int) -> int:
-        """Returns the largest micro-batch that fits, else the smallest. Memory grows nearly on a line: few traces"""
+        """Returns the largest micro-batch that fits, else the smallest. Memory is nearly linear in it: few traces"""
         sizes = even_sizes(self.slot)
         fits, fails = -1, len(sizes)
         while fails - fits > 1:

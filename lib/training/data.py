@@ -19,7 +19,7 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training.draws import alone, put_back, seed_draws
+from lib.training.draws import put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
@@ -107,8 +107,7 @@ def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, n
         advice = "(0 loads in the training process). No result changes. Lower it for the next run."
         note(f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}")
     for place in range(done, count):
-        with alone:
-            batch = batches[place]
+        batch = batches[place]
         yield pin_memory(batch) if pins else batch
 
 
