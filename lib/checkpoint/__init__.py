@@ -123,10 +123,7 @@ def to_json(value: Mapping[str, Any]) -> str:
 
 
 def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> Parcel:
-    """Lays out the files of a checkpoint. The tensors, of any shape, must not change until it is written.
-
-    Raises TypeError for a dtype that safetensors does not have.
-    """
+    """Lays out a checkpoint's files; tensors must not change until they are written. Raises TypeError for a dtype."""
     contents = {f"{name}.safetensors": _safetensors(group) for name, group in tensors.items()}
     return Parcel(step, {**contents, _STATE: [memoryview(state.encode())]})
 
@@ -311,10 +308,7 @@ def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
 
 
 def tidy(folder: Path) -> None:
-    """Removes what killed saves and deletions left in the run's own folder.
-
-    A replaced checkpoint whose successor was not committed gets its name back.
-    """
+    """Removes what killed saves and deletions left; a checkpoint without its committed successor gets its name back."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not (leftover := _LEFTOVER.fullmatch(path.name)):
             continue

@@ -87,10 +87,7 @@ def source(path: Path) -> Checkpoint:
 
 
 def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
-    """Returns the weights of another run's checkpoint, with those of this model that it leaves out because it has them.
-
-    Raises BadInput where the model has others under their names. All ranks must call this.
-    """
+    """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
     named, here = found.tensors["model"], weights.of(model)
     left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
     own = {name: sharding.whole(here[name]).cpu() for name in left_out}

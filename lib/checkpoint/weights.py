@@ -19,10 +19,7 @@ _PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParal
 
 
 def of(model: nn.Module) -> dict[str, Tensor]:
-    """Returns a model's parameters and buffers by name, in their own shapes and without copying them.
-
-    Tied tensors are there once, under their first name, because safetensors refuses shared memory.
-    """
+    """Returns a model's parameters and buffers by name, in their shapes, uncopied; tied ones once, as first named."""
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():

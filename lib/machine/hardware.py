@@ -97,10 +97,7 @@ class GpuLoad:
 
 
 def gpu_reader(index: int) -> Callable[[], GpuLoad]:
-    """Returns a function that reads the load of a GPU, by torch's number: from NVML, else from torch without `use`.
-
-    NVML is opened here, on the caller's thread. The function raises what torch raises.
-    """
+    """Returns a function that reads the load of a GPU, by torch's number: from NVML, else from torch without `use`."""
     nvml: Any = None
     handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes

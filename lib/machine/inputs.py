@@ -40,10 +40,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def find_input(name: str, platform: Platform) -> Path:
-    """Returns the folder or file of an input: a path, or a mounted one as "slug", "owner/slug" or its path there.
-
-    Raises BadInput, which lists what is mounted, if there is no such input or more than one.
-    """
+    """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
     base, matches, mounts = platform.input_dir, [], mounted(platform)
     try:
         path = Path(name).expanduser()

@@ -61,10 +61,7 @@ def _shell() -> object | None:
 
 
 def output_dir(configured: str) -> Path:
-    """Returns the folder for runs: the configured one, else the platform's.
-
-    Raises BadInput where no folder can be there.
-    """
+    """Returns the folder for runs: the configured one, or the platform's. Raises BadInput where none can be."""
     folder = Path(configured) if configured else detect().output_dir
     try:
         folder.resolve().exists()

@@ -79,10 +79,7 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 
 def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
-    """Returns the files with a folder's weights, sorted, and the names of all tensors, which one file does not list.
-
-    Raises BadInput where there are none, and for an index that names a file elsewhere or none that is there.
-    """
+    """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
     for whole, index in ((WHOLE, INDEX), (_PICKLED, _PICKLED_INDEX)):
         names, files, is_whole = None, [folder / whole], (folder / whole).is_file()
         if not is_whole and not (folder / index).is_file():
@@ -153,10 +150,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
 
 
 def _mark(model: Any, quantization: Any) -> None:
-    """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8: a plan counts them so.
-
-    `quantization` is a BitsAndBytesConfig or its values; transformers spares the last layer.
-    """
+    """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8, for a plan."""
     values = quantization.to_dict() if hasattr(quantization, "to_dict") else dict(quantization or {})
     bits = 8 if values.get("load_in_8bit") else 4 if values.get("load_in_4bit") else 0
     if not bits:

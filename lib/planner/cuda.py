@@ -226,18 +226,6 @@ def _for_cuda(function: Callable) -> Callable:
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
-class Event:
-    """A CUDA event where no time passes."""
-
-    __init__ = record = synchronize = wait = _nothing
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 0.0
-
-
 def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
     """Returns the functions of torch.cuda as they are on `target`, with the simulated allocator's figures."""
     card, total = target.card, int(target.card.memory_gib * 2**30)
@@ -258,7 +246,6 @@ def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
         "memory_reserved": lambda *_, **__: allocator.reserved,
         "max_memory_reserved": lambda *_, **__: allocator.peak_reserved,
         "empty_cache": allocator.empty_cache,
-        "Event": Event,
     }
 
 

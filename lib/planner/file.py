@@ -23,10 +23,7 @@ def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
 
 
 def find(folder: Path, name: str, check: Callable[[dict[str, Any]], object]) -> tuple[Path, dict[str, Any]] | None:
-    """Returns the file and the keys of the plan in the output folder for the configuration called `name`.
-
-    Prints that a file is ignored where it is no plan, or where `check` of its keys raises BadInput.
-    """
+    """Returns the file and keys of the plan for configuration `name`; prints that a file `check` refuses is ignored."""
     path = folder / f"plan-{name}.json"
     if not os.path.lexists(path):
         return None

@@ -82,7 +82,6 @@ class Prediction:
     # The same where cuDNN sets aside all that it may for convolutions; 0 without any
     most_peak_bytes: int = 0
     most_reserved_bytes: int = 0
-    fits_at_most: bool = True
 
     @property
     def share(self) -> float:
@@ -105,16 +104,6 @@ class Prediction:
             return f"{least} GiB"
         return f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
 
-    def at_most(self) -> list[str]:
-        """Returns a sentence where it fits, and would not if convolutions took all workspaces that they may."""
-        if self.fits_at_most or not self.fits:
-            return []
-        return [
-            "It may be tight: with all workspaces that cuDNN may set aside for convolutions the peak is "
-            f"{self.most_peak_bytes / GIB:.2f} GiB allocated, {self.most_reserved_bytes / GIB:.2f} GiB "
-            "reserved. Where memory is short PyTorch takes algorithms without them, which are slower."
-        ]
-
     def __str__(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
         return "\n".join([
@@ -123,7 +112,6 @@ class Prediction:
             f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
             f"({self.share:.0%}, at most {FITS:.0%})",
             f"{'nvidia-smi':>12}: {self.of_driver()}",
-            *self.at_most(),
             *(f"Not seen: {sentence}" for sentence in self.unseen),
         ])  # fmt: skip
 

@@ -158,12 +158,6 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
     return Host(copied, waiting, cards * config.data.num_workers)
 
 
-def as_configured(config: Config, target: Target, count: int = 1) -> Option:
-    """Predicts a run as configured, without a search for better options. Raises as `make`."""
-    search = _Search(with_slots(_configured(config, 0)[0], count), target, count)
-    return search.option(search.config.training.largest_micro_batch, search.least)
-
-
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
     config, changed = profiles.apply(config, has_gpu=True)
@@ -209,10 +203,7 @@ class _Search:
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
-        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits.
-
-        Layers that cannot be recomputed are an error only where the configuration asks for it.
-        """
+        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
         training, least = self.config.training, self.least
         if training.micro_batch:
             yield self.option(training.largest_micro_batch, least)
@@ -228,10 +219,7 @@ class _Search:
                 return
 
     def _largest(self, recomputed: int) -> int:
-        """Returns the largest micro-batch that fits, of those that divide a slot most evenly; else the smallest.
-
-        Memory grows with the micro-batch nearly on a line, so a few traces are enough; the answer is always traced.
-        """
+        """Returns the largest micro-batch that fits, else the smallest. Memory is nearly linear in it: few traces"""
         sizes = even_sizes(self.slot)
         fits, fails = -1, len(sizes)
         while fails - fits > 1:

@@ -339,5 +339,4 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         alive=tracker.log.largest_at_peak(),
         most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
         most_reserved_bytes=max(reserved, most.peak_reserved) if most else 0,
-        fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
     )

@@ -91,10 +91,7 @@ def check_count(processes: int, on: Sequence[int]) -> None:
 
 
 def start(gpu_ids: Sequence[int] = ()) -> None:
-    """Joins the ranks that torchrun started, and chooses this process's GPU.
-
-    Raises BadInput if there are more processes than GPUs, or if the ranks do not find each other.
-    """
+    """Joins the ranks that torchrun started, and chooses this process's GPU. Raises BadInput where that fails."""
     global _here
     if _here.size > 1:
         return
@@ -188,10 +185,7 @@ def from_first(value: Value) -> Value:
 
 
 def tensors_from_first(groups: Groups | None) -> Groups | None:
-    """Returns the first rank's tensors, of any shapes, on every rank; the other ranks get them on the CPU.
-
-    It returns None on all of them if the first rank gives None; what the others give is not used.
-    """
+    """Returns the first rank's tensors on every rank, or None if it gives None; the others get them on the CPU."""
     if _here.size == 1:
         return groups
     shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
@@ -210,10 +204,7 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Refuses on all ranks what one rank refuses, with the name of that rank, so that none waits for one that is gone.
-
-    Raises BadInput or TrainingFailed, as that rank did.
-    """
+    """Raises on all ranks the BadInput or TrainingFailed of one, with its name, so that none waits in vain."""
     failure: Exception | None = None
     try:
         yield

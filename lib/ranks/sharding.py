@@ -13,10 +13,7 @@ from lib import ranks
 
 
 def shard(model: nn.Module, device: torch.device, blocks: Iterable[nn.Module] = ()) -> None:
-    """Divides the parameters of each of `blocks`, and then the model's others, among the ranks; moves all to `device`.
-
-    Each parameter, of any shape, is cut along its first dimension. Gradients are summed over the ranks, not averaged.
-    """
+    """Cuts each parameter, of `blocks` first, along its first dimension; gradients are summed, not averaged."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 

@@ -1,7 +1,4 @@
-"""The loaders that bring the samples of a step, and what brings a batch to the device.
-
-A worker has no state: its unit of work is one (step, slot), so the number of workers changes nothing.
-"""
+"""Loads the samples of a step, and brings them to the device. Workers have no state: their number changes nothing."""
 
 import contextlib
 import dataclasses
@@ -22,8 +19,8 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training.draws import alone, put_back, seed_draws
-from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
+from lib.training.draws import put_back, seed_draws
+from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs
@@ -41,7 +38,7 @@ class _SlotBatches(Dataset):
     def __getitem__(self, number: int) -> Batch:
         steps, place = divmod(number, len(self.slots))
         step, slot = self.first_step + steps, self.slots[place]
-        seed = mix(step, slot, start=begun(COLLATE, self.order.seed))
+        seed = mix(COLLATE, self.order.seed, step, slot)
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
         batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
@@ -110,16 +107,12 @@ def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, n
         advice = "(0 loads in the training process). No result changes. Lower it for the next run."
         note(f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}")
     for place in range(done, count):
-        with alone:
-            batch = batches[place]
+        batch = batches[place]
         yield pin_memory(batch) if pins else batch
 
 
 def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
-    """Returns the options with `num_workers` at most this process's share of the CPUs; notes a change.
-
-    There are no workers where task or data set cannot be sent to them.
-    """
+    """Returns the options with `num_workers` at most this process's share of the CPUs, 0 if the data cannot be sent."""
     if not options.num_workers:
         return options
     from lib.training import workers
@@ -178,10 +171,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yields the same batches on the device; a GPU copies each on a stream of its own while it computes the one before.
-
-    On `meta` (see lib/planner) a batch is there at once.
-    """
+    """Yields the same batches on the device; a GPU copies each on its own stream while it computes the one before."""
     if device.type == "cpu":
         for batch in batches:
             yield to_device(batch, device)
@@ -215,10 +205,7 @@ def size_of(batch: Batch) -> int:
 
 
 def check_samples(batch: Batch) -> None:
-    """Raises BadInput unless every tensor of a batch has the samples along its first dimension.
-
-    The batch's size is the one that most of its tensors agree on, and of equally many the first.
-    """
+    """Raises BadInput unless every tensor of a batch has as many samples, first, as most of its tensors have."""
     lengths = {value.shape[0] if type(value) is Tensor and value.dim() else -1 for value in batch.values()}
     if len(lengths) == 1 and -1 not in lengths:
         return  # the usual case

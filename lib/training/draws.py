@@ -7,16 +7,12 @@ each batch of an evaluation, where the device's generator is seeded too.
 
 import contextlib
 import random
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from lib.training.order import DRAWS, begun, mix
-
-_DRAWS = begun(DRAWS)
-alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
+from lib.training.order import DRAWS, mix
 
 
 def seed_draws(seed: int) -> None:
@@ -25,7 +21,7 @@ def seed_draws(seed: int) -> None:
     Each gets other bits of the seed, because the same 32 give torch and NumPy the same numbers. None of them are the
     bits of the generator that `collate` is handed.
     """
-    mixed = mix(seed, start=_DRAWS)
+    mixed = mix(DRAWS, seed)
     torch.default_generator.manual_seed(mixed & 0xFFFFFFFF)  # its Mersenne twister takes no more
     np.random.seed(mixed >> 31)
     random.seed(seed)
@@ -36,7 +32,7 @@ def seed_all(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 150
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-    np.random.seed(mix(seed, start=_DRAWS) >> 31)
+    np.random.seed(mix(DRAWS, seed) >> 31)
     random.seed(seed)
 
 
@@ -44,22 +40,20 @@ def seed_all(seed: int, device: torch.device) -> None:
 def put_back(device: torch.device | None = None) -> Iterator[None]:
     """Leaves the three generators, and with a `device` its own, after the block as they were before it.
 
-    Without a device other threads wait, so the block must not load samples in threads of its own. NumPy takes most of
-    its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
+    NumPy takes most of its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
     """
     generators = [torch.default_generator]
     if device and device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])
-    with contextlib.nullcontext() if device else alone:
-        states = [generator.get_state() for generator in generators]
-        of_numpy, of_python = np.random.get_state(legacy=False), random.getstate()
-        try:
-            yield
-        finally:
-            for generator, state in zip(generators, states, strict=True):
-                generator.set_state(state)
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)
+    states = [generator.get_state() for generator in generators]
+    of_numpy, of_python = np.random.get_state(legacy=False), random.getstate()
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 @contextlib.contextmanager

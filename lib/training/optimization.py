@@ -40,10 +40,7 @@ def state_names(group: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def make_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Makes the states that the optimizer's next step would make itself, so that memory runs out before that step.
-
-    They have the bits of torch's own. Each parameter has all of its states or none.
-    """
+    """Makes the states that the optimizer's next step would make, with their bits: memory runs out before that step."""
     if len(optimizer.state) == sum([len(group["params"]) for group in optimizer.param_groups]):
         return
     for group in optimizer.param_groups:

@@ -1,7 +1,4 @@
-"""Which samples step k sees, as pure functions of (seed, step, slot).
-
-Nothing here has history: a resumed run computes the samples of its next step and never replays earlier ones.
-"""
+"""Which samples step k sees, as pure functions of (seed, step, slot): a resumed run never replays earlier steps."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,24 +19,15 @@ _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ORDER, COLLATE, DROPOUT, EVALUATE, SUBSET, INITIALISE, WEIGHTS, DRAWS, BUCKETS = range(9)
 
 
-def mix(*values: int, start: int = _GOLDEN) -> int:
+def mix(*values: int) -> int:
     """Hashes integers to 63 bits: the same on every machine and in every version of Python, NumPy and torch."""
-    return _state(start, values) >> 1  # torch's seeds are signed 64-bit numbers
-
-
-@functools.lru_cache
-def begun(*values: int) -> int:
-    """Returns a `start` of `mix` that has these values in it: those of all steps are hashed once."""
-    return _state(_GOLDEN, values)
-
-
-def _state(state: int, values: Sequence[int]) -> int:
+    state = _GOLDEN
     for value in values:
         state = ((state ^ (value & _MASK)) + _GOLDEN) & _MASK
         state = ((state ^ (state >> 30)) * _MIX1) & _MASK
         state = ((state ^ (state >> 27)) * _MIX2) & _MASK
         state ^= state >> 31
-    return state
+    return state >> 1  # torch's seeds are signed 64-bit numbers
 
 
 @functools.lru_cache(maxsize=2)  # a step touches two epochs at most where they meet
@@ -107,10 +95,7 @@ class Epochs:
 
 
 def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -> np.ndarray:
-    """Returns `dataset.order(seed, epoch)`; with `places`, (samples of it), those of its samples in a subset (-1: not).
-
-    Raises BadInput where it is no row of indices, or another one than in epoch 0 by length.
-    """
+    """Returns `dataset.order(seed, epoch)`; with `places`, (samples), those of its samples in a subset (-1: not)."""
     name, order = f"{type(dataset).__name__}.order", np.asarray(dataset.order(seed, epoch))
     if outside := order[(order < 0) | (order >= len(dataset))].tolist():
         size = f"there are {len(dataset)} samples"
@@ -172,10 +157,7 @@ class Order:
 
     @classmethod
     def of(cls, dataset: Any, config: Config) -> "Order":
-        """Returns the order of a run's training samples: shuffled, in buckets, or by the data set's weights or `order`.
-
-        Raises BadInput where these contradict each other.
-        """
+        """Returns the order of a run's training samples: shuffled, in buckets, or by the set's weights or `order`."""
         batch = config.training.effective_batch
         epochs = _epochs(dataset, config.seed, batch, config.data.buckets)
         size = len(epochs(0)) if epochs else len(dataset)

@@ -21,10 +21,7 @@ _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def set_determinism(training: Training) -> None:
-    """Switches torch to deterministic algorithms where `training.deterministic` asks for them, and on every CPU.
-
-    On a CPU some backward passes (of `table[index]`, say) would add up in the order in which threads arrive.
-    """
+    """Switches torch to deterministic algorithms if asked, and on every CPU, where threads would change some sums."""
     if training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
     # This call and not use_deterministic_algorithms, which imports the compiler for a second and more.

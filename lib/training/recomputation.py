@@ -27,10 +27,7 @@ def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.M
 
 
 def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
-    """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput if there are none.
-
-    A part with published weights has more layers than the small one that stands in for it.
-    """
+    """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput without any."""
     if setting and not blocks:
         raise BadInput(
             f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute: it repeats no "
@@ -41,10 +38,7 @@ def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
 
 
 def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
-    """Makes the first `layers` ("all" for every one) of the model's blocks recompute their activations in backward.
-
-    Returns how many. `blocks` are by default those that are found in it. Raises BadInput where there are none.
-    """
+    """Makes the first `layers` (or "all") of a model's blocks recompute activations in backward; returns how many."""
     blocks = recomputable(model, find_blocks(model) if blocks is None else blocks)
     count = recomputed_layers(layers, blocks)
     for block in blocks[:count]:
@@ -110,11 +104,7 @@ def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict
 
 @contextlib.contextmanager
 def _statistics_aside(norms: Sequence[nn.Module]) -> Iterator[None]:
-    """Lets these layers update copies of their statistics inside the block.
-
-    A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
-    tensors than the first pass, which torch refuses.
-    """
+    """Lets these layers update copies of their statistics; without statistics the passes would save other tensors."""
     before = [dict(norm._buffers) for norm in norms]
     for norm, buffers in zip(norms, before, strict=True):
         norm._buffers.update({name: value.clone() for name, value in buffers.items() if value is not None})

@@ -75,10 +75,7 @@ class Session:
         return self._reserves[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
-        """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing.
-
-        `evaluates_next`: an evaluation follows the next step.
-        """
+        """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
         if self._is_signalled:
             return "interrupted"
         reserves = self._reserves
@@ -146,10 +143,7 @@ def handling_signals(
 
 
 def start_session(minutes: float, margin_seconds: float) -> Session:
-    """Returns the session of this process. `minutes` 0 takes the platform's limit, from the container's start.
-
-    An imitated Kaggle has no container: its limit counts from the start of the process too.
-    """
+    """Returns the session of this process. `minutes` 0 takes the platform's limit, from the container's start."""
     here = platform.detect()
     has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
     begun = _container_start() if has_container and not minutes else _process_start()

@@ -58,10 +58,7 @@ def makes_a_split(parts: Iterable[str]) -> bool:
 
 
 def refuse_leaks(groups: np.ndarray, parts: Mapping[str, np.ndarray]) -> None:
-    """Raises BadInput where a group has samples in two parts.
-
-    `groups` (samples) are names or numbers of groups; `parts` maps a part's name to the indices of its samples.
-    """
+    """Raises BadInput where a group, by its name or number in `groups` (samples), has samples in two parts."""
     for (first, chosen), (second, others) in itertools.combinations(parts.items(), 2):
         if len(shared := np.intersect1d(groups[chosen], groups[others])):
             raise BadInput(

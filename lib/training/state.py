@@ -137,10 +137,7 @@ def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Che
 def new_state(
     task: Task, config: Config, device: torch.device | None = None, precision: Precision | None = None
 ) -> State:
-    """Returns model, optimizer and scaler at step 0, initialised from the configuration's seed.
-
-    Device and precision are those of this machine, unless the planner gives others.
-    """
+    """Returns model, optimizer and scaler at step 0, drawn from the seed, by default for this machine."""
     training, device = config.training, device or memory.device()
     precision = precision or choose_precision(training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
@@ -175,10 +172,7 @@ def new_state(
 
 
 def start_from(state: State, task: Task, config: Config) -> str:
-    """Starts a new run from the weights of another one; returns a sentence on how many tensors match.
-
-    Only the first rank reads them. Raises BadInput.
-    """
+    """Starts a new run from another one's weights, read by the first rank; returns how many match. Raises BadInput."""
     name, source = config.run.initial_weights, None
     with ranks.together():
         if ranks.is_first():
@@ -198,10 +192,7 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
-    """Notes the hashes of frozen weights that checkpoints omit, and which of them the run's folder must hold.
-
-    `model()` loads the weights of a published file again, so their hash is enough. All ranks must call this.
-    """
+    """Notes the hashes of frozen weights, and which of them are in no published file. All ranks must call this."""
     options, parameters = config.checkpoint, frozen.parameters(state.model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
@@ -219,10 +210,7 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
 
 
 def _keep_frozen(state: State, saver: Saver) -> None:
-    """Writes frozen weights into the run's folder before its first checkpoint, or else into every checkpoint.
-
-    All ranks must call this.
-    """
+    """Writes frozen weights into the run's folder, or else into every checkpoint. All ranks must call this."""
     if not state.once:
         return
     parameters = frozen.parameters(state.model).items()
@@ -248,10 +236,7 @@ def prepare_saving(state: State, config: Config, saver: Saver) -> None:
 
 
 def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
-    """Saves everything in the background, then deletes what retention no longer keeps.
-
-    Raises TrainingFailed where the weights are no longer finite.
-    """
+    """Saves everything in the background. Raises TrainingFailed where the weights are no longer finite."""
     if not config.checkpoint.keep_last:
         return
     local = [sharding.local(p.detach()) for p in state.parameters if p.requires_grad]

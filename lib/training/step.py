@@ -20,7 +20,7 @@ from lib.text import listed
 from lib.training import data, groups
 from lib.training.draws import seed_all
 from lib.training.optimization import make_moments
-from lib.training.order import DROPOUT, Order, begun, mix
+from lib.training.order import DROPOUT, Order, mix
 from lib.training.precision import autocast
 from lib.training.state import State
 
@@ -75,10 +75,7 @@ def optimizer_step(
 def _before_update(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
-    """Does all of a step that leaves the weights alone: losses, figures, and whether the clipped gradient is finite.
-
-    Returns None, with everything as before, where memory ran out.
-    """
+    """Computes losses, figures and the clipped gradient; returns None, with all as before, where memory ran out."""
     buffers, computed = list[dict[str, Tensor]](), None
     resting = [] if state.sharded else state.frozen  # FSDP2 asks only once which parameters need a gradient
     try:
@@ -148,7 +145,7 @@ def _gradients(
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a user's loss.
-        seed_all(mix(step, position, start=begun(DROPOUT, config.seed)), state.device)
+        seed_all(mix(DROPOUT, config.seed, step, position), state.device)
         size = data.size_of(micro)
         position += size
         with autocast(state.precision, state.device):
@@ -241,10 +238,7 @@ def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
 
 
 def _count_skipped(state: State, step: int, order: Order) -> None:
-    """Counts a skipped step. fp16 skips a few while its loss scale settles; many in a row mean divergence.
-
-    Raises TrainingFailed, with the samples of the last step.
-    """
+    """Counts a skipped step: fp16 skips a few. Raises TrainingFailed, with the last samples, after many in a row."""
     state.skipped_steps += 1
     state.skipped_in_a_row += 1
     _watch_scale(state, step)

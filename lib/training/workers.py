@@ -93,10 +93,7 @@ def start_server() -> None:
 
 
 class Sent:
-    """A data set that is another object in each worker: the one that was given, unpickled there.
-
-    `task` is the name of its task. Raises what pickling raises.
-    """
+    """A data set that is pickled once, and is another object in each worker; `task` is the name of its task."""
 
     def __init__(self, dataset: Any, task: str):
         self.task = task
@@ -196,10 +193,7 @@ def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str],
 
 
 def loss_of(batches: Any, error: Exception) -> str:
-    """Returns how the system took a worker away. Raises the error itself if the data set's own code is to blame.
-
-    This process is not the workers' parent, so torch only says that one ended.
-    """
+    """Returns how the system took a worker away. Raises the error itself if the data set's own code is to blame."""
     processes = getattr(batches, "_workers", ())
     if _OF_DATA.search(str(error)) or not processes:
         raise error

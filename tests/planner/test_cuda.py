@@ -64,22 +64,19 @@ def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
     answers = []
 
     def step(net):
-        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begun.record()
         held = torch.empty(2**20, device="cuda" if torch.cuda.is_available() else "cpu")
         result = loss(net, torch.device("cuda", torch.cuda.current_device()))
-        ended.record()
         torch.cuda.synchronize()
         answers.append((
             torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.device_count(),
-            torch.cuda.memory_allocated() >= 4 * held.numel(), begun.elapsed_time(ended) >= 0,
+            torch.cuda.memory_allocated() >= 4 * held.numel(),
             torch.cuda.get_device_properties(0).total_memory == torch.cuda.mem_get_info()[1] > 39 * 2**30 - 1,
         ))  # fmt: skip
         return result
 
     before = torch.cuda.is_available
     predict(linear, step, "a100-40")
-    assert answers == [("A100 40 GB", (8, 0), 1, True, True, True)] * 2
+    assert answers == [("A100 40 GB", (8, 0), 1, True, True)] * 2
     assert torch.cuda.is_available is before
     made = lambda: linear().to("cuda" if torch.cuda.is_available() else "cpu")  # noqa: E731
     assert predict(made, lambda net: loss(net, 0)) == predict(linear, loss), "a model may ask for the card as well"

@@ -94,7 +94,7 @@ def test_a_convolution_may_copy_what_it_reads_and_writes_or_take_winograds_tiles
     assert convolved(tries=True) == convolved(tries=True, layout=last) == (tiles, 2 * tiles)
 
 
-def test_the_peak_of_a_convolution_net_is_an_interval_and_one_that_fits_at_its_lower_end_is_tight(toy):
+def test_the_peak_of_a_convolution_net_is_an_interval(toy):
     def deep():
         layers = [nn.Conv2d(inside, 64, 3, padding=1) for inside in (3, 64, 64, 64)]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -108,10 +108,6 @@ def test_the_peak_of_a_convolution_net_is_an_interval_and_one_that_fits_at_its_l
     shown, most = prediction.driver_bytes, prediction.most_driver_bytes
     assert shown == prediction.reserved_bytes + 200 * 2**20 < most == prediction.most_reserved_bytes + 200 * 2**20
     assert f"{shown / 2**30:.2f} to {most / 2**30:.2f} GiB, by the workspaces" in str(prediction)
-    assert prediction.fits_at_most and "tight" not in str(prediction)
-    between = (prediction.peak_bytes + prediction.most_peak_bytes) / 2
-    tight = predict(deep, images, f"{between / 0.92 / 2**30 + 200 / 2**10:.4f} GiB, capability 7.5")
-    assert tight.fits and not tight.fits_at_most and "It may be tight" in str(tight)
 
     class Pictures(Toy):  # an interval is wider where a task tries all algorithms
         def model(self):

@@ -1,7 +1,6 @@
 """Draws from the generators that a process has anyway: functions of (seed, step, slot), and put back after."""
 
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -126,18 +125,6 @@ def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_tr
     disturb()
     before = states()
     assert baseline_of(load_task(config)) == baseline and states() == before
-
-
-def test_threads_that_load_at_once_draw_what_each_would_alone(noisy):
-    config = noisy()
-    alone = batches(config, range(20))
-    seen = {}
-    threads = [threading.Thread(target=lambda n=n: seen.update({n: batches(config, range(20))})) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 3 and all(all(map(torch.equal, alone, found)) for found in seen.values())
 
 
 def test_the_three_generators_and_that_of_collate_do_not_draw_the_same_numbers():

@@ -265,15 +265,10 @@ def _of_windows(
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
-    """Deals files to SPLITS by a hash of the path, so that a file stays in its split when others come or go.
-
-    Returns the index of each file's split. `validation` and `test` are their shares of the files.
-    """
-    bounds, places = (validation, validation + test), {}
-    for file in files:
-        place = int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64
-        places[file] = (1 + sum(place >= bound for bound in bounds)) % len(SPLITS)
-    return places
+    """Deals files, by their shares, to indices of SPLITS, by a hash of the path: each stays when others come or go."""
+    bounds = (validation, validation + test)
+    places = [int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64 for file in files]
+    return {file: (1 + sum(place >= bound for bound in bounds)) % 3 for file, place in zip(files, places, strict=True)}
 
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:

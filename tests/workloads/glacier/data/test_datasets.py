@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
-from lib.machine import disk, records
+from lib.machine import disk
 from lib.scores import IGNORE
 from lib.task import load_task
 from tests.workloads.glacier.files import scene, write_bands, write_scenes
-from workloads.glacier.data import terrain
+from workloads.glacier.data import records, terrain
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
 
