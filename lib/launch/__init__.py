@@ -54,13 +54,13 @@ def train(config: Config | Run) -> Summary:
 
 
 def _train(run: Run) -> Summary:
-    summary, training = ranks.from_first(Summary.read(run.folder)), run.config.training
-    earlier = summary if summary and summary.is_done(training.max_steps, training.stop_after_evaluations) else None
+    summary, config = ranks.from_first(Summary.read(run.folder)), run.config
+    earlier = summary if summary and summary.is_done(config.training) else None
     if earlier and not _is_resumed_to_be_tested(run, earlier):
         return _completed(run, earlier)
-    session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
+    session = start_session(config.session.minutes, config.session.margin_seconds)
     number = earlier.session if earlier else ranks.from_first(resume.session_number(run))
-    count, saved = torchrun.processes(run.config), None
+    count, saved = torchrun.processes(config), None
     with ranks.together():
         if count > 1:
             disk.check_writable(run.folder)
@@ -68,13 +68,10 @@ def _train(run: Run) -> Summary:
             saved = _begin(run)
     try:
         if count > 1:
-            torchrun.train(run.config, run.folder, count, progress(run))
-            if written := Summary.read(run.folder):
-                return written
-            raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
+            return torchrun.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             if ranks.is_first():
-                facts = run.config.tracking, run.config.run.name, flat(run.config), saved is not None
+                facts = config.tracking, config.run.name, flat(config), saved is not None
                 tracked = stack.enter_context(Tracked(run.folder, *facts))
             outcome = resume.train(run, session, saved)
             if earlier:  # nothing was trained
@@ -89,9 +86,9 @@ def _train(run: Run) -> Summary:
         raise
     if ranks.is_first():
         _tidy(run.folder)
-        if run.config.checkpoint.keep_last:
+        if config.checkpoint.keep_last:
             best = [kept["step"] for kept in outcome.state.kept_best]
-            Retention(run.folder, run.config.checkpoint).after_checkpoint(outcome.state.step, best)
+            Retention(run.folder, config.checkpoint).after_checkpoint(outcome.state.step, best)
         with session.measured("package"):
             _pack(run.output_dir)
     return ended

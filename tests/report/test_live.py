@@ -194,7 +194,7 @@ def test_ranks_of_their_own_are_drawn_by_the_process_above_them(toy, tmp_path, i
         with MetricsLog(folder / "metrics.csv", 0) as log:
             log.append(train_row(6, 0.75))
         progress.update(6, 12, "of a rank")
-        Summary("toy", "toy", "completed", 12).write(folder)
+        return Summary("toy", "toy", "completed", 12)
 
     monkeypatch.setattr(torchrun, "train", ranks)
     launch.train(toy({"device.processes": 2, "training.micro_batch_slots": 2}))
