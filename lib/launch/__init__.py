@@ -27,10 +27,10 @@ from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.report.tracking import Tracked
 from lib.task import Task
-from lib.training import learned, loop
+from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
-from lib.training.session import handling_signals, start_session
-from lib.training.state import State, checkpoint_from_first
+from lib.training.session import Session, handling_signals, start_session
+from lib.training.state import State, checkpoint_from_first, first_state
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
@@ -64,7 +64,7 @@ def _train(run: Run) -> Summary:
     with ranks.together():
         if count > 1:
             disk.check_writable(run.folder)
-        elif ranks.is_first():
+        elif ranks.is_first() and (run.has_checkpoint or not earlier):
             saved = _begin(run)
     try:
         if count > 1:
@@ -73,10 +73,7 @@ def _train(run: Run) -> Summary:
             if ranks.is_first():
                 facts = config.tracking, config.run.name, flat(config), saved is not None
                 tracked = stack.enter_context(Tracked(run.folder, *facts))
-            outcome = resume.train(run, session, saved)
-            if earlier:  # nothing was trained
-                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
-                outcome = dataclasses.replace(outcome, steps_per_second=speed, peak_bytes=peak)
+            outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
@@ -280,10 +277,23 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     is_tested = not earlier.missing.keys() - {"plot"}
     if is_tested and not ranks.from_first(_exports(run.task) and not (run.folder / EXPORT).is_dir()):
         return False
-    if ranks.from_first(any(checkpoint.steps(place / "checkpoints") for place in run.places)):
+    has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
+    if ranks.from_first(run.has_checkpoint or has_best):
         return True
-    print(f"{run.folder} keeps no checkpoint of this run, so it cannot be tested. Another run.name trains again.")
+    print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
     return False
+
+
+def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
+    """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
+    if ranks.from_first(saved is not None):
+        state = resume.train(run, session, saved).state
+    else:
+        precision.set_determinism(run.config.training)
+        learned.take(run.task, None)
+        state = first_state(run.task, run.config, None, print)
+        state.step, state.kept_best = earlier.step, [earlier.best]
+    return loop.Outcome("completed", state, earlier.steps_per_second, earlier.peak_memory_bytes, {})
 
 
 def _completed(run: Run, earlier: Summary) -> Summary:
