@@ -78,7 +78,8 @@ def _train(run: Run) -> Summary:
             if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
-        if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
+        # The process above a watched rank writes it. Of a smaller size another rank may know alone.
+        if not torchrun.is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
     if ranks.is_first():

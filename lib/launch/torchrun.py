@@ -112,7 +112,7 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
             raise TrainingFailed(f"The ranks ended without a summary in {folder}. Run again: it resumes.")
         now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
-            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", error=str(failure))
+            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", session=0)
             limit = failures.limit_after(folder, config.training.sizes, failure)
             dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
             text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
