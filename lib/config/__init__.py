@@ -337,21 +337,17 @@ def to_yaml(config: Config) -> str:
     values = dataclasses.asdict(config)
     del values["overridden"]
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
-    if not {"\x85", "\u2028", "\u2029"} & {*text}:
-        return text
-    return yaml.safe_dump(values, sort_keys=False, width=120)  # PyYAML reads these as ends of lines, if not escaped
+    is_plain = not {"\x85", "\u2028", "\u2029"} & {*text}  # PyYAML reads these as ends of lines, if not escaped
+    return text if is_plain else yaml.safe_dump(values, sort_keys=False, width=120)
 
 
 def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Returns the configuration with other values, of their types, at dotted keys; one form of a length ends the other.
-
-    Raises BadInput where values contradict each other.
-    """
+    """Returns the configuration with other values at dotted keys. Raises BadInput where they contradict each other."""
 
     def changed(section: Any, name: str, *inner: str, value: Any) -> Any:
         values = {name: changed(getattr(section, name), *inner, value=value) if inner else value}
         if not inner and value and hasattr(section, other := other_unit(name) or ""):
-            values[other] = 0
+            values[other] = 0  # one form of a length ends the other
         return dataclasses.replace(section, **values)
 
     for key, value in changes.items():

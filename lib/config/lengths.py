@@ -12,10 +12,7 @@ Settings = TypeVar("Settings")
 
 
 def resolve_lengths(config: Settings, samples: int) -> tuple[Settings, list[str]]:
-    """Returns a configuration with every length in steps, for a number of training samples; and a line for each.
-
-    Raises BadInput where there are no samples.
-    """
+    """Returns a configuration with every length in steps, and a line for each. Raises BadInput without samples."""
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
     batch, lines = config.training.effective_batch, []  # type: ignore[attr-defined, var-annotated]

@@ -104,7 +104,7 @@ def check_resume(run: Run) -> Finding:
     """Checks where the run would resume: verifies every file of that checkpoint, and renames none."""
     summary = Summary.read(run.folder)
     try:
-        if summary and summary.is_done(run.config.training.max_steps, run.config.training.stop_after_evaluations):
+        if summary and summary.is_done(run.config.training):
             different = check_completed(run, summary)
             value = f"completed at step {summary.step:,}: there is nothing left to do"
             advice = f"{different}\n{how_to_continue(summary)} Another run.name starts afresh.".strip()

@@ -27,10 +27,10 @@ from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.report.tracking import Tracked
 from lib.task import Task
-from lib.training import learned, loop
+from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
-from lib.training.session import handling_signals, start_session
-from lib.training.state import State, checkpoint_from_first
+from lib.training.session import Session, handling_signals, start_session
+from lib.training.state import State, checkpoint_from_first, first_state
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
@@ -54,44 +54,39 @@ def train(config: Config | Run) -> Summary:
 
 
 def _train(run: Run) -> Summary:
-    summary, training = ranks.from_first(Summary.read(run.folder)), run.config.training
-    earlier = summary if summary and summary.is_done(training.max_steps, training.stop_after_evaluations) else None
+    summary, config = ranks.from_first(Summary.read(run.folder)), run.config
+    earlier = summary if summary and summary.is_done(config.training) else None
     if earlier and not _is_resumed_to_be_tested(run, earlier):
         return _completed(run, earlier)
-    session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
+    session = start_session(config.session.minutes, config.session.margin_seconds)
     number = earlier.session if earlier else ranks.from_first(resume.session_number(run))
-    count, saved = torchrun.processes(run.config), None
+    count, saved = torchrun.processes(config), None
     with ranks.together():
         if count > 1:
             disk.check_writable(run.folder)
-        elif ranks.is_first():
+        elif ranks.is_first() and (run.has_checkpoint or not earlier):
             saved = _begin(run)
     try:
         if count > 1:
-            torchrun.train(run.config, run.folder, count, progress(run))
-            if written := Summary.read(run.folder):
-                return written
-            raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
+            return torchrun.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             if ranks.is_first():
-                facts = run.config.tracking, run.config.run.name, flat(run.config), saved is not None
+                facts = config.tracking, config.run.name, flat(config), saved is not None
                 tracked = stack.enter_context(Tracked(run.folder, *facts))
-            outcome = resume.train(run, session, saved)
-            if earlier:  # nothing was trained
-                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
-                outcome = dataclasses.replace(outcome, steps_per_second=speed, peak_bytes=peak)
+            outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
-        if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
+        # The process above a watched rank writes it. Of a smaller size another rank may know alone.
+        if not torchrun.is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
         _tidy(run.folder)
-        if run.config.checkpoint.keep_last:
+        if config.checkpoint.keep_last:
             best = [kept["step"] for kept in outcome.state.kept_best]
-            Retention(run.folder, run.config.checkpoint).after_checkpoint(outcome.state.step, best)
+            Retention(run.folder, config.checkpoint).after_checkpoint(outcome.state.step, best)
         with session.measured("package"):
             _pack(run.output_dir)
     return ended
@@ -283,10 +278,23 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     is_tested = not earlier.missing.keys() - {"plot"}
     if is_tested and not ranks.from_first(_exports(run.task) and not (run.folder / EXPORT).is_dir()):
         return False
-    if ranks.from_first(any(checkpoint.steps(place / "checkpoints") for place in run.places)):
+    has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
+    if ranks.from_first(run.has_checkpoint or has_best):
         return True
-    print(f"{run.folder} keeps no checkpoint of this run, so it cannot be tested. Another run.name trains again.")
+    print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
     return False
+
+
+def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
+    """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
+    if ranks.from_first(saved is not None):
+        state = resume.train(run, session, saved).state
+    else:
+        precision.set_determinism(run.config.training)
+        learned.take(run.task, None)
+        state = first_state(run.task, run.config, None, print)
+        state.step, state.kept_best = earlier.step, [earlier.best]
+    return loop.Outcome("completed", state, earlier.steps_per_second, earlier.peak_memory_bytes, {})
 
 
 def _completed(run: Run, earlier: Summary) -> Summary:

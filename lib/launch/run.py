@@ -51,6 +51,10 @@ class Run:
         return self.folder.parent
 
     @property
+    def has_checkpoint(self) -> bool:
+        return any(checkpoint.steps(place / "checkpoints") for place in self.places)
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What its checkpoints are recognised by."""
         return identity.facts(self.config, self.task)

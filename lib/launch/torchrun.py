@@ -92,8 +92,8 @@ def as_rank() -> Iterator[None]:
         (Path(place) / f"done-{number}").touch()
 
 
-def train(config: Config, folder: Path, count: int, progress: Progress) -> None:
-    """Trains in `count` processes until they end cleanly; the run's summary says how.
+def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
+    """Trains in `count` processes until they end cleanly; returns the run's summary.
 
     When a rank dies or hangs, all resume from the newest checkpoint. Raises what a rank raised: BadInput and
     TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths without a new checkpoint;
@@ -107,10 +107,12 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> None:
         failure = launched.run()
         progress.close()
         if not failure:
-            return
+            if summary := Summary.read(folder):
+                return summary
+            raise TrainingFailed(f"The ranks ended without a summary in {folder}. Run again: it resumes.")
         now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
-            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", error=str(failure))
+            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", session=0)
             limit = failures.limit_after(folder, config.training.sizes, failure)
             dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
             text = f"Memory ran out on a rank: starting again in micro-batches of {size}."

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lib import untrusted
+from lib.config import Training
 from lib.errors import printable
 from lib.machine import disk
 from lib.text import aligned
@@ -45,11 +46,11 @@ class Summary:
     limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.failures
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
-    def is_done(self, max_steps: int, stop_after: int) -> bool:
-        """Returns whether the run is completed, and these settings of `training:` leave nothing to train."""
+    def is_done(self, training: Training) -> bool:
+        """Returns whether the run is completed, and these settings leave nothing to train."""
         waited = self.stopped_early.get("evaluations")
-        has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
-        return self.reason == "completed" and (self.step >= max_steps or has_stopped)
+        has_stopped = isinstance(waited, int) and 0 < training.stop_after_evaluations <= waited
+        return self.reason == "completed" and (self.step >= training.max_steps or has_stopped)
 
     @property
     def why_early(self) -> str:

@@ -76,4 +76,5 @@ def check_loss_terms(task: Task, counts: Mapping[str, float], sums: Iterable[str
 def _check_known(task: Task, does: str, terms: Iterable[str], counts: Mapping[str, float]) -> None:
     if unknown := sorted(set(terms) - counts.keys()):
         name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
-        raise BadInput(f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}.")
+        what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
+        raise BadInput(f"{what}. Both must name the same terms.")

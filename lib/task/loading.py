@@ -104,8 +104,10 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None,
 
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
-            what = f"The task is a Python file, {printable(name, most=200)}, which no untrusted configuration runs"
-            raise BadInput(f"{what}. Where the task is your own, give it: --task file.py:Class.")
+            raise BadInput(
+                f"The task is a Python file, {printable(name, most=200)}, which an untrusted configuration cannot run. "
+                "Where the task is your own, give it: --task file.py:Class."
+            )
         cls = find_task(name)
         try:
             get_type_hints(cls.Settings)

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from lib import checkpoint, launch
 from lib.checkpoint import frozen, weights
 from lib.launch.resume import bring_along, look_for_checkpoint
+from lib.launch.run import run_folders
 from lib.task import load_config
 from lib.training.state import first_state
 from tests.conftest import TOY
@@ -44,7 +45,7 @@ def resumed(trained, nothing_outside):
     runs = nothing_outside.root / "runs"
     options = dataclasses.replace(run.config.run, resume_from=str(nothing_outside.folder))
     config = dataclasses.replace(run.config, output_dir=str(runs), run=options)
-    mine = dataclasses.replace(run, config=config, folder=runs / "toy")
+    mine = dataclasses.replace(run, config=config, folder=runs / "toy", places=run_folders(config))
     (runs / "toy").mkdir(parents=True)
 
     def resume(weighed=False):

@@ -56,14 +56,10 @@ def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_
     config = load_config(tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")})
     assert str(tmp_path) in config.task and launch.train(config).reason == "completed"
     assert launch.train(with_changes(config, {"training.max_steps": 6})).step == 6
-
-
-def test_what_a_task_no_longer_imports_leaves_its_run(tmp_path):
     config = project.write(tmp_path / "project")
-    run = tmp_path / "run"
-    for names in (FILES, FILES - {"late.py"}):
-        keep_code(run, load_config(config))
-        assert {path.name for path in (run / "code").iterdir()} == names
+    for names in (FILES, FILES - {"late.py"}):  # what a task no longer imports leaves its run
+        keep_code(tmp_path / "run", load_config(config))
+        assert {path.name for path in (tmp_path / "run" / "code").iterdir()} == names
         (config.parent / "mine.py").write_text(project.TASK.replace("from late import said", "said = str"))
 
 

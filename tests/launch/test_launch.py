@@ -58,17 +58,11 @@ def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, mo
     rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
     assert [r["step"] for r in rows if r["split"] == "train"] == ["5", "10", "12"]
     assert {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()} == before
-
-
-def test_resume_from_names_a_folder_and_refuses_one_without_a_checkpoint(toy, tmp_path, cut):
-    cut(5)
-    launch.train(toy())
-    shutil.move(tmp_path / "runs", tmp_path / "earlier")
-    cut(None)
-    assert launch.train(toy({"run.resume_from": str(tmp_path / "earlier")})).session == 2
+    named = {"run.resume_from": str(mount), "output_dir": str(tmp_path / "named")}
+    assert launch.train(toy(named)).session == 2
     (tmp_path / "nothing").mkdir()
     with pytest.raises(BadInput, match="which has no checkpoint of toy"):
-        launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "run.name": "toy", "training.max_steps": 99}))
+        launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "output_dir": str(tmp_path / "other")}))
 
 
 @pytest.mark.parametrize(("error", "reason"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "interrupted")])
@@ -107,12 +101,14 @@ def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_
         archive.unlink()
 
 
-@pytest.mark.parametrize("what", ["test", "plot", "baseline", "report", "archive"])
-def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(toy, monkeypatch, capsys, what):
+@pytest.mark.parametrize(
+    ("what", "keep_last"), [("test", 2), ("test", 0), ("plot", 2), ("baseline", 2), ("report", 2), ("archive", 2)]
+)
+def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(toy, monkeypatch, capsys, what, keep_last):
     def fail(*_):
         raise ValueError("a mistake in it")
 
-    run = launch.prepare(toy())
+    run = launch.prepare(toy({"checkpoint.keep_last": keep_last}))
     places = {"test": (launch, "evaluate"), "plot": (launch, "draw_metrics"), "archive": (outputs, "package")}
     with monkeypatch.context() as patched:
         patched.setattr(*places.get(what, (type(run.task), what)), fail, raising=False)

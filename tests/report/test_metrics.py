@@ -83,18 +83,13 @@ def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, cap
     assert capsys.readouterr().out.count("its rows wait. Training continues.") == 1
 
 
-@pytest.mark.parametrize("odd", [bytes(150_000), b"3,train,1.5,,,,\xff,\n", b"\n\n", b"x,train,1.0,,,,,\n"])
-def test_odd_bytes_cost_their_own_rows_alone(tmp_path, capsys, odd):
-    path = tmp_path / "metrics.csv"
-    write(path, row(1), row(2))
-    path.write_bytes(path.read_bytes() + odd)
-    write(path, row(3), step=2, expected=2)
-    assert steps(path) == [1, 2, 3] and "lacks" not in capsys.readouterr().out
-
-
-def test_rows_that_are_gone_are_said_once(tmp_path, capsys):
-    path = tmp_path / "metrics.csv"
-    write(path, row(1), row(2), row(3))
+def test_odd_bytes_cost_their_own_rows_alone_and_rows_that_are_gone_are_said_once(tmp_path, capsys):
+    for number, odd in enumerate((bytes(150_000), b"3,train,1.5,,,,\xff,\n", b"\n\n", b"x,train,1.0,,,,,\n")):
+        path = tmp_path / f"metrics{number}.csv"
+        write(path, row(1), row(2))
+        path.write_bytes(path.read_bytes() + odd)
+        write(path, row(3), step=2, expected=2)
+        assert steps(path) == [1, 2, 3] and "lacks" not in capsys.readouterr().out
     for expected in (5, MetricsLog(path, 3).flush()):
         write(path, step=3, expected=expected)
     assert capsys.readouterr().out.count("lacks 2 of its 5 rows up to step 3") == 1

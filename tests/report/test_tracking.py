@@ -92,12 +92,13 @@ def test_a_step_that_is_trained_again_after_a_kill_is_sent_once(tmp_path, wandb)
     assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("state", ["", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}'])
-def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb, state):
-    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
-    (tmp_path / "run" / "tracking" / "ids.json").write_text(state)
-    session(tmp_path / "run", [row(1, loss=3.0)], is_resumed=bool(state), wandb=True)
-    assert wandb.inits[0]["id"] != wandb.inits[1]["id"] and len(wandb.runs[1].rows) == 1
+def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb):
+    for number, state in enumerate(("", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}')):
+        folder = tmp_path / str(number)
+        session(folder, [row(1, loss=3.0)], wandb=True)
+        (folder / "tracking" / "ids.json").write_text(state)
+        session(folder, [row(1, loss=3.0)], is_resumed=bool(state), wandb=True)
+    assert len({init["id"] for init in wandb.inits}) == 8 and all(len(run.rows) == 1 for run in wandb.runs)
 
 
 def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_other_one_goes_on(
