@@ -7,10 +7,12 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from lib.errors import BadInput, printable
 from trainbook import HOME as ROOT
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str, dict, list)}
 _CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
+INSTALLED = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
 
 
 class Training(NamedTuple):
@@ -104,6 +107,15 @@ def is_stale(path: Path) -> bool | None:
 def here(data: "Data") -> list[str]:
     """Returns what of a configuration's data.dir is a file or folder of this machine."""
     return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
+
+
+def compared(names: Collection[str]) -> tuple[list[str], str]:
+    """Returns the imports that Kaggle's image is known to lack, and a sentence on those of which nothing is known."""
+    table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
+    lacks = {*table["lacks"].split()}
+    unknown = ", ".join(sorted({*names} - lacks - {*table["has"].split()}))
+    sentence = f"Whether Kaggle's image has {unknown} is not known: no table here names it." if unknown else ""
+    return sorted(lacks & {*names}), sentence
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
