@@ -42,10 +42,7 @@ def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
 
 
 def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files in the carrier cell, by path; none without such a cell.
-
-    Raises BadInput for a damaged cell.
-    """
+    """Returns the texts of the files in the carrier cell, by path; none without such a cell. Raises BadInput."""
     codes = ["".join(cell["source"]) for cell in tagged(notebook, "carrier")]
     try:
         return next((carrier.unpack(code) for code in codes if 'HOME = library("""' in code), {})
@@ -134,12 +131,11 @@ def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
 def training(
     notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu: bool, root: Path | None = None
 ) -> Training | None:
-    """Reads the configuration that a session reads, with the values given for its parameters.
+    """Reads the configuration that a session reads, with the values for its parameters. Raises BadInput as it would.
 
     Returns None for a notebook that trains nothing, or whose configuration only a session sees: a file on Kaggle, or
-    one that its cells write, as a cell tagged `task` does with the task. `root` is the folder here with the files of a
-    notebook that was built just now from a configuration of one's own; of any other a task's file is never run here.
-    Raises BadInput for a file that the notebook does not carry, and for all that the session itself would refuse.
+    one that its cells write, as a cell tagged `task` does. `root` is the folder here with the files of a notebook that
+    was built just now from a configuration of one's own; of any other a task's file is never run here.
     """
     from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
