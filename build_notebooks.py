@@ -16,10 +16,12 @@ A source is a percent-format file with this header (only `title` is required) an
     # ---
     # %% tags=["carrier"]
     # The build puts lib here.
+A line `# %% shared: NAME` stands for the cells of that name in trainbook/notebooks/shared.py.in.
 """
 
 import argparse
 import difflib
+import re
 import sys
 from pathlib import Path
 
@@ -30,10 +32,10 @@ from nbformat import NotebookNode
 from lib.errors import BadInput
 from lib.machine import disk
 from trainbook.notebooks import carrier
-from trainbook.notebooks.source import CELL_KEYS, FORMAT, Source, build, has_tag, read_source
+from trainbook.notebooks.source import CELL_KEYS, FORMAT, Source, build, has_tag, read_source, shared_cells
 
 ROOT = Path(__file__).resolve().parent
-MAX_DIFF_LINES = 60  # a notebook
+MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 MAX_BYTES = 320_000  # Kaggle has refused 1 MB; growth is a decision
 RUN_TAGS = {"injected-parameters", "papermill-error-cell-tag"}  # cells that papermill adds to what it executed
 
@@ -66,18 +68,11 @@ def read_cells(text: str) -> list[NotebookNode]:
 
 
 def difference(old: str, new: str, name: str) -> str:
-    """Returns a bounded diff of two notebooks, cell by cell, or of their JSON where the cells are the same."""
-    try:
-        listings = [[line for cell in read_cells(text) for line in
-                     (f"[{cell.cell_type} cell] {dict(cell.metadata) or ''}", *cell.source.split("\n"), "")]
-                    for text in (old, new)]
-    except BadInput:  # what was committed is no notebook
-        listings = [[], []]
-    old, new = ["\n".join(lines) for lines in listings] if listings[0] != listings[1] else [old, new]
-    names = f"{name} (as it is)", f"{name} (as built)"
-    diff = list(difflib.unified_diff(old.split("\n"), new.split("\n"), *names, lineterm=""))
+    """Returns a bounded diff of the JSON of two notebooks, without lines that are packed files."""
+    listings = [[line for line in text.split("\n") if len(line) < MAX_LINE] for text in (old, new)]
+    diff = list(difflib.unified_diff(*listings, f"{name} (as it is)", f"{name} (as built)", lineterm="", n=1))
     left_out = [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
-    return "\n".join([line.rstrip()[:200] for line in diff[:MAX_DIFF_LINES]] + left_out)
+    return "\n".join([*diff[:MAX_DIFF_LINES], *left_out])
 
 
 def run(names: list[str], check: bool, root: Path) -> int:
@@ -149,10 +144,16 @@ def merged_cell(old: NotebookNode | None, new: NotebookNode) -> NotebookNode:
 
 
 def merged_text(source: Source, cells: list[NotebookNode]) -> str:
-    """Returns the source's text with these cells. Raises BadInput where it would not read back as these cells."""
+    """Returns the source's text with these cells; edited ones are no longer shared. Raises BadInput.
+
+    They must read back as these cells.
+    """
     filters = {"notebook_metadata_filter": "-all", "cell_metadata_filter": f"title,{','.join(CELL_KEYS)},-all"}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"jupytext": filters})
     text = source.prefix + jupytext.writes(notebook, fmt=FORMAT).lstrip("\n")
+    for name in source.shared:
+        cells_of_name = re.escape(shared_cells(name, str(source.path)))
+        text = re.sub(rf"^{cells_of_name}$(?=\n+# %%|\n*\Z)", f"# %% shared: {name}", text, count=1, flags=re.MULTILINE)
     again = read_source(source.path, text).cells
     if [(new.cell_type, new.source) for new in again] != [(cell.cell_type, cell.source) for cell in cells]:
         raise BadInput("a cell cannot be written in percent format.")

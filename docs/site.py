@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path, PurePosixPath
 
+from trainbook.notebooks.source import with_shared
+
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +65,7 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
 def readable(source: str) -> str:
     """Returns the text of a notebook's percent source as Markdown: its header and its carrier cell are left out."""
     parts = []
-    for cell in re.split(r"^# %% ?", source, flags=re.MULTILINE)[1:]:
+    for cell in re.split(r"^# %% ?", with_shared(source, "notebooks_src"), flags=re.MULTILINE)[1:]:
         head, _, body = cell.partition("\n")
         if "[markdown]" in head:
             parts.append("\n".join(re.sub(r"^# ?", "", line) for line in body.strip().splitlines()))

@@ -23,17 +23,13 @@
 # precision, recomputation, backward pass, clipping, optimizer) tensor by tensor on PyTorch's `meta` device, which computes
 # shapes and no values, through a simulation of the card's memory allocator. That takes seconds.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
 # %% [markdown]
 # ## Dependencies
 # PyTorch for the CPU is enough.
 
-# %%
-from lib import dependencies
-
-print(dependencies.ensure())
+# %% shared: ensure
 
 # %% [markdown]
 # ## Parameters

@@ -25,18 +25,11 @@
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
-# %% [markdown]
-# ## Dependencies
-# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
-# because the platform's own build fits its GPUs.
+# %% shared: dependencies
 
-# %%
-from lib import dependencies
-
-print(dependencies.ensure())
+# %% shared: ensure
 
 # %% [markdown]
 # ## Parameters
@@ -63,68 +56,24 @@ from lib.report import outputs
 
 config = notebook.configure("graphmer", HOME, globals())
 
-# %% [markdown]
-# ## GPU check
-# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
-# stops here.
-
-# %%
-doctor.admit(config)
+# %% shared: gpu-run
 
 # %% [markdown]
 # ## Data
 # The graph is built (or read), validated, and cut into windows of text with their facts. Each file belongs to one of
 # training, validation and test. Mistakes in your data are reported by file and line, before anything is written.
 
-# %%
-run = launch.prepare(config)
-print(run.task.describe_data())
-print(*run.lengths, sep="\n")
+# %% shared: prepare
 
-# %% [markdown]
-# ## Memory check and plan
-# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
-# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
-# `OVERRIDES`; the other buttons measure again and free unused memory.
+# %% shared: memory-run
 
-# %%
-widgets.plan_panel(notebook.plan(run), OVERRIDES)
-widgets.memory_panel()
+# %% shared: smoke-run
 
-# %% [markdown]
-# ## Smoke test
-# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
-# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
-# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
+# %% shared: resume-run
 
-# %%
-print(smoke.test(run))
-memory.clear_memory()
-notebook.end_if(SMOKE_ONLY)
+# %% shared: full-run
 
-# %% [markdown]
-# ## Resume
-# The checkpoint that the run resumes from, and how many steps are left.
-
-# %%
-found = resume.announce(run)
-
-# %% [markdown]
-# ## Full run
-# Interrupting this cell once finishes the step and saves; run it again to continue.
-# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
-
-# %%
-summary = launch.train(run)
-print(notebook.ended(summary))
-
-# %% [markdown]
-# ## Metrics
-# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate; below
-# them memory, GPU use and the wait for data. All are from `metrics.csv`.
-
-# %%
-notebook.picture(run.folder / "plots" / "metrics.png")
+# %% shared: metrics-run
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
@@ -135,8 +84,7 @@ notebook.picture(run.folder / "plots" / "metrics.png")
 # relations, tails that training saw and did not see, and intervals by file. Below are ten facts with the guesses of model and
 # counts beside the truth, some right and some wrong; `examples.csv` has them too.
 
-# %%
-print(notebook.compare(summary))
+# %% shared: compare
 
 # %% [markdown]
 # ## What the model answers
@@ -157,12 +105,7 @@ try:
 except BadInput as refusal:  # a run that is not completed has no best weights yet
     print(refusal)
 
-# %% [markdown]
-# ## Packaging
-# The files with their sizes, the platform's limits, and how to download the archive.
-
-# %%
-print(outputs.table(run.output_dir))
+# %% shared: packaging
 
 # %% [markdown]
 # ## Troubleshooting

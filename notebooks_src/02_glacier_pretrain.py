@@ -22,34 +22,18 @@
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
-# %% [markdown]
-# ## Dependencies
-# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
-# because the platform's own build fits its GPUs.
+# %% shared: dependencies
 
-# %%
-from lib import dependencies
-
-print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
+# %% shared: ensure-glacier
 
 # %% [markdown]
 # ## Parameters
 # Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
 # `{"optimizer.lr": 1e-4, "workload.download": ["https://.../patches.tar.gz"]}`.
 
-# %% tags=["parameters"]
-CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one
-DATA_DIR: str = ""  # empty: mounted scenes if some are found, otherwise generated scenes
-OUTPUT_DIR: str = ""  # empty: the platform's
-SMOKE_STEPS: int = 0
-SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
-MAX_STEPS: int = 0
-SESSION_MINUTES: float = 0  # 0: the platform's limit
-OVERRIDES: dict = {}
-RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
+# %% shared: parameters-glacier
 
 # %%
 from lib import doctor, launch, notebook
@@ -60,13 +44,7 @@ from lib.report import outputs
 
 config = notebook.configure("glacier_pretrain", HOME, globals())
 
-# %% [markdown]
-# ## GPU check
-# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
-# stops here.
-
-# %%
-doctor.admit(config)
+# %% shared: gpu-run
 
 # %% [markdown]
 # ## Data
@@ -75,60 +53,22 @@ doctor.admit(config)
 # deleted. The cell prints the files of each band, what was left out and why, which
 # tiles train, and the shares of the classes. Training never sees ground that is held out.
 
-# %%
-run = launch.prepare(config)
-print(run.task.describe_data())
-print(*run.lengths, sep="\n")
+# %% shared: prepare
 
 # %%
 from IPython.display import display
 
 notebook.picture(run.task.draw_tiles(run.folder / "plots" / "tiles.png"))
 
-# %% [markdown]
-# ## Memory check and plan
-# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
-# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
-# `OVERRIDES`; the other buttons measure again and free unused memory.
+# %% shared: memory-run
 
-# %%
-widgets.plan_panel(notebook.plan(run), OVERRIDES)
-widgets.memory_panel()
+# %% shared: smoke-run
 
-# %% [markdown]
-# ## Smoke test
-# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
-# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
-# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
+# %% shared: resume-run
 
-# %%
-print(smoke.test(run))
-memory.clear_memory()
-notebook.end_if(SMOKE_ONLY)
+# %% shared: full-run
 
-# %% [markdown]
-# ## Resume
-# The checkpoint that the run resumes from, and how many steps are left.
-
-# %%
-found = resume.announce(run)
-
-# %% [markdown]
-# ## Full run
-# Interrupting this cell once finishes the step and saves; run it again to continue.
-# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
-
-# %%
-summary = launch.train(run)
-print(notebook.ended(summary))
-
-# %% [markdown]
-# ## Metrics
-# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate; below
-# them memory, GPU use and the wait for data. All are from `metrics.csv`.
-
-# %%
-notebook.picture(run.folder / "plots" / "metrics.png")
+# %% shared: metrics-run
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
@@ -136,8 +76,7 @@ notebook.picture(run.folder / "plots" / "metrics.png")
 # means around it, and with every class counting alike. Pixels without data or label are not counted, and each other pixel
 # counts once. A class that the held-out ground does not have is left out, and not counted as right.
 
-# %%
-print(notebook.compare(summary))
+# %% shared: compare
 
 # %%
 if summary.reason == "completed":
@@ -148,8 +87,7 @@ if summary.reason == "completed":
 # The last line is the archive to download: on Kaggle in the **Output** tab after *Save Version*. To fine-tune, add this
 # notebook's output as an input of *03 fine-tuning*.
 
-# %%
-print(outputs.table(run.output_dir))
+# %% shared: archive
 
 # %% [markdown]
 # ## Troubleshooting

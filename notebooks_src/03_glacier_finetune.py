@@ -22,18 +22,11 @@
 # Add the output of *02 pretraining* as an input. Without it, the notebook begins with a short pretraining and prints so. The
 # folds are a queue: when the session ends, run this again with its own output as an input, and it resumes what is unfinished.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
-# %% [markdown]
-# ## Dependencies
-# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
-# because the platform's own build fits its GPUs.
+# %% shared: dependencies
 
-# %%
-from lib import dependencies
-
-print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
+# %% shared: ensure-glacier
 
 # %% [markdown]
 # ## Parameters
@@ -41,16 +34,7 @@ print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
 # `{"optimizer.lr": 3e-5, "queue.folds": 2}`. `CONFIG = "configs/glacier_rare.yaml"` is the preset that finds rare classes:
 # crops centred on lakes and other losses. The names of the queue's runs, printed below, say which preset they are of.
 
-# %% tags=["parameters"]
-CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one
-DATA_DIR: str = ""  # empty: mounted scenes if some are found, otherwise generated scenes
-OUTPUT_DIR: str = ""  # empty: the platform's
-SMOKE_STEPS: int = 0
-SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
-MAX_STEPS: int = 0
-SESSION_MINUTES: float = 0  # 0: the platform's limit
-OVERRIDES: dict = {}
-RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
+# %% shared: parameters-glacier
 
 # %%
 from lib import doctor, launch, notebook
@@ -63,69 +47,24 @@ from lib.report.summary import Summary
 runs = notebook.configure_queue("glacier_finetune", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
 
-# %% [markdown]
-# ## GPU check
-# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
-# stops here.
-
-# %%
-doctor.admit(runs[-1].config)
+# %% shared: gpu-queue
 
 # %% [markdown]
 # ## Data
 # Scenes are cut into tiles once; each file that cannot be used is named. A whole scene goes to the test part or to one fold,
 # so that no ground is in two parts. The last two rows of the table show how training samples its tiles.
 
-# %%
-run = launch.prepare(runs[-1].config)
-print(run.task.describe_data())
-print(*run.lengths, sep="\n")
+# %% shared: prepare-queue
 
-# %% [markdown]
-# ## Memory check and plan
-# The card's memory that one run of the queue will take, by a trace of its real training step, and what is in use now.
+# %% shared: memory-queue
 
-# %%
-widgets.plan_panel(notebook.plan(run), OVERRIDES)
-widgets.memory_panel()
+# %% shared: smoke-queue
 
-# %% [markdown]
-# ## Smoke test
-# A few real steps of each kind of run in a temporary folder, unless an earlier run has measured its speed.
+# %% shared: resume-queue
 
-# %%
-rates = queue.measure(runs)
-memory.clear_memory()
+# %% shared: full-queue
 
-# %% [markdown]
-# ## Resume
-# How far each run is, in the output folder or in a mounted earlier output, and how long all of them will take.
-# With `SMOKE_ONLY = True` the notebook stops here, before it trains.
-
-# %%
-print(queue.table(runs, rates))
-notebook.end_if(SMOKE_ONLY)
-
-# %% [markdown]
-# ## Full run
-# One run after another. The session may end at any point: the next one resumes the unfinished runs, each from its own
-# checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
-# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
-
-# %%
-code = queue.run_queue(runs)
-print(queue.table(runs))
-
-# %% [markdown]
-# ## Metrics
-# For each run of the queue: losses, validation metrics (beside the trivial baseline once the run is completed), speed and
-# learning rate.
-
-# %%
-from IPython.display import display
-
-drawn = [entry.folder / "plots" / "metrics.png" for entry in runs]
-display(*(notebook.picture(path) for path in drawn if path.is_file()))
+# %% shared: metrics-queue
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
@@ -154,8 +93,7 @@ if scores:
 # The last line is the archive to download: on Kaggle in the **Output** tab after *Save Version*. For the ensemble, add this
 # notebook's output as an input of *04 ensemble*.
 
-# %%
-print(outputs.table(run.output_dir))
+# %% shared: archive
 
 # %% [markdown]
 # ## Troubleshooting

@@ -24,13 +24,9 @@
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
-# %% [markdown]
-# ## Dependencies
-# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
-# because the platform's own build fits its GPUs.
+# %% shared: dependencies
 
 # %%
 from lib import dependencies
@@ -65,13 +61,7 @@ from lib.text import aligned, duration
 
 config = notebook.configure("legal", HOME, globals())
 
-# %% [markdown]
-# ## GPU check
-# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
-# stops here.
-
-# %%
-doctor.admit(config)
+# %% shared: gpu-run
 
 # %% [markdown]
 # ## A memory profile
@@ -89,25 +79,14 @@ for name in profiles.names():
 # Judgments as a folder of `sentence<TAB>role` files, or a table: `OVERRIDES = {"workload.source.files": "*.csv",
 # "workload.columns.sentence": "text"}` names it. The counts say what matched, and what did not. Counting takes up to a minute.
 
-# %%
-run = launch.prepare(config)
-print(run.task.describe_data())
-print(*run.lengths, sep="\n")
+# %% shared: prepare
 
 # %%
 from IPython.display import display
 
 display(*map(notebook.picture, run.task.draw_data(run.folder / "plots")))
 
-# %% [markdown]
-# ## Memory check and plan
-# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
-# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
-# `OVERRIDES`; the other buttons measure again and free unused memory.
-
-# %%
-widgets.plan_panel(notebook.plan(run), OVERRIDES)
-widgets.memory_panel()
+# %% shared: memory-run
 
 # %% [markdown]
 # ## Three ways to split a batch of 16, for BERT-base and BERT-large
@@ -138,40 +117,18 @@ for size, variants in {"base": {**ways, **recomputed}, "large": ways}.items():
         ])  # fmt: skip
 print(aligned(rows, left={0}))
 
-# %% [markdown]
-# ## Smoke test
-# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
-# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
-# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
+# %% shared: smoke-run
 
-# %%
-print(smoke.test(run))
-memory.clear_memory()
-notebook.end_if(SMOKE_ONLY)
+# %% shared: resume-run
 
-# %% [markdown]
-# ## Resume
-# The checkpoint that the run resumes from, and how many steps are left.
-
-# %%
-found = resume.announce(run)
-
-# %% [markdown]
-# ## Full run
-# Interrupting this cell once finishes the step and saves; run it again to continue.
-# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
-
-# %%
-summary = launch.train(run)
-print(notebook.ended(summary))
+# %% shared: full-run
 
 # %% [markdown]
 # ## Metrics
 # Losses, validation metrics (once the run is completed, beside the counts alone), speed and learning rate; below
 # them memory, GPU use and the wait for data. All are from `metrics.csv`. `macro_f1` is that of counts and network together, `network_macro_f1` that of the network alone.
 
-# %%
-notebook.picture(run.folder / "plots" / "metrics.png")
+# %% shared: picture
 
 # %% [markdown]
 # ## Evaluation beside counting
@@ -179,8 +136,7 @@ notebook.picture(run.folder / "plots" / "metrics.png")
 # offsets* is the strongest without a network, and the last column is what a method gains over it. In brackets: intervals over
 # draws of whole documents, because the sentences of one are alike. `evaluation.csv` has all of it, with the F1 of each role.
 
-# %%
-print(notebook.compare(summary))
+# %% shared: compare
 
 # %%
 if summary.reason == "completed":
@@ -206,12 +162,7 @@ if summary.reason == "completed":
     print(ensemble.run(run.folder, run.folder / "pasted.txt", run.folder / "predictions"))
     display(notebook.page(run.folder / "predictions" / "pasted.html"))
 
-# %% [markdown]
-# ## Packaging
-# The files with their sizes, the platform's limits, and how to download the archive.
-
-# %%
-print(outputs.table(run.output_dir))
+# %% shared: packaging
 
 # %% [markdown]
 # ## Troubleshooting

@@ -25,13 +25,9 @@
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
-# %% [markdown]
-# ## Dependencies
-# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
-# because the platform's own build fits its GPUs.
+# %% shared: dependencies
 
 # %%
 from lib import dependencies
@@ -67,23 +63,14 @@ from lib.text import aligned, duration
 
 config = notebook.configure("vqa", HOME, globals())
 
-# %% [markdown]
-# ## GPU check
-# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
-# stops here.
-
-# %%
-doctor.admit(config)
+# %% shared: gpu-run
 
 # %% [markdown]
 # ## Data
 # Questions, their types, and which rows did not match. Every picture is decoded once, within limits on its size; a row without
 # its picture is counted and never gets another. The stages of the run and their first steps are below.
 
-# %%
-run = launch.prepare(config)
-print(run.task.describe_data())
-print(*run.lengths, sep="\n")
+# %% shared: prepare
 
 # %%
 stages = run.config.workload.stages
@@ -97,9 +84,7 @@ print(aligned([["stage", "from step", "answer", "reasoning", "form", "not traine
 # splits the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it
 # into `OVERRIDES`; the other buttons measure again and free unused memory.
 
-# %%
-widgets.plan_panel(notebook.plan(run), OVERRIDES)
-widgets.memory_panel()
+# %% shared: panels
 
 # %% [markdown]
 # ## Where memory runs out: the rungs of the ladder
@@ -134,16 +119,7 @@ for name, changes in rungs.items():
     rows.append([name, split, peak, "yes" if option.fits else "no", f"{option.expected_seconds:.3g}"])
 print(aligned(rows, left={0}))
 
-# %% [markdown]
-# ## Smoke test
-# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
-# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
-# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
-
-# %%
-print(smoke.test(run))
-memory.clear_memory()
-notebook.end_if(SMOKE_ONLY)
+# %% shared: smoke-run
 
 # %% [markdown]
 # ## How many sessions
@@ -158,12 +134,7 @@ if run.plan:
 rows = [[name, duration(time), *map(str, quota(time))] for name, time in seconds.items()]
 print(aligned([["", "whole run", "of a week's quota", "sessions"], *rows], left={0}))
 
-# %% [markdown]
-# ## Resume
-# The checkpoint that the run resumes from, and how many steps are left.
-
-# %%
-found = resume.announce(run)
+# %% shared: resume-run
 
 # %% [markdown]
 # ## Full run
@@ -171,9 +142,7 @@ found = resume.announce(run)
 # for the first third of a run and break away later: do not judge it before. A figure of it is drawn again every few
 # seconds: loss, metrics, the best validation, memory and the time left.
 
-# %%
-summary = launch.train(run)
-print(notebook.ended(summary))
+# %% shared: train
 
 # %% [markdown]
 # ## Metrics
@@ -181,16 +150,14 @@ print(notebook.ended(summary))
 # `metrics.csv`; a dotted line with its name where a stage begins.
 # `exact` is the share of exact answers, which means the same in every stage: it decides which weights are best.
 
-# %%
-notebook.picture(run.folder / "plots" / "metrics.png")
+# %% shared: picture
 
 # %% [markdown]
 # ## Evaluation beside rules that do not look
 # Each row is a rule that sees the question alone; the model is the last one, and the last column is what it gains over the
 # strongest of them. In brackets: intervals over draws of whole pictures. Token F1 flatters: always "màu đen" has .54.
 
-# %%
-print(notebook.compare(summary))
+# %% shared: compare
 
 # %%
 from IPython.display import display
@@ -222,12 +189,7 @@ if summary.reason == "completed":
     print(ensemble.run(run.folder, mine, run.folder / "predictions"))
     print((run.folder / "predictions" / "answers.jsonl").read_text("utf-8"))
 
-# %% [markdown]
-# ## Packaging
-# The files with their sizes, the platform's limits, and how to download the archive.
-
-# %%
-print(outputs.table(run.output_dir))
+# %% shared: packaging
 
 # %% [markdown]
 # ## Troubleshooting

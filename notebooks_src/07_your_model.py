@@ -21,13 +21,9 @@
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
 
-# %% tags=["carrier"]
-# The build puts lib here.
+# %% shared: library
 
-# %% [markdown]
-# ## Dependencies
-# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
-# because the platform's own build fits its GPUs.
+# %% shared: dependencies
 
 # %%
 from lib import dependencies, notebook
@@ -158,83 +154,30 @@ if is_example and locate_data("", find_task(mine.task).sentinels) is None:
     print("No images are mounted. So that the notebook runs as it is, 240 drawn shapes are the data.")
 config = notebook.configure("my", PROJECT, globals())
 
-# %% [markdown]
-# ## GPU check
-# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
-# stops here.
+# %% shared: gpu-run
 
-# %%
-doctor.admit(config)
+# %% shared: data
 
-# %% [markdown]
-# ## Data
-# The data is found, read and validated, before anything is written. What follows says where it comes from and how much of
-# it there is; a length in epochs becomes one in steps.
+# %% shared: prepare
 
-# %%
-run = launch.prepare(config)
-print(run.task.describe_data())
-print(*run.lengths, sep="\n")
+# %% shared: memory-run
 
-# %% [markdown]
-# ## Memory check and plan
-# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
-# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
-# `OVERRIDES`; the other buttons measure again and free unused memory.
+# %% shared: smoke-run
 
-# %%
-widgets.plan_panel(notebook.plan(run), OVERRIDES)
-widgets.memory_panel()
+# %% shared: resume-run
 
-# %% [markdown]
-# ## Smoke test
-# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
-# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
-# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
+# %% shared: full-run
 
-# %%
-print(smoke.test(run))
-memory.clear_memory()
-notebook.end_if(SMOKE_ONLY)
-
-# %% [markdown]
-# ## Resume
-# The checkpoint that the run resumes from, and how many steps are left.
-
-# %%
-found = resume.announce(run)
-
-# %% [markdown]
-# ## Full run
-# Interrupting this cell once finishes the step and saves; run it again to continue.
-# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
-
-# %%
-summary = launch.train(run)
-print(notebook.ended(summary))
-
-# %% [markdown]
-# ## Metrics
-# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate; below
-# them memory, GPU use and the wait for data. All are from `metrics.csv`.
-
-# %%
-notebook.picture(run.folder / "plots" / "metrics.png")
+# %% shared: metrics-run
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
 # The best weights on the test data, which training never saw, with a row for each class. A score means something only
 # beside that of the trivial baseline on the same data.
 
-# %%
-print(notebook.compare(summary))
+# %% shared: compare
 
-# %% [markdown]
-# ## Packaging
-# The files with their sizes, the platform's limits, and how to download the archive.
-
-# %%
-print(outputs.table(run.output_dir))
+# %% shared: packaging
 
 # %% [markdown]
 # ## Troubleshooting

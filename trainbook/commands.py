@@ -1,9 +1,4 @@
-"""The command line: `trainbook train CONFIG [--set KEY=VALUE ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
-`precision CONFIG`, `fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
-`kaggle dataset|push|status|fetch|chain|preflight`.
-
-What imports torch, which takes seconds, is imported by the commands that need it.
-"""
+"""The command line `trainbook`. What imports torch, which takes seconds, is imported by the commands that need it."""
 
 import argparse
 import contextlib
@@ -146,18 +141,17 @@ def _fits(options: argparse.Namespace) -> int:
 
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
     question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
+    title = f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:"
     if options.largest:
         size, prediction = language.most(question, options.largest)
         words = f"{size:,} is the largest size that fits." if size else "No size fits, not even the smallest:"
-        does_fit, title = bool(size), f"{options.largest} of {question.model}, {question.method}: {words}"
+        title = f"{options.largest} of {question.model}, {question.method}: {words}"
     else:
         prediction = language.fits(question)
-        does_fit = prediction.fits
-        title = f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:"
     print(f"{title}\n{prediction}")
     if options.layers:
         print(f"\n{of_layers(prediction)}")
-    return 0 if does_fit else 2
+    return 0 if prediction.fits else 2
 
 
 def _queue(options: argparse.Namespace) -> int:

@@ -111,9 +111,6 @@ def _head() -> dict:
     return found
 
 
-# --- what is tried ----------------------------------------------------------------------------------------------------
-
-
 def _surveys(kept: Path, library: Path, runs: list[str]) -> dict[str, dict]:
     """The undisturbed runs: what each asks of the disk, and how it ends."""
     missing = [run for run in runs if not (kept / f"survey-{run}.json").is_file()]
@@ -208,9 +205,6 @@ def results(kept: Path) -> list[dict]:
 
 def _describe(each: dict) -> str:
     return f"{each['run']}: {each['mode']} at {each['number']} ({each['operation']} {each['path']}): {each['why']}"
-
-
-# --- what came of it --------------------------------------------------------------------------------------------------
 
 
 def count(trials: list[dict], surveys: dict[str, dict]) -> dict:

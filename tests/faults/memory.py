@@ -61,9 +61,6 @@ class Buffered(Toy):
         return sums, {"mean_input": batch["x"].mean()}
 
 
-# --- sites ------------------------------------------------------------------------------------------------------------
-
-
 class Site:
     """Call number `at` of `holder.name`, from the file `of` where given, raises instead of its work or `after` it."""
 
@@ -168,9 +165,6 @@ FAST = [
     "after the averages' update (12)", "in the middle of applying the averages (2)",
     "in the middle of applying the averages (6)", "before a backward pass (2)", "copies for a checkpoint (20)",
 ]  # fmt: skip
-
-# --- runs -------------------------------------------------------------------------------------------------------------
-
 
 def train(folder, site=None):
     """Trains in a forked process; returns its exit code, as the command line gives it, or 70 after a traceback."""

@@ -51,9 +51,6 @@ MODES = {  # the fault's number in disk_calls.c, and the error that it answers w
 }
 assert MODES.keys() == KINDS.keys()
 
-# --- the runs ---------------------------------------------------------------------------------------------------------
-
-
 # A configuration, and what makes of it a run of seconds
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
     TOY_RUN: (
@@ -87,9 +84,6 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
         },
     ),
 }  # fmt: skip
-
-
-# --- one run ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -179,9 +173,6 @@ def _command(run: str) -> int:
         return 1
 
 
-# --- a fault and what follows -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Survey:
     """The undisturbed run: its operations, each as disk_calls.c writes it down, its end, and its seconds."""
@@ -262,9 +253,6 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
     changed = ends.difference(expected, ends.end(folder / "work" / "runs"))
     changed = [name for name in changed if not name.startswith(left)]
     return f"another end: {', '.join(changed)}" if changed else ""
-
-
-# --- what disk_calls.py starts ----------------------------------------------------------------------------------------
 
 
 def main(folder: Path, what: str, *more: str) -> None:

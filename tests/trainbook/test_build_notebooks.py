@@ -15,8 +15,8 @@ import pytest
 from lib.errors import BadInput
 from tests.conftest import ROOT
 from tests.trainbook.notebooks.test_carrier import NASTY, write
-from trainbook.notebooks import carrier
-from trainbook.notebooks.source import CELL_KEYS, FOLDED
+from trainbook.notebooks import carrier, own
+from trainbook.notebooks.source import CELL_KEYS, FOLDED, REFERENCE, SHARED, shared_cells, with_shared
 
 build = importlib.import_module("build_notebooks")
 HEADER = """\
@@ -110,24 +110,17 @@ def edit(root: Path, change) -> Path:
     return path
 
 
-# Building
-
-
 def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(root: Path, capsys) -> None:
-    code = (
-        "import sys; from pathlib import Path; import build_notebooks as b; "
-        "sys.stdout.buffer.write(b.notebook_text(Path(sys.argv[1]), Path(sys.argv[2])).encode())"
-    )
+    code = "import sys; from pathlib import Path; import build_notebooks as b; b.main([], Path(sys.argv[1]))"
+    assert build.main([], root) == 0
+    text, before = notebook(root).read_bytes(), notebook(root).stat()
+    assert b"\r" not in text and text.endswith(b"}\n") and str(root.parent).encode() not in text
     other = next(seed for seed in ("1", "2") if seed != os.environ.get("PYTHONHASHSEED"))  # than this process has
     environment = {**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code, str(source(root)), str(root)]
-    text = subprocess.run(command, check=True, cwd=root / "configs", capture_output=True, env=environment).stdout
-    assert b"\r" not in text and text.endswith(b"}\n") and str(root.parent).encode() not in text
-    assert build.main([], root) == 0 and notebook(root).read_bytes() == text
-    before = notebook(root).stat()
-    assert build.main(["notebooks_src/01_demo.py"], root) == 0
+    subprocess.run([sys.executable, "-c", code, str(root)], check=True, cwd=root / "configs", env=environment)
     after = notebook(root).stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert notebook(root).read_bytes() == text
     assert [path.name for path in notebook(root).parent.iterdir()] == ["01_demo.ipynb"]
     assert build.main(["02_demo"], root) == 2 and "There are: 01_demo" in capsys.readouterr().err
 
@@ -147,19 +140,11 @@ def test_a_built_notebook_is_valid_and_clean_and_its_carrier_acts_before_the_pac
     assert len({cell.id for cell in built.cells}) == len(built.cells) == 8
     assert built.cells[1].metadata == {**FOLDED, "tags": ["carrier"]}
     assert built.cells[0].source == "# Demo\n\nSays *hello*."
-    assert "# rm old runs\n# cp x y" in built.cells[2].source
     lines = carrier_cell(text).split("\n")
     start = lines.index('HOME = library("""')
     assert lines[0].startswith("# @title ") and lines[-1] == '""")'
     assert start < 80 and max(map(len, lines[:start])) <= 120
-    assert list(files := carrier.unpack(carrier_cell(text))) == [
-        "configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py", "workloads/demo/__init__.py",
-        "workloads/demo/facts.yaml",
-    ]  # fmt: skip
-    assert files["lib/hello.py"] == HELLO
-
-
-# Mistakes in a source
+    assert carrier.unpack(carrier_cell(text))["lib/hello.py"] == HELLO
 
 
 MISTAKES = [
@@ -195,9 +180,6 @@ def test_mistakes_and_content_that_cannot_be_carried_are_refused_and_nothing_is_
         build.notebook_text(source(root), root)
 
 
-# --check
-
-
 def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     def check(*names: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -211,20 +193,14 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     notebook(root).with_name("02_gone.ipynb").write_text("{}")
     code, out = check()
-    assert code == 1 and "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
-    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
+    assert code == 1 and out.endswith("    make notebooks\n")
+    assert '\n-    "Says *hello*."\n+    "Says *goodbye*."\n' in out
+    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out and len(out.splitlines()) < 70
     assert notebook(root).read_bytes() == before
+    notebook(root).write_text("{}", encoding="utf-8")
+    assert check("01_demo")[0] == 1
     build.main([], root)
-    assert check("01_demo")[0] == 0
-    other = notebook(root).read_text(encoding="utf-8").replace("nvidiaTeslaT4", "nvidiaTeslaP100")
-    for text in ("", "{}", other):  # damaged, or of other metadata
-        notebook(root).write_text(text, encoding="utf-8")
-        code, out = check("01_demo")
-        assert code == 1 and "make notebooks" in out and "@@" in out and len(out.splitlines()) < 70
-    assert "P100" in out
-
-
-# --import
+    assert check("01_demo") == (0, "")
 
 
 def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
@@ -304,9 +280,6 @@ def test_what_cannot_be_imported_changes_nothing_and_an_edited_carrier_is_not_wr
     assert source(root).read_text(encoding="utf-8") == expected
 
 
-# The carrier at work
-
-
 def test_a_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
     nasty = NASTY.replace("\r", "").replace("\x00", "")
     write(root, {
@@ -381,15 +354,50 @@ def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_ca
     assert not list((root / "notebooks").iterdir())
 
 
-# The real sources
+def test_shared_cells_stand_in_for_themselves_until_an_edit_makes_them_the_sources_own(root: Path, capsys) -> None:
+    text = build.notebook_text(source(root), root)
+    placeholder = '# %% tags=["carrier"]\n# The build puts lib here.'
+    short = (HEADER + CELLS).replace(placeholder, "# %% shared: library")
+    source(root).write_text(short, "utf-8")
+    assert build.notebook_text(source(root), root) == text
+    assert build.main(["--import", str(edit(root, lambda saved: saved.cells[0].update(source="# New")))], root) == 0
+    assert source(root).read_text("utf-8") == short.replace("# # Demo\n#\n# Says *hello*.", "# # New")
+    for old, new, message in (
+        ("import os\n", "!ls\n", "01_demo.py:17: a shell command"),
+        (": library", ": librari", "01_demo.py:14: there are no shared cells librari. There are: library"),
+    ):
+        source(root).write_text(short.replace(old, new), "utf-8")
+        assert build.main([], root) == 2 and message in capsys.readouterr().err
+    path = ROOT / "notebooks_src" / "01_graphmer.py"
+    cells = nbformat.reads(build.notebook_text(path), as_version=4).cells
+    next(cell for cell in cells if cell.source.startswith("## Smoke test")).source += "\nMore."
+    read, edited = build.read_source(path), shared_cells("smoke-run", "").replace("\n\n# %%", "\n# More.\n\n# %%")
+    expected = path.read_text("utf-8").replace("# %% shared: smoke-run", edited)
+    assert build.merged_text(read, build.merged_cells(read, cells)) == expected
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks_src").glob("*.py")), ids=lambda path: path.stem)
-def test_real_sources_build_and_come_back(path: Path) -> None:
-    original = build.read_source(path)
-    merged = build.merged_cells(original, nbformat.reads(build.notebook_text(path), as_version=4).cells)
-    assert merged == original.cells
-    assert build.merged_text(original, merged) == path.read_text(encoding="utf-8"), "an edit would reformat the source"
+SOURCES = sorted((ROOT / "notebooks_src").glob("*.py"))
+
+
+def test_a_cell_of_several_notebooks_is_written_once_and_every_name_of_a_cell_is_defined() -> None:
+    texts = {path: path.read_text("utf-8") for path in [*SOURCES, SHARED, own.TEMPLATE]}
+    cells = [cell.strip() for path in SOURCES for cell in {*re.split(r"^# %%.*$", texts[path], flags=re.MULTILINE)}]
+    repeated = {cell for cell in cells if cell and cells.count(cell) > 1}
+    assert not repeated, f"put them into {SHARED.name}: {repeated}"
+    used = {name for text in texts.values() for name in REFERENCE.findall(text)}
+    assert {*re.findall(r"^# === (\S+)$", texts[SHARED], re.MULTILINE)} == used
+    for path in SOURCES:
+        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", "--config=builtins=['HOME']", "-"]
+        done = subprocess.run(command, input=with_shared(texts[path], ""), capture_output=True, text=True)
+        assert done.returncode == 0, f"{path.name}: {done.stdout}"
+
+
+def test_real_sources_build_and_come_back() -> None:
+    for path in SOURCES:
+        original = build.read_source(path)
+        merged = build.merged_cells(original, nbformat.reads(build.notebook_text(path), as_version=4).cells)
+        assert merged == original.cells
+        assert build.merged_text(original, merged) == path.read_text("utf-8"), "an edit would reformat the source"
 
 
 PLAN = """

@@ -7,10 +7,12 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from lib.errors import BadInput, printable
 from trainbook import HOME as ROOT
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str, dict, list)}
 _CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
+INSTALLED = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
 
 
 class Training(NamedTuple):
@@ -39,10 +42,7 @@ def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
 
 
 def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files in the carrier cell, by path; none without such a cell.
-
-    Raises BadInput for a damaged cell.
-    """
+    """Returns the texts of the files in the carrier cell, by path; none without such a cell. Raises BadInput."""
     codes = ["".join(cell["source"]) for cell in tagged(notebook, "carrier")]
     try:
         return next((carrier.unpack(code) for code in codes if 'HOME = library("""' in code), {})
@@ -106,6 +106,15 @@ def here(data: "Data") -> list[str]:
     return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
 
 
+def compared(names: Collection[str]) -> tuple[list[str], str]:
+    """Returns the imports that Kaggle's image is known to lack, and a sentence on those of which nothing is known."""
+    table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
+    lacks = {*table["lacks"].split()}
+    unknown = ", ".join(sorted({*names} - lacks - {*table["has"].split()}))
+    sentence = f"Whether Kaggle's image has {unknown} is not known: no table here names it." if unknown else ""
+    return sorted(lacks & {*names}), sentence
+
+
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
     """Returns the name of the configuration that a notebook trains, "" for none, and whether its queue is run.
 
@@ -122,12 +131,11 @@ def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
 def training(
     notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu: bool, root: Path | None = None
 ) -> Training | None:
-    """Reads the configuration that a session reads, with the values given for its parameters.
+    """Reads the configuration that a session reads, with the values for its parameters. Raises BadInput as it would.
 
     Returns None for a notebook that trains nothing, or whose configuration only a session sees: a file on Kaggle, or
-    one that its cells write, as a cell tagged `task` does with the task. `root` is the folder here with the files of a
-    notebook that was built just now from a configuration of one's own; of any other a task's file is never run here.
-    Raises BadInput for a file that the notebook does not carry, and for all that the session itself would refuse.
+    one that its cells write, as a cell tagged `task` does. `root` is the folder here with the files of a notebook that
+    was built just now from a configuration of one's own; of any other a task's file is never run here.
     """
     from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 

@@ -14,7 +14,7 @@ from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import findings
 from trainbook import new
-from trainbook.kaggle import built, chain, client, dataset, kernel
+from trainbook.kaggle import carried, chain, client, dataset, kernel
 from trainbook.kaggle.kernel import Notebook
 
 _WHOLE_LOG = "The whole log: trainbook kaggle status {} --log"
@@ -64,6 +64,33 @@ def _owner(options: argparse.Namespace) -> str:
         return "OWNER"
 
 
+def _build(config: Path, out: Path) -> Path:
+    """Writes a configuration's notebook, and prints what it carries; returns the folder of its files."""
+    from trainbook.notebooks import own  # not at the top: torch takes seconds to import
+
+    if out.suffix != ".ipynb":
+        raise BadInput(f"A notebook's name ends in .ipynb; {out} does not.")
+    source = own.read(config)
+    lacked, unknown = carried.compared(source.packages)
+    text = own.text(source, internet=bool(lacked))
+    try:
+        disk.make_folders(out.parent)
+        with disk.whole(out) as aside:
+            aside.write_text(text, "utf-8", newline="\n")
+    except OSError as error:
+        raise BadInput(f"{out} cannot be written ({error.strerror or error}). Give another place.") from None
+    size = f"{len(text.encode()) / 1000:,.0f} KB"
+    print(f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.", *source.notes, sep="\n")
+    if lacked:
+        print(f"Kaggle's image lacks {', '.join(lacked)}: the notebook asks for internet, and installs it there.")
+    if unknown:
+        print(unknown, carried.INSTALLED)
+    if not source.has_small:
+        small = config.with_name(f"{config.stem}_small.yaml")
+        print(f"There is no {small}, so a machine without a GPU trains the same configuration.")
+    return source.root
+
+
 def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
     """Returns the path of a notebook, and the folder of its own files where it is that of a configuration.
 
@@ -73,7 +100,7 @@ def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
         return kernel.find(name), None
     config = Path(name)
     path = kernel.HOME / (slug or kernel.slug_of(config)) / f"{config.stem}.ipynb"
-    return path, built.build(config, path)
+    return path, _build(config, path)
 
 
 def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object], Any]:
@@ -275,7 +302,7 @@ _NOTEBOOK: Options = {
 
 def _notebook(options: argparse.Namespace) -> int:
     """Writes the notebook of a configuration."""
-    built.build(Path(options.config), Path(options.out or f"{Path(options.config).stem}.ipynb"))
+    _build(Path(options.config), Path(options.out or f"{Path(options.config).stem}.ipynb"))
     print(f"On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push {options.config}")
     return 0
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from lib.launch.run import resolved
 from lib.machine.facts import FACTS
 from lib.report.findings import Finding, Verdict
 from lib.task import Task, find_task, with_slots
+from lib.task.files import imports
 from lib.text import amount
 from lib.training.sizes import saved_bytes
-from trainbook.kaggle import built, carried, client, credentials, kernel
+from trainbook.kaggle import carried, client, credentials, kernel
 
 _CORRECT, _LOOK = "Correct what the message names.", "See that it is the notebook you mean."
 _PRECISIONS: dict[str, tuple[Verdict, str]] = {
@@ -57,7 +59,7 @@ def check(
     notebook = json.loads(text)
     files, name = carried.carried_files(notebook), carried.workload(notebook)[0]
     entries: list[Entry] = []
-    sections = {"Notebook": [*_contents(path, text, files, root is not None), built.check_imports(notebook, files)]}
+    sections = {"Notebook": [*_contents(path, text, files, root is not None), _imports(notebook, files)]}
     if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
         sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
@@ -97,6 +99,26 @@ def _contents(path: Path, text: str, files: Mapping[str, str], is_new: bool) -> 
         return [fresh, Finding("contents", str(refusal), "bad", _CORRECT)]
     value = f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
     return [fresh, Finding("contents", value)]
+
+
+def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
+    """Compares the packages that the cells and a user's carried files import with those of Kaggle's image."""
+    modules = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
+    nodes = list(carried.syntax(notebook))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    names |= {each.dotted for code in modules.values() for each in imports(code) if each.is_needed}
+    names = {name.split(".")[0] for name in names} - {"lib", "workloads", "trainbook", *sys.stdlib_module_names}
+    names -= {part for name in modules for part in Path(name).with_suffix("").parts}  # beside the task
+    lacked, unknown = carried.compared(names)
+    lacks = f"Kaggle's image lacks {', '.join(lacked)}"
+    if lacked and not _is_on(notebook, "isInternetEnabled"):
+        return Finding("imports", lacks, "bad", "Switch the internet on, or mount their wheels.")
+    if unknown:
+        return Finding("imports", unknown, "warning", carried.INSTALLED)
+    if lacked:
+        return Finding("imports", f"{lacks}; the notebook's internet is on for them")
+    return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported")
 
 
 def _configuration(

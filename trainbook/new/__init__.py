@@ -7,17 +7,6 @@ from lib.errors import BadInput, printable
 
 KINDS = ("images", "text", "lm", "tabular")
 _EXAMPLES = Path(__file__).with_name("examples")
-_TEST = '''"""Whether {name}_task.py keeps the contract of a task: run this with pytest after each change of it."""
-
-from pathlib import Path
-
-import trainbook  # noqa: F401  which lets lib be found
-from lib.training.checks import check
-
-
-def test_the_task_keeps_its_contract():
-    check(Path(__file__).with_name("{name}.yaml"))
-'''
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -64,8 +53,8 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         )
     keys = _EXAMPLES.joinpath(f"{kind}.yaml").read_text("utf-8")
     keys = keys.replace(f"task: {kind}.py:", f"task: {task}:").replace(f"dir: {kind} ", f"dir: {data} ")
-    code = _EXAMPLES.joinpath(f"{kind}.py").read_text("utf-8")
-    for path, text in zip(paths, (code, keys, _TEST.format(name=name)), strict=False):
+    code, check = (_EXAMPLES.joinpath(file).read_text("utf-8") for file in (f"{kind}.py", "test.py.in"))
+    for path, text in zip(paths, (code, keys, check.replace("@NAME@", name)), strict=False):
         path.write_text(text, "utf-8")
     from lib.supervised import made  # not at the top: the command's help does not wait for NumPy
 

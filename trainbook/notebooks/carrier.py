@@ -27,12 +27,11 @@ PACKED = re.compile(r'^HOME = library\("""\n([^"]*)\n"""\)$', re.MULTILINE)
 def carried_files(
     source_path: Path, tasks: Iterable[str], configs: Iterable[str], planning: bool, cells: Iterable[str], root: Path
 ) -> dict[str, str]:
-    """Returns the texts that a notebook carries, by their paths below `root`.
+    """Returns the texts that a notebook carries, by their paths below `root`. Raises BadInput.
 
-    They are the files that its cells and tasks import, directly or not, the data files beside their modules, and its
-    configurations. An import inside a function counts, and so does `["-m", "lib.planner"]`, which starts a child
-    process. For a notebook that only plans (`planning`), the imports inside a task's functions do not count: they are
-    for reading data and for evaluation. Raises BadInput.
+    They are the files that its cells and tasks import, directly or not, the data files beside them, and configurations.
+    `["-m", "lib.planner"]` counts, which starts a child process. For a notebook that only plans (`planning`), imports
+    inside a task's functions do not count: they are for reading data and for evaluation.
     """
     names = [name for cell in cells for name in imported(cell, True)]
     for task in tasks:
@@ -111,7 +110,7 @@ def checksum(text: str) -> str:
 
 
 def pack(files: dict[str, str]) -> str:
-    """Returns the files as JSON, compressed, in base 85: letters, digits and signs, but no quote and no backslash.
+    """Returns the files as JSON in base 85, which has no quote and no backslash.
 
     bzip2 has one form of the same content on every machine, a quarter shorter than that of zlib.
     """
@@ -130,10 +129,7 @@ def unpack(code: str) -> dict[str, str]:
 
 
 def code(name: str, files: dict[str, str], made_from: str = "") -> str:
-    """Returns the carrier cell's code: the template with the files filled in.
-
-    `made_from` is the file that the cell names as the notebook's source; by default that of the name in notebooks_src.
-    """
+    """Returns the carrier cell's code, which names `made_from` as its source, by default a file of notebooks_src."""
     text = TEMPLATE.read_text(encoding="utf-8").rstrip("\n").replace("@NAME@", name).replace("@COUNT@", str(len(files)))
     text = text.replace("@SOURCE@", made_from or f"notebooks_src/{name}.py")
     text = text.replace("@PACKED@", pack(files))

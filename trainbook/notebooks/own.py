@@ -34,22 +34,17 @@ _NOT_BESIDE = (
 
 @dataclass(frozen=True)
 class Own:
-    """What a notebook is built from.
-
-    `name` is the configuration's below `configs` in the notebook, without an ending. `files` are texts by their paths
-    below the folder with `configs`, which stands for the folder `root` here. `packages` are those that the task's own
-    files import.
-    """
+    """What a notebook is built from."""
 
     path: Path
-    root: Path
-    name: str
+    root: Path  # the folder that `configs` of the notebook stands for
+    name: str  # of the configuration below `configs`, without an ending
     config: Config
     task: type[Task]
-    files: Mapping[str, str]
-    packages: tuple[str, ...]
+    files: Mapping[str, str]  # texts by their paths below the folder with `configs`
+    packages: tuple[str, ...]  # that the task's own files import
     has_small: bool
-    notes: tuple[str, ...] = ()  # what the notebook will lack, in sentences
+    notes: tuple[str, ...]  # what the notebook will lack, in sentences
 
 
 def read(path: Path) -> Own:
@@ -140,9 +135,9 @@ def _bases(path: Path) -> dict[str, str]:
 
 
 def text(own: Own, internet: bool = False) -> str:
-    """Returns the text of the notebook, the same for the same files; `internet`: whether it asks for it on Kaggle.
+    """Returns the text of the notebook, which asks for `internet` on Kaggle or not; the same for the same files.
 
-    Raises BadInput where jupytext or nbformat is missing, or the notebook would be too large for Kaggle.
+    Raises BadInput without jupytext or nbformat, and for a notebook that would be too large.
     """
     source = _filled(own, internet)
     codes = [code for name, code in own.files.items() if name.endswith(".py")]
@@ -162,10 +157,7 @@ def text(own: Own, internet: bool = False) -> str:
 
 
 def _filled(own: Own, internet: bool) -> Source:
-    """Returns the template with the configuration's names and packages in place of its placeholders.
-
-    Title and paragraph come from the docstring of the task's class; without one the title is the run's name.
-    """
+    """Returns the filled template; its title comes from the docstring of the task's class, else from the run's name."""
     words, file, run = (own.task.__dict__.get("__doc__") or "").strip(), file_of(own.config.task), own.config.run.name
     title, *paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
     about = "\n\n".join(paragraphs) or f"The run is called *{printable(run)}*."

@@ -25,6 +25,8 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
+SHARED = Path(__file__).resolve().with_name("shared.py.in")  # cells that several notebooks have, by their names
+REFERENCE = re.compile(r"^# %% shared: ([\w-]+)$", re.MULTILINE)
 HEADER = re.compile(r"# ---\n((?:#.*\n)*?)# ---\n\s*")
 MAGIC = re.compile(r"^\s*[!%?]|=\s*[!%]|\?\s*$")
 
@@ -50,13 +52,14 @@ class HeaderFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed source: `prefix` is the header as written, `lines` has the line at which each cell's text begins."""
+    """A parsed source, with its header as written, the line at which each cell begins, and the shared names in it."""
 
     path: Path
     header: Header
     prefix: str
     cells: "list[NotebookNode]"
     lines: list[int]
+    shared: tuple[str, ...]
 
 
 def libraries() -> tuple[Any, Any]:
@@ -72,6 +75,20 @@ def libraries() -> tuple[Any, Any]:
     return jupytext, nbformat
 
 
+def shared_cells(name: str, where: str) -> str:
+    """Returns the cells of a name as text, in which those that they name in turn are filled in. Raises BadInput."""
+    _, *parts = re.split(r"^# === ([\w-]+)$", SHARED.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    if name not in texts:
+        raise BadInput(f"{where}: there are no shared cells {name}. There are: {', '.join(texts)}.")
+    return with_shared(texts[name].strip("\n"), where)
+
+
+def with_shared(text: str, where: str) -> str:
+    """Returns a source with the shared cells in place of the lines that name them. Raises BadInput."""
+    return REFERENCE.sub(lambda match: shared_cells(match[1], where), text)
+
+
 def has_tag(cell: "NotebookNode", *tags: str) -> bool:
     return not set(tags).isdisjoint(cell.metadata.get("tags", []))
 
@@ -82,15 +99,18 @@ def read_source(path: Path, text: str | None = None) -> Source:
     match = HEADER.match(text)
     if not match or not text[match.end() :].startswith("# %%"):
         raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")
-    lines = [number + 1 for number, line in enumerate(text.split("\n"), 1) if line.startswith("# %%")]
-    cells = libraries()[0].reads(text[match.end() :], fmt=FORMAT).cells
+    lines: list[int] = []
+    for number, line in enumerate(text.split("\n"), 1):  # of shared cells, the line that names them
+        places = [number + 1] * line.startswith("# %%")
+        lines += places * with_shared(line, f"{path}:{number}").count("# %%") if REFERENCE.match(line) else places
+    cells = libraries()[0].reads(with_shared(text[match.end() :], str(path)), fmt=FORMAT).cells
     if len(lines) != len(cells):
         raise BadInput(f"{path}: {len(lines)} '# %%' lines, {len(cells)} cells: no line in a string may begin so.")
     reader = Reader({})  # strict: an unknown, missing or wrongly typed key is a BadInput
     root = reader.root("\n" + re.sub(r"^# ?", "", match[1], flags=re.MULTILINE), str(path), "Give a title.")
     header = reader.section(HeaderFile, root, "")
     reader.finish()
-    source = Source(path, header.trainbook, match[0], cells, lines)
+    source = Source(path, header.trainbook, match[0], cells, lines, tuple(REFERENCE.findall(text)))
     check_source(source)
     return source
 

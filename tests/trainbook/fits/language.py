@@ -51,9 +51,6 @@ def step(batch: int, length: int, words: int):
     return inner
 
 
-# --- GPT-124M of rasbt/LLMs-from-scratch, chapter 5, in its steps from hand-written to fused --------------------------
-
-
 class HandNorm(nn.Module):
     def __init__(self, d: int):
         super().__init__()
@@ -145,9 +142,6 @@ def gpt_step(batch: int, words: int = 50257):
     return step
 
 
-# --- bert-large of the documentation of transformers, 2022 ------------------------------------------------------------
-
-
 def bert_large(recomputed: bool) -> nn.Module:
     import transformers as t
 
@@ -177,9 +171,6 @@ class OldAdamW(torch.optim.AdamW):
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         super().zero_grad(set_to_none=False)
-
-
-# --- Llama-2 with the adapters of lit-gpt: rank 8 on queries and values of a joined projection ------------------------
 
 
 class RmsNorm(nn.Module):

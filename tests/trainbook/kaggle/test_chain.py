@@ -174,9 +174,6 @@ def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_
     assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
 
 
-# --- killed -----------------------------------------------------------------------------------------------------------
-
-
 class Forked:
     """A chain in a child of this process, with the client inside it; killing it kills both."""
 

@@ -20,9 +20,6 @@ from trainbook.kaggle.kernel import Notebook
 NAME = "ada/trainbook-01-graphmer"
 
 
-# --- push -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_push_says_everything_carries_the_parameters_and_comes_back_without_them(stub, tmp_path, capsys):
     stub.datasets["ada/code-graphs"] = [{}]
     given = ["--param", "MAX_STEPS=7", "--set", "optimizer.lr=0.5", "--dataset", "ada/code-graphs"]
@@ -111,9 +108,6 @@ def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypat
     described = kernel.metadata(Notebook(ROOT / "notebooks" / "01_graphmer.ipynb", NAME), own_output=False)
     slugify = pytest.importorskip("slugify").slugify
     assert slugify(described["title"]) == described["id"].split("/")[1] == "trainbook-01-graphmer"
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_path, capsys):
