@@ -1,5 +1,12 @@
-"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer."""
+"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer.
 
+Each of the three parts is published (mounted, cached or reachable weights), or a small one from scratch instead.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,7 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from lib.task import Batch
+from lib import untrusted
+from lib.errors import BadInput, printable
+from lib.supervised import encoders, text
+from lib.supervised.samples import IGNORED
+from lib.task import Batch, Task
+from workloads.vqa.settings import Settings
+from workloads.vqa.tokens import EXTRA
+
+_WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
+_HALVES = {"mean": [0.5, 0.5, 0.5], "deviation": [0.5, 0.5, 0.5]}
+_T5 = ("t5", "mt5", "umt5")
+_MOST_BYTES = 2**20  # of a preprocessor_config.json
 
 
 class Stem(nn.Module):
@@ -38,7 +56,7 @@ class Stem(nn.Module):
 class Vision(nn.Module):
     """A published encoder of pictures: all of its patches."""
 
-    def __init__(self, encoder: nn.Module, mean: list[float], deviation: list[float], width: int):
+    def __init__(self, encoder: nn.Module, width: int, mean: list[float], deviation: list[float]):
         super().__init__()
         self.encoder, config = encoder, encoder.config
         self.grid = config.image_size // config.patch_size
@@ -105,7 +123,7 @@ class Fusion(nn.Module):
 class Network(nn.Module):
     """Scores of the tokens of an answer; a picture that several questions of a batch have is encoded once."""
 
-    def __init__(self, image: Stem | Vision, text: Words | Language, t5: Any, is_tied: bool):
+    def __init__(self, image: nn.Module, text: nn.Module, t5: Any, is_tied: bool):
         """`is_tied`: whether the decoder's word vectors are also those that score words."""
         super().__init__()
         self.image, self.text, self.t5, self.is_tied = image, text, t5, is_tied
@@ -132,17 +150,42 @@ class Network(nn.Module):
         sequence, mask = self.fusion(patches, words, mask)
         return self.t5.encoder(inputs_embeds=sequence, attention_mask=mask.long()).last_hidden_state, mask
 
-    def decode(self, memory: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-        """Returns scores (B, L, tokens) of each token of the target, given those before it."""
-        start = torch.full_like(target[:, :1], self.t5.config.decoder_start_token_id)
-        inputs = torch.cat([start, target[:, :-1]], 1)
+    def decode(self, memory: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """Returns scores (B, L, tokens) of each token of the labels, given those before it."""
+        start = torch.full_like(labels[:, :1], self.t5.config.decoder_start_token_id)
+        before = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.t5.config.pad_token_id)
         return self.t5(
-            encoder_outputs=BaseModelOutput(memory), attention_mask=mask.long(), decoder_input_ids=inputs,
-            use_cache=False,
+            encoder_outputs=BaseModelOutput(memory), attention_mask=mask.long(), use_cache=False,
+            decoder_input_ids=torch.cat([start, before], 1),
         ).logits  # fmt: skip
 
     def forward(self, batch: Batch) -> Tensor:
-        return self.decode(*self.encode(batch), batch["target"])
+        return self.decode(*self.encode(batch), batch["labels"])
+
+    def written(self, memory: Tensor, mask: Tensor, beams: int, length: int, returned: int = 1) -> list[list[int]]:
+        """Returns the tokens of the likeliest answers, `returned` for each question."""
+        inputs = {"encoder_outputs": BaseModelOutput(memory), "attention_mask": mask.long()}
+        return text.generate(self.t5, beams, length, returned, **inputs).tolist()
+
+    def probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
+        """Returns how probable each of the answers to all questions is, up to its token `last`."""
+        ends = [answer.index(last) + 1 if last in answer else len(answer) for answer in written]
+        labels = torch.full((len(ends), max(ends)), IGNORED)
+        for row, (answer, end) in enumerate(zip(written, ends, strict=True)):
+            labels[row, :end] = torch.tensor(answer[:end])
+        labels, repeats = labels.to(memory.device), len(written) // len(memory)
+        scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
+        return (-text.losses(scores, labels).cpu().sum(1)).exp().tolist()
+
+    def last_step(self, batch: Batch, beams: int) -> Tensor:
+        """Computes at once what a beam search holds at its end, keys and values of all beams: for a memory plan."""
+        memory, mask = (value.repeat_interleave(beams, 0) for value in self.encode(batch))
+        decoded = self.t5.decoder(
+            input_ids=batch["labels"].repeat_interleave(beams, 0), encoder_hidden_states=memory,
+            encoder_attention_mask=mask.long(), use_cache=True,
+        )  # fmt: skip
+        scores = self.t5.lm_head(decoded.last_hidden_state[:, -1]).float().log_softmax(-1)
+        return scores.view(len(batch["picture"]), -1).topk(2 * beams).values
 
     def looks(self, batch: Batch) -> Tensor:
         """Returns (B, patches) how much the decoder's last layer attends to each patch while it writes the answer."""
@@ -156,7 +199,7 @@ class Network(nn.Module):
         handle = attention.register_forward_pre_hook(look, with_kwargs=True)
         try:
             memory, mask = self.encode(batch)
-            self.decode(memory, mask, batch["target"][:, :2])  # the tag before the answer, and its first token
+            self.decode(memory, mask, batch["labels"][:, :2])  # the tag before the answer, and its first token
         finally:
             handle.remove()
         heads = attention.n_heads
@@ -170,3 +213,122 @@ class Network(nn.Module):
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
     """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does where all of T5 is in fp16."""
     return out.clamp(-64_000, 64_000) if out.dtype == torch.float16 else out
+
+
+def choose(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Returns the name of each part's published weights, empty for none, or `planned` for BLIP, PhoBERT and ViT5."""
+    parts: dict[str, dict[str, Any]] = {}
+    for part, what in _WHAT.items():
+        name = getattr(settings, part).weights
+        weights = encoders.choose(name, what)
+        parts[part] = {"weights": weights[0] if weights else ""}
+        if part == "image" and weights:
+            parts[part] |= _normalisation(weights[1])
+        if name and not weights and torch.empty(0).is_meta:
+            parts[part]["planned"] = True
+    return parts
+
+
+def check(chosen: Any) -> None:
+    """Raises BadInput for anything that `choose` does not return: in an archive it may be anybody's."""
+    kinds = {"weights": str, "mean": list[float], "deviation": list[float]}
+    is_fine = untrusted.fits(chosen, dict[str, dict[str, Any]]) and chosen.keys() == _WHAT.keys()
+    for part in chosen.values() if is_fine else ():
+        is_fine = is_fine and "weights" in part and part.keys() <= kinds.keys()
+        is_fine = is_fine and all(untrusted.fits(value, kinds[key]) for key, value in part.items())
+    if not is_fine:
+        raise BadInput(f"What was learned from data names no encoders: {printable(repr(chosen), most=100)}.")
+
+
+def _normalisation(folder: Path) -> dict[str, list[float]]:
+    """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        values = json.loads(untrusted.read(folder / "preprocessor_config.json", _MOST_BYTES))
+        found = {"mean": values["image_mean"], "deviation": values["image_std"]}
+        if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in found.values()):
+            return found
+    return _HALVES
+
+
+def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
+    """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
+    library, side, own = encoders.transformers(), settings.pictures.side, settings.text
+    t5 = _decoder(task, settings, chosen["decoder"], words)
+    width = t5.config.d_model
+    # From Salesforce/blip-vqa-base and vinai/phobert-base
+    shapes = {"image": (library.BlipVisionModel, library.BlipVisionConfig, {}),
+              "text": (library.RobertaModel, library.RobertaConfig,
+                       {"vocab_size": 64_001, "max_position_embeddings": 258, "pad_token_id": 1})}  # fmt: skip
+
+    def published(part: str) -> Any:
+        """Returns a published encoder, in a plan perhaps without its weights; None: from scratch."""
+        model, config, sizes = shapes[part]
+        if not chosen[part]["weights"]:
+            return encoders.without_pooler(model(config(**sizes))) if chosen[part].get("planned") else None
+        whole: Any = task.pretrained(chosen[part]["weights"], library.AutoModel)
+        return encoders.without_pooler(getattr(whole, "vision_model", whole))
+
+    image: nn.Module
+    if encoder := published("image"):
+        if (size := getattr(encoder.config, "image_size", "no fixed size")) != side:
+            raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
+        image = Vision(encoder, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
+    else:
+        image = Stem(settings.image.channels, side, width)
+    encoder = published("text")
+    text = (
+        Language(encoder, width)
+        if encoder
+        else Words(width, t5.config.num_heads, own.layers, own.length, settings.decoder.dropout)
+    )
+    # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their own
+    return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings))
+
+
+def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
+    own, library = settings.decoder, encoders.transformers()
+
+    def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
+        return library.T5Config(
+            vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
+            d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
+            decoder_start_token_id=0, eos_token_id=1, **more,
+        )  # fmt: skip
+
+    if chosen["weights"]:
+        t5 = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
+        if t5.config.model_type not in _T5:
+            kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
+            raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
+    elif chosen.get("planned"):  # VietAI/vit5-base
+        vit5 = config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False)
+        t5 = library.T5ForConditionalGeneration(vit5)
+    else:
+        layers = max(own.layers, own.fusion_layers)
+        small = config(words, layers, own.hidden, own.heads, own.feed_forward, own.dropout)
+        t5 = library.T5ForConditionalGeneration(small)
+        t5.decoder.block = t5.decoder.block[: own.layers]
+    if chosen["weights"] or chosen.get("planned"):
+        _make_room(t5, EXTRA)
+    if own.fusion_layers > (layers := len(t5.encoder.block)):
+        raise BadInput(f"workload.decoder.fusion_layers is {own.fusion_layers}; the published encoder has {layers}.")
+    # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
+    t5.encoder.block = t5.encoder.block[: own.fusion_layers]
+    t5.config.num_layers = len(t5.decoder.block)
+    return t5
+
+
+def _make_room(t5: Any, more: int) -> None:
+    """Gives a published decoder rows for tags: like its others in their mean and deviation.
+
+    `resize_token_embeddings` would tie again what T5 1.1 has untied.
+    """
+
+    def grown(weight: nn.Parameter) -> nn.Parameter:
+        rows = weight.detach()
+        drawn = rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])
+        return nn.Parameter(torch.cat([rows, drawn]))
+
+    head = grown(t5.lm_head.weight)
+    t5.shared.weight, t5.lm_head.weight = grown(t5.shared.weight), head
+    t5.config.vocab_size = t5.shared.num_embeddings = t5.lm_head.out_features = len(head)

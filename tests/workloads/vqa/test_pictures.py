@@ -23,10 +23,10 @@ def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode):
     if mode == "I;16":  # deep greys use their whole range
         image = Image.fromarray(np.asarray(image, np.uint16) * 16)
         Image.fromarray(np.linspace(100, 4095, 64 * 64).reshape(64, 64).astype(np.uint16)).save(tmp_path / "b.png")
-        loaded = pictures.load(tmp_path / "b.png", 64, LIMIT)
+        loaded = pictures.loader(64, LIMIT)(tmp_path / "b.png")
         assert loaded.min() < 4 and loaded.max() > 251
     image.save(path)
-    loaded = pictures.load(path, 8, LIMIT)
+    loaded = pictures.loader(8, LIMIT)(path)
     assert loaded.shape == (8, 8, 3) and loaded.dtype == np.uint8
     shown = loaded[4, 4].astype(int)
     assert len(set(shown)) == 1 if mode in ("LA", "1", "I;16") else abs(shown - RED).max() <= 8
@@ -38,7 +38,7 @@ def test_a_turned_photograph_is_put_upright(tmp_path):
     options = image.getexif()
     options[0x0112] = 6  # to be turned by a quarter, clockwise
     image.save(tmp_path / "a.png", exif=options)
-    loaded = pictures.load(tmp_path / "a.png", 32, LIMIT).astype(int)
+    loaded = pictures.loader(32, LIMIT)(tmp_path / "a.png").astype(int)
     assert abs(loaded[16, 28] - WHITE).max() < 9 and abs(loaded[16, 4] - RED).max() < 9
 
 
@@ -75,7 +75,7 @@ BAD = {
 def test_what_is_no_picture_or_too_large_is_refused(tmp_path, write, sentence):
     write(tmp_path / "a.jpg")
     with pytest.raises(BadInput, match=f"a.jpg.*{sentence}"):
-        pictures.load(tmp_path / "a.jpg", 8, LIMIT)
+        pictures.loader(8, LIMIT)(tmp_path / "a.jpg")
     ((digest, wrong),) = pictures.check([str(tmp_path / "a.jpg")], LIMIT).values()
     assert not digest and wrong
 
@@ -88,8 +88,8 @@ def marked():
 
 
 def changed(asked, count=60):
-    generator = torch.Generator().manual_seed(0)
-    return [pictures.augment(marked(), asked, generator).astype(int) for _ in range(count)]
+    generator, asks = torch.Generator().manual_seed(0), [asked] if isinstance(asked, str) else asked
+    return [pictures.augment(marked(), asks, generator).astype(int) for _ in range(count)]
 
 
 def middle(image, channel):

@@ -1,0 +1,203 @@
+"""Texts that a model writes: how near they are to the right ones, and how they are written in batches that fit."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib.errors import BadInput
+from lib.machine import memory
+from lib.ranks import sharding
+from lib.supervised import scoring
+from lib.supervised.samples import IGNORED, target_of
+from lib.task import Batch
+from lib.task.batches import in_batches
+from lib.task.contract import to_write
+
+def normal(text: str) -> str:
+    """Returns a text as it is compared: NFC, small letters, single spaces, without punctuation around it."""
+    text = " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower()).split())
+    begin, end, is_outer = 0, len(text), [unicodedata.category(letter)[0] in "PZC" for letter in text]
+    while begin < end and is_outer[begin] and not text[begin + 1 : begin + 2].isdecimal():  # the sign of -5
+        begin += 1
+    while end > begin and is_outer[end - 1]:
+        end -= 1
+    return text[begin:end] or text
+
+
+def words(text: str) -> list[str]:
+    """Returns the words of a text in order, with their accents: neither punctuation nor signs are any."""
+    letters = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in normal(text))
+    return "".join(letters).split()
+
+
+def exact(right: str, written: str) -> float:
+    return float(normal(written) == normal(right))
+
+
+def token_f1(right: str, written: str) -> float:
+    """Returns the harmonic mean of precision and recall of words, as SQuAD has it, without leaving any word out."""
+    wanted, given = words(right), words(written)
+    if not given or not wanted:  # signs alone, "-" or "+"
+        return exact(right, written)
+    return 2 * sum((Counter(given) & Counter(wanted)).values()) / (len(given) + len(wanted))
+
+
+def rouge_l(right: str, written: str) -> float:
+    """Returns the harmonic mean over the longest common subsequence of words (Lin, 2004, with beta 1)."""
+    wanted, given = words(right), words(written)
+    if not given or not wanted:
+        return exact(right, written)
+    row = [0] * (len(wanted) + 1)
+    for word in given:
+        above, row = row, [0]
+        for place, other in enumerate(wanted):
+            row.append(above[place] + 1 if word == other else max(above[place + 1], row[place]))
+    return 2 * row[-1] / (len(given) + len(wanted))
+
+
+METRICS: Mapping[str, Callable[[str, str], float]] = {"exact": exact, "token_f1": token_f1, "rouge_l": rouge_l}
+
+
+class Mean:
+    """A metric of texts: the mean over them of a score by name, or of a function of (right, written)."""
+
+    def __init__(self, metric: Any):
+        self.__name__ = scoring.name_of(metric)
+        if isinstance(metric, str) and metric not in METRICS:
+            advice = f"Name {', '.join(METRICS)}, or write a function of (right, written)."
+            raise BadInput(f"There is no metric {metric!r} of texts. {advice}")
+        self.score = METRICS[metric] if isinstance(metric, str) else metric
+
+    def each(self, right: Iterable[str], written: Iterable[str]) -> list[float]:
+        return [self.score(*pair) for pair in zip(right, written, strict=True)]
+
+    def __call__(self, right: Sequence[str], written: Sequence[str]) -> float:
+        return sum(self.each(right, written)) / len(right)
+
+
+class Writing:
+    """The part of `Supervised` that writes texts: with kind = "text" write `write`."""
+
+    beams_at_once: int = 0  # of the texts of all samples; 0: any number
+
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
+        """Returns the text for each sample of a batch; `generate` searches with `beams`."""
+        raise to_write(self, "write(model, batch, beams)", "the text for each sample of the batch")
+
+    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[Mapping[str, float]]:
+        """Returns for each sample different texts, each with its probability; by default what `write` returns."""
+        return [{written: 1.0} for written in self.write(model, batch, beams)]
+
+    def beams(self, part: str) -> int:
+        """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
+        return 1
+
+    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
+        """Takes each batch of a test with its samples and texts, to draw some."""
+
+
+def tallied(metrics: Sequence[Mean], judged: scoring.Judged, unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (units, 1 + metrics) the number of texts and the sums of their scores; `unit` is each text's."""
+    scores = [metric.each(judged.true, judged.guess) for metric in metrics]
+    sums = np.zeros((units, 1 + len(scores)))
+    np.add.at(sums, unit, np.array([[1.0] * len(unit), *scores]).T)
+    return sums
+
+
+def commonest(texts: Iterable[str]) -> str:
+    """Returns the commonest text as it is mostly spelled; of equally many the first by the alphabet."""
+    spelled = Counter(texts)
+    counts: Counter[str] = Counter()
+    for text, number in spelled.items():
+        counts[normal(text)] += number
+    best = min(counts, key=lambda text: (-counts[text], text))
+    return min((text for text in spelled if normal(text) == best), key=lambda text: (-spelled[text], text))
+
+
+def losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    """(B, L, V), (B, L) -> (B, L) cross-entropies; 0 where a label is IGNORED."""
+    return F.cross_entropy(outputs.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+
+
+def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: Any) -> Tensor:
+    """Returns (samples * returned, tokens) the likeliest texts of a model of transformers after its prompt.
+
+    One beam takes the likeliest token.
+    """
+    skipped = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    return model.generate(
+        **inputs, num_beams=beams, do_sample=False, max_new_tokens=length, num_return_sequences=returned, use_cache=True
+    )[:, skipped:]
+
+
+def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callable[..., Sequence[Any]]) -> list[Any]:
+    """Returns `work(model, batch, beams)` of a batch in parts, of `task.beams_at_once` beams each at most.
+
+    Where memory runs out it goes on from there with half as many, for the batches after this one, too.
+    """
+    size = len(next(iter(batch.values())))
+    most = max(1, (task.beams_at_once or size * beams) // beams)
+
+    def part(rows: Sequence[int]) -> Sequence[Any]:
+        try:
+            return work(model, {name: value[rows[0] : rows[-1] + 1] for name, value in batch.items()}, beams)
+        except Exception as error:
+            if memory.is_oom(error):
+                task.beams_at_once = max(1, len(rows) // 2) * beams
+            raise
+
+    if sharding.is_shard(next(model.parameters())):  # the other ranks wait in the middle of a layer
+        return [text for first in range(0, size, most) for text in part(range(first, min(first + most, size)))]
+    return [text for texts in in_batches(part, range(size), most) for text in texts]
+
+
+@torch.no_grad()
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+    """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
+    dataset = loader.dataset
+    total, tokens = 0.0, 0
+    written: list[str] = []
+    for batch in loader:
+        known = batch["labels"] != IGNORED
+        total += float(losses(task.outputs(model, batch), batch["labels"])[known].sum())
+        tokens += int(known.sum())
+        texts = in_parts(task, model, batch, task.beams(dataset.name), task.write)
+        if dataset.name == "test":
+            task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)
+        written += texts
+    judged = scoring.Judged(targets(dataset), np.array(written, object), sample=np.arange(len(written)))
+    scores = {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}
+    return {**scores, **task.columns(judged)}, {"network": judged}
+
+
+def targets(part: Any) -> np.ndarray:
+    """Returns (samples) the right texts of a part."""
+    return np.array([target_of(sample) for sample in part.samples], object)
+
+
+def answers(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Returns the likeliest text for each sample with its probability."""
+    best = [max(texts.items(), key=lambda item: item[1]) for texts in together(task, models, samples)]
+    return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
+
+
+def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[dict[str, float]]:
+    """Returns the different texts for each sample with their mean probability by several models, spelled as first."""
+    device = next(models[0].parameters()).device
+    batch = {name: value.to(device) for name, value in task.labelled(samples).items()}
+    by_model = [in_parts(task, model, batch, task.beams("test"), task.candidates) for model in models]
+    rows = []
+    for candidates in zip(*by_model, strict=True):
+        first: dict[str, str] = {}
+        shares: dict[str, float] = {}
+        for text, share in (pair for texts in candidates for pair in texts.items()):
+            spelled = first.setdefault(normal(text), text)
+            shares[spelled] = shares.get(spelled, 0.0) + share / len(models)
+        rows.append(shares)
+    return rows
