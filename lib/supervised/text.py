@@ -3,6 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from lib.errors import BadInput
 from lib.machine import memory
 from lib.ranks import sharding
 from lib.supervised import scoring
+from lib.supervised.methods import Comparing
 from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch
 from lib.task.batches import in_batches
@@ -81,35 +83,6 @@ class Mean:
         return sum(self.each(right, written)) / len(right)
 
 
-class Writing:
-    """The part of `Supervised` that writes texts: with kind = "text" write `write`."""
-
-    beams_at_once: int = 0  # of the texts of all samples; 0: any number
-
-    def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
-        """Returns the text for each sample of a batch; `generate` searches with `beams`."""
-        raise to_write(self, "write(model, batch, beams)", "the text for each sample of the batch")
-
-    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[Mapping[str, float]]:
-        """Returns for each sample different texts, each with its probability; by default what `write` returns."""
-        return [{written: 1.0} for written in self.write(model, batch, beams)]
-
-    def beams(self, part: str) -> int:
-        """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
-        return 1
-
-    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
-        """Takes each batch of a test with its samples and texts, to draw some."""
-
-
-def tallied(metrics: Sequence[Mean], judged: scoring.Judged, unit: np.ndarray, units: int) -> np.ndarray:
-    """Returns (units, 1 + metrics) the number of texts and the sums of their scores; `unit` is each text's."""
-    scores = [metric.each(judged.true, judged.guess) for metric in metrics]
-    sums = np.zeros((units, 1 + len(scores)))
-    np.add.at(sums, unit, np.array([[1.0] * len(unit), *scores]).T)
-    return sums
-
-
 def commonest(texts: Iterable[str]) -> str:
     """Returns the commonest text as it is mostly spelled; of equally many the first by the alphabet."""
     spelled = Counter(texts)
@@ -158,7 +131,7 @@ def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callab
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], scoring.Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
     dataset = loader.dataset
     total, tokens = 0.0, 0
@@ -172,8 +145,7 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)
         written += texts
     judged = scoring.Judged(targets(dataset), np.array(written, object), sample=np.arange(len(written)))
-    scores = {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}
-    return {**scores, **task.columns(judged)}, {"network": judged}
+    return {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}, judged
 
 
 def targets(part: Any) -> np.ndarray:
@@ -201,3 +173,54 @@ def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> 
             shares[spelled] = shares.get(spelled, 0.0) + share / len(models)
         rows.append(shares)
     return rows
+
+
+class Writing(Comparing):
+    """The part of `Supervised` that writes texts and judges them: with kind = "text" write `write`."""
+
+    beams_at_once: int = 0  # of the texts of all samples; 0: any number
+    targets: Callable[[str], np.ndarray]
+
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
+        """Returns the text for each sample of a batch; `generate` searches with `beams`."""
+        raise to_write(self, "write(model, batch, beams)", "the text for each sample of the batch")
+
+    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[Mapping[str, float]]:
+        """Returns for each sample different texts, each with its probability; by default what `write` returns."""
+        return [{written: 1.0} for written in self.write(model, batch, beams)]
+
+    def beams(self, part: str) -> int:
+        """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
+        return 1
+
+    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
+        """Takes each batch of a test with its samples and texts, to draw some."""
+
+    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """Returns losses and metrics of the whole set; of texts that are written freely."""
+        if self.kind != "text":
+            return super().evaluate(model, loader)
+        scores, judged = evaluate(self, model, loader)
+        if loader.dataset.name == "test":
+            self._tested = {"network": judged}
+        return {**scores, **self.columns(judged)}
+
+    @cached_property
+    def guesses(self) -> dict[str, Any]:
+        """What `baselines` returns, computed once; of texts also the commonest."""
+        usual = [commonest(self.targets("train"))] * len(self.parts["test"]) if self.kind == "text" else []
+        return {**({self.constant: usual} if usual else {}), **self.baselines()}
+
+    def tallied(self, rows: Mapping[str, scoring.Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
+        """Returns (units, methods, ...) sums; of texts (units, methods, 1 + metrics) their number and scores."""
+        if self.kind != "text":
+            return super().tallied(rows, unit, units)
+        sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
+        for place, judged in enumerate(rows.values()):
+            scores = [metric.each(judged.true, judged.guess) for metric in self.metrics]
+            np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
+        return sums
+
+    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
+        """(draws, ...) sums -> (draws, metrics)."""
+        return sums[..., 1:] / sums[..., :1] if self.kind == "text" else super().measured(sums, reference)
