@@ -32,12 +32,12 @@ class Supervised(text.Writing):
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
     (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
     position is for the label of the next one, as transformers' causal models have it), or "labels" (any number of
-    classes a sample: names, or a mark of 0 or 1 for each class), or "text" (tokens of the target, a text, which `write`
-    writes: metrics are "exact", "token_f1", "rouge_l", or functions of (right, written) whose mean over texts is taken).
-    A label of -100 is no target; among numbers and marks it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
-    functions of (true, guess); the first decides which weights are best, unless `selection` names another. With
-    `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`, or
-    from the training data. Whatever is not as it should be can be written anew: it is still a Task.
+    classes a sample: names, or a mark of 0 or 1 for each class), or "text" (tokens of a text that `write` is to write). A
+    label of -100 is no target; among numbers and marks it is NaN. `metrics` are names in scikit-learn ("macro_f1",
+    "rmse", "roc_auc", "zero_one_loss"), or functions of (true, guess); of texts "exact", "token_f1", "rouge_l", or
+    functions of one (right, written) text. The first decides which weights are best, unless `selection` names another.
+    With `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`,
+    or from the training data. Whatever is not as it should be can be written anew: it is still a Task.
     """
 
     kind: ClassVar[Kind] = "classes"
@@ -70,7 +70,7 @@ class Supervised(text.Writing):
                 advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
                 raise BadInput(f"{what}. Write {advice}.")
         if cls.kind == "text":
-            cls.metrics = tuple(map(text.Mean, cls.metrics))
+            cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
     def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)

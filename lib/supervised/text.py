@@ -4,7 +4,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch
 from lib.task.batches import in_batches
 from lib.task.contract import to_write
+
 
 def normal(text: str) -> str:
     """Returns a text as it is compared: NFC, small letters, single spaces, without punctuation around it."""
@@ -125,9 +126,10 @@ def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callab
                 task.beams_at_once = max(1, len(rows) // 2) * beams
             raise
 
+    parts: Iterable[Sequence[Any]] = in_batches(part, range(size), most)
     if sharding.is_shard(next(model.parameters())):  # the other ranks wait in the middle of a layer
-        return [text for first in range(0, size, most) for text in part(range(first, min(first + most, size)))]
-    return [text for texts in in_batches(part, range(size), most) for text in texts]
+        parts = map(part, (range(first, min(first + most, size)) for first in range(0, size, most)))
+    return [text for texts in parts for text in texts]
 
 
 @torch.no_grad()
@@ -178,6 +180,7 @@ def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> 
 class Writing(Comparing):
     """The part of `Supervised` that writes texts and judges them: with kind = "text" write `write`."""
 
+    metrics: ClassVar[Sequence[Any]] = ()  # of `Mean`, with kind = "text"
     beams_at_once: int = 0  # of the texts of all samples; 0: any number
     targets: Callable[[str], np.ndarray]
 

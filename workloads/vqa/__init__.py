@@ -10,25 +10,27 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.supervised import IGNORED, Judged, Supervised, encoders, padded
+from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, text
 from lib.task import Batch
 from lib.task.blocks import find_blocks
+from workloads.vqa import data, evaluation, generated, pictures, tokens
+from workloads.vqa.data import Record
 from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
-from workloads.vqa.tokens import ANSWER, EXTRA, KINDS, TAGS, Answer, Tokens
+from workloads.vqa.tokens import Answer, Tokens
 
-# Whatever reads, draws, evaluates or predicts is imported where it is used: a plan needs none of it.
-if TYPE_CHECKING:
-    from workloads.vqa.data import Record
-    from workloads.vqa.evaluation import Rules, Sample
-
+_PARTS = ("image", "text", "decoder")
+_LEARNED = {
+    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str]
+}  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
 _SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
 
@@ -48,7 +50,7 @@ class Vqa(Supervised):
     shown = ("exact", "token_f1", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
     notes: Sequence[str] = ()  # on what did not match when the data was read
-    samples: "list[Sample]"  # of the last test
+    samples: list[evaluation.Sample]  # of the last test
     judged_types: np.ndarray  # of each question of the last evaluation
 
     def __init__(self, config: Any, source: Any = None):
@@ -58,11 +60,7 @@ class Vqa(Supervised):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name not in ("rules", "samples")}
 
-    # --- data ---------------------------------------------------------------------------------------------------------
-
     def read(self, source: Path | None = None) -> dict[str, Any]:
-        from workloads.vqa import data, generated
-
         settings = self.settings if source else Settings()
         records, self.notes = data.read(source or generated.folder_of(self.settings.generator), settings)
         parts = data.split(records, self.settings.split)
@@ -71,9 +69,7 @@ class Vqa(Supervised):
         return {**held, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
-        from workloads.vqa.data import fingerprint
-
-        return fingerprint({name: part.samples for name, part in self.parts.items()})
+        return data.fingerprint({name: part.samples for name, part in self.parts.items()})
 
     def datasets(self) -> dict[str, Any]:
         assert self.lengths  # all answers are cut into tokens now, so that one that is too long is met before the run
@@ -88,27 +84,25 @@ class Vqa(Supervised):
     def describe_data(self) -> str:
         """Returns where the records come from, how many there are of what, and what a reader should know of them."""
         where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
-        lines = [f"Data: {printable(self.source)}." if self.source else f"{where}."]
-        for name, part in self.datasets().items():
-            lines.append(f"{len(part):,} questions about {len({r.picture for r in part.samples}):,} pictures in {name}.")
+        counts = {name: (len(part), len({r.picture for r in part.samples})) for name, part in self.datasets().items()}
+        sizes = ", ".join(f"{n:,} questions about {shown:,} pictures in {name}" for name, (n, shown) in counts.items())
         kinds = Counter(record.kind or "without a type" for record in self.parts["train"].samples).most_common(12)
         types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
         lengths, most = self.lengths, self.settings.decoder.length
-        chosen = {part: choice["weights"] for part, choice in self.learned()["encoders"].items()}
-        lines += [f"Training questions by type: {types}.", *self.notes]
-        lines.append(
-            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
-            f"{lengths.count(most):,} full at {most}."
-        )
-        lines.append(f"Parts: {printable(', '.join(f'{k} {v}' if v else f'{k} from scratch' for k, v in chosen.items()), most=300)}.")
+        chosen = {part: self.learned()["encoders"][part]["weights"] for part in _PARTS}
         lacking = [part for part, name in chosen.items() if getattr(self.settings, part).weights and not name]
-        if lacking:
-            lines.append(f"Trained from scratch, although published weights are named: {', '.join(lacking)}.")
-        return "\n".join(lines)
+        names = ", ".join(f"{part} {name or 'from scratch'}" for part, name in chosen.items())
+        lines = [
+            f"Data: {printable(self.source)}." if self.source else f"{where}.",
+            f"{sizes}. Training questions by type: {types}.",
+            *self.notes,
+            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
+            f"{lengths.count(most):,} full at {most}. Parts: {printable(names, most=300)}.",
+            f"Trained from scratch, although published weights are named: {', '.join(lacking)}." if lacking else "",
+        ]
+        return "\n".join(filter(None, lines))
 
-    def example(self) -> "Record":
-        from workloads.vqa.data import Record
-
+    def example(self) -> Record:
         return Record(0, "", "", "")
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
@@ -118,19 +112,17 @@ class Vqa(Supervised):
         return {
             "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
             "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
-            "labels": labels, "part": labels * 0 + ANSWER,
+            "labels": labels, "part": labels * 0 + tokens.ANSWER,
         }  # fmt: skip
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self._batch([item.sample for item in samples], generator if samples[0].training else None)
 
-    def batch(self, samples: list["Record"], training: bool) -> Batch:
+    def batch(self, samples: list[Record], training: bool) -> Batch:
         return self._batch(samples, None)
 
-    def _batch(self, samples: list["Record"], generator: torch.Generator | None) -> Batch:
+    def _batch(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
         """Returns tensors as long as the longest question and answer; a `generator` changes the pictures."""
-        from workloads.vqa import pictures
-
         asked = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
         pixels, picture = pictures.batch(asked, self.settings.pictures, generator)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
@@ -142,18 +134,16 @@ class Vqa(Supervised):
             "labels": padded(tokens, IGNORED, sys.maxsize), "part": padded(terms, 0, sys.maxsize),
         }  # fmt: skip
 
-    # --- what is learned of the data ------------------------------------------------------------------------------------
-
-    def learn(self, samples: Sequence["Record"]) -> dict[str, Any]:
+    def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
         """Returns the parts that are chosen, the types of questions, and the tokenizers."""
-        from workloads.vqa import model, tokens
+        from workloads.vqa import model
 
         chosen = model.choose(self.settings)
         kinds = sorted({record.kind for record in samples if record.kind})
-        if len(kinds) > KINDS:
+        if len(kinds) > tokens.KINDS:
             raise BadInput(
                 f"The training questions are of {len(kinds)} types ({printable(', '.join(kinds), most=120)}), and at "
-                f"most {KINDS} are told apart. Name another column as workload.columns.kind."
+                f"most {tokens.KINDS} are told apart. Name another column as workload.columns.kind."
             )
         texts = [text for r in samples for text in (r.question.lower(), r.answer, r.reasoning)]
         tokenizers = {"decoder": tokens.trained(texts, self.settings.decoder.vocabulary)}
@@ -163,14 +153,13 @@ class Vqa(Supervised):
         return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned. Raises BadInput where that is of another kind."""
-        from workloads.vqa import model
-
-        kinds, tokenizers = values.get("kinds"), values.get("tokenizers")
-        are_kinds = isinstance(kinds, list) and len(kinds) <= KINDS and all(isinstance(one, str) for one in kinds)
-        if not are_kinds or not isinstance(tokenizers, dict) or not isinstance(tokenizers.get("decoder"), dict):
-            raise BadInput("What was learned from data lacks types of questions or a tokenizer: start another run.")
-        model.check(values.get("encoders"))
+        """Takes what `learned` returned, in an archive anybody's. Raises BadInput where that is of another kind."""
+        is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
+        parts = values["encoders"] if is_fine else {}
+        is_fine = is_fine and "decoder" in values["tokenizers"]
+        if not (is_fine and all("weights" in parts.get(part, ()) for part in _PARTS)):
+            what = "What was learned from data lacks encoders, types of questions or a tokenizer"
+            raise BadInput(f"{what}: start another run.")
         for name in ("reader", "writer", "lengths"):
             vars(self).pop(name, None)
         super().take_learned(values)
@@ -186,15 +175,13 @@ class Vqa(Supervised):
         learned = self.learned()["tokenizers"]
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
-    # --- model and training -------------------------------------------------------------------------------------------
-
     def model(self) -> nn.Module:
         from workloads.vqa import model
 
         chosen = self._learned["encoders"] if self._learned else model.choose(self.settings)
-        words = self.settings.decoder.vocabulary + EXTRA
+        words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more
-            words = self.writer.first + len(TAGS) + len(self.writer.kinds)
+            words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
         network = model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
         for part in ENCODERS:
             if trained(self.settings.stages, part) is None:
@@ -228,12 +215,8 @@ class Vqa(Supervised):
         return model(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        from lib.supervised.text import losses
-
-        each = losses(model(batch), batch["labels"])
+        each = text.losses(model(batch), batch["labels"])
         return {name: each[batch["part"] == number].sum() for number, name in enumerate(TERMS, 1)}, {}
-
-    # --- answers ------------------------------------------------------------------------------------------------------
 
     def evaluation_pass(self, model: nn.Module, batch: Batch) -> None:
         """Computes what writing answers to a batch holds at its end."""
@@ -245,7 +228,7 @@ class Vqa(Supervised):
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
         written = model.written(*model.encode(batch), beams, self.settings.decoder.length)
-        return [self.writer.parsed(tokens) for tokens in written]
+        return list(map(self.writer.parsed, written))
 
     def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
         """Returns for each question the different answers among its beams, each with its probability."""
@@ -253,21 +236,17 @@ class Vqa(Supervised):
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
         shares = model.probabilities(*encoded, written, self.writer.answer_end)
         answers: list[dict[Answer, float]] = [{} for _ in batch["picture"]]
-        for number, (tokens, share) in enumerate(zip(written, shares, strict=True)):
-            answers[number // beams].setdefault(self.writer.parsed(tokens), share)  # another reasoning for the same
+        for number, (answer, share) in enumerate(zip(map(self.writer.parsed, written), shares, strict=True)):
+            answers[number // beams].setdefault(answer, share)  # another reasoning for the same
         return answers
 
-    # --- judgement ----------------------------------------------------------------------------------------------------
-
-    def group(self, sample: "Record") -> str:
+    def group(self, sample: Record) -> str:
         return sample.picture
 
     @cached_property
-    def rules(self) -> "Rules":
+    def rules(self) -> evaluation.Rules:
         """Rules that see no picture, learned of the training records."""
-        from workloads.vqa.evaluation import Rules
-
-        return Rules(self.parts["train"].samples)
+        return evaluation.Rules(self.parts["train"].samples)
 
     def baselines(self) -> dict[str, list[str]]:
         return self.rules.answers(self.parts["test"].samples)
@@ -284,38 +263,34 @@ class Vqa(Supervised):
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns the share of exact answers by question type."""
         right = np.array(self.metrics[0].each(judged.true, judged.guess))
-        return {f"exact_{kind}": float(right[self.judged_types == kind].mean()) for kind in sorted({*self.judged_types})}
+        return {
+            f"exact_{kind}": float(right[self.judged_types == kind].mean()) for kind in sorted({*self.judged_types})
+        }
 
-    def cells(self, sample: "Record", number: int) -> dict[str, Any]:
+    def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
         is_valid = int(self._tested["network"].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
-    def watch(self, model: nn.Module, batch: Batch, samples: Sequence["Record"], written: Sequence[str]) -> None:
+    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
         """Keeps a question of some pictures of a test, with where the decoder looks."""
-        from workloads.vqa.evaluation import Sample
-
         first = {place: row for row, place in reversed([*enumerate(batch["picture"].tolist())])}
         if rows := sorted(first.values())[: min(_A_BATCH, _SHOWN - len(self.samples))]:
             looks = model.looks({name: value[rows] for name, value in batch.items()}).cpu().float()
             for row, look in zip(rows, looks, strict=True):
                 side, record = int(len(look) ** 0.5), samples[row]
                 picture, heat = batch["pixels"][row].permute(1, 2, 0).cpu().numpy(), look.view(side, side).numpy()
-                self.samples.append(Sample(picture, record.question, record.answer, written[row], heat))
+                self.samples.append(evaluation.Sample(picture, record.question, record.answer, written[row], heat))
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
-        from workloads.vqa.evaluation import draw
-
-        draw(self.samples, folder / "plots" / "samples.png")
+        evaluation.draw(self.samples, folder / "plots" / "samples.png")
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
-    def answers(self, models: list[nn.Module], samples: list["Record"]) -> list[Mapping[str, Any]]:
+    def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:
         """Returns what the models answer together, in the fields of a teacher's records."""
-        from lib.supervised.text import together
-
         rows = []
-        for record, shares in zip(samples, together(self, models, samples), strict=True):
+        for record, shares in zip(samples, text.together(self, models, samples), strict=True):
             best: Any = max(shares, key=lambda answer: shares[answer])
             rows.append({
                 "img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
@@ -325,15 +300,15 @@ class Vqa(Supervised):
             })  # fmt: skip
         return rows
 
-    def read_new(self, source: Path) -> list["Record"]:
-        from workloads.vqa.data import questions
-
-        return questions(source)
+    def read_new(self, source: Path) -> list[Record]:
+        return data.questions(source)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""
         rows = super().predict(models, source, None)
         if out is not None:
             disk.make_folders(out)
-            disk.write_text(out / "answers.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()))
+            disk.write_text(
+                out / "answers.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values())
+            )
         return rows

@@ -73,7 +73,9 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
 
 def fingerprint(parts: Mapping[str, Sequence[Record]]) -> str:
     """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
-    facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, part in parts.items() for r in part)
+    facts = (
+        repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, part in parts.items() for r in part
+    )
     return hashlib.sha256("".join(facts).encode()).hexdigest()
 
 
@@ -136,7 +138,11 @@ def _questions_in(path: Path, root: Path) -> Iterator[Record]:
     for number, (image, question) in enumerate(rows, 1):
         is_there = pictures.is_there(image) and absolute(image).is_relative_to(absolute(root))
         if path.suffix.lower() == ".jsonl" and not (is_there and question):
-            what = "there is no question" if is_there else f"there is no picture {printable(image, most=100)} below {printable(root)}"
+            what = (
+                "there is no question"
+                if is_there
+                else f"there is no picture {printable(image, most=100)} below {printable(root)}"
+            )
             raise BadInput(f"{printable(path)}, row {number}: {what}. {_HOW}")
         if question.strip():
             yield Record(number, " ".join(question.split()), str(image), str(image.resolve()), file=str(path))

@@ -5,7 +5,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,9 @@ class Rules:
         if len({*answers}) == 1:
             return [answers[0]] * len(asked)
         least = 1 if len(questions) <= _FEW else 2
-        vectors = TfidfVectorizer(ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least)
+        vectors = TfidfVectorizer(
+            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
+        )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
         with working("Learning what questions alone answer"):

@@ -229,17 +229,6 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
     return parts
 
 
-def check(chosen: Any) -> None:
-    """Raises BadInput for anything that `choose` does not return: in an archive it may be anybody's."""
-    kinds = {"weights": str, "mean": list[float], "deviation": list[float]}
-    is_fine = untrusted.fits(chosen, dict[str, dict[str, Any]]) and chosen.keys() == _WHAT.keys()
-    for part in chosen.values() if is_fine else ():
-        is_fine = is_fine and "weights" in part and part.keys() <= kinds.keys()
-        is_fine = is_fine and all(untrusted.fits(value, kinds[key]) for key, value in part.items())
-    if not is_fine:
-        raise BadInput(f"What was learned from data names no encoders: {printable(repr(chosen), most=100)}.")
-
-
 def _normalisation(folder: Path) -> dict[str, list[float]]:
     """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -101,7 +101,9 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 
     with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
         judged = threads.map(judge, paths)
-        return {path: next(judged) for path in (counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths)}
+        return {
+            path: next(judged) for path in (counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths)
+        }
 
 
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:

@@ -25,10 +25,10 @@ def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mos
     names = "by question type", "by question", "by words"
     assert rules.answers([asked]) == dict(zip(names, (["two"], ["three"], ["three"]), strict=True))
     new = record(99, question="what color is that", kind="COLOR")
-    assert rules.answers([new]) == dict.fromkeys(names, ["Red"])
+    assert rules.answers([new]) == {name: ["Red"] for name in names}
     train = [record(n, answer=answer) for n, answer in enumerate(("Red.", "red", "red", "blue", "blue"))]
     for order in (train, train[::-1]):
-        assert Rules(order).answers([record(9)]) == dict.fromkeys(names, ["red"])
+        assert Rules(order).answers([record(9)]) == {name: ["red"] for name in names}
 
 
 def test_types_are_the_records_or_their_wording_and_of_more_than_20_those_of_few_questions_are_together():

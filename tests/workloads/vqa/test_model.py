@@ -22,7 +22,6 @@ from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
 from tests.workloads.vqa.files import record
-from workloads.vqa import model as model_of
 from workloads.vqa import tokens
 from workloads.vqa.tokens import ANSWER, FORMAT, REASONING, Tokens
 
@@ -126,12 +125,9 @@ def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_
     again.published = json.loads(json.dumps(whole.published))
     shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (model, again.model())]
     assert shapes[0] == shapes[1]
-    for wrong in (
-        None, {}, {"image": {"weights": ""}}, {**chosen, "image": {"weights": 1}},
-        {**chosen, "image": {"weights": "", "mean": ["1"]}}, {**chosen, "text": {"weights": "", "run": [1, 1, 1]}},
-    ):  # fmt: skip
-        with pytest.raises(BadInput, match="names no encoders"):
-            model_of.check(wrong)
+    for wrong in (None, {}, {"image": {"weights": ""}}, {**chosen, "image": {"weights": 1}}, {**chosen, "text": {}}):
+        with pytest.raises(BadInput, match="lacks encoders"):
+            again.take_learned({**learned, "encoders": wrong})
 
 
 def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights_are_not_there(tmp_path, monkeypatch):
@@ -209,7 +205,7 @@ def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_c
     assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
     long, _ = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
     assert len(long) == 12 and long[-2:] == [words.reasoning_end, words.end]
-    with pytest.raises(BadInput, match=r"record 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
+    with pytest.raises(BadInput, match=r"row 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
         target(length=8, answer="màu đỏ " * 9)
 
 
