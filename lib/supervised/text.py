@@ -100,21 +100,14 @@ def losses(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: Any) -> Tensor:
-    """Returns (samples * returned, tokens) the likeliest texts of a model of transformers after its prompt.
-
-    One beam takes the likeliest token.
-    """
-    skipped = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-    return model.generate(
-        **inputs, num_beams=beams, do_sample=False, max_new_tokens=length, num_return_sequences=returned, use_cache=True
-    )[:, skipped:]
+    """Returns (samples * returned, tokens) what a model of transformers writes; one beam takes the likeliest token."""
+    options = {"num_beams": beams, "num_return_sequences": returned, "max_new_tokens": length, "do_sample": False}
+    prompt = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    return model.generate(**inputs, **options, use_cache=True)[:, prompt:]
 
 
 def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callable[..., Sequence[Any]]) -> list[Any]:
-    """Returns `work(model, batch, beams)` of a batch in parts, of `task.beams_at_once` beams each at most.
-
-    Where memory runs out it goes on from there with half as many, for the batches after this one, too.
-    """
+    """Returns `work(model, batch, beams)` in parts of `task.beams_at_once` beams; of half as many once memory ran out."""
     size = len(next(iter(batch.values())))
     most = max(1, (task.beams_at_once or size * beams) // beams)
 
@@ -146,7 +139,8 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
         if dataset.name == "test":
             task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)
         written += texts
-    judged = scoring.Judged(targets(dataset), np.array(written, object), sample=np.arange(len(written)))
+    right = targets(dataset)[: len(written)]  # a check looks at the first ones alone
+    judged = scoring.Judged(right, np.array(written, object), sample=np.arange(len(written)))
     return {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}, judged
 
 
@@ -157,8 +151,8 @@ def targets(part: Any) -> np.ndarray:
 
 def answers(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
     """Returns the likeliest text for each sample with its probability."""
-    best = [max(texts.items(), key=lambda item: item[1]) for texts in together(task, models, samples)]
-    return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
+    rows = [max(texts.items(), key=lambda item: item[1]) for texts in together(task, models, samples)]
+    return [{"prediction": written, "probability": round(share, 6)} for written, share in rows]
 
 
 def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[dict[str, float]]:

@@ -262,10 +262,8 @@ class Vqa(Supervised):
 
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns the share of exact answers by question type."""
-        right = np.array(self.metrics[0].each(judged.true, judged.guess))
-        return {
-            f"exact_{kind}": float(right[self.judged_types == kind].mean()) for kind in sorted({*self.judged_types})
-        }
+        right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
+        return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
@@ -308,7 +306,6 @@ class Vqa(Supervised):
         rows = super().predict(models, source, None)
         if out is not None:
             disk.make_folders(out)
-            disk.write_text(
-                out / "answers.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values())
-            )
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values())
+            disk.write_text(out / "answers.jsonl", "".join(lines))
         return rows

@@ -73,9 +73,8 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
 
 def fingerprint(parts: Mapping[str, Sequence[Record]]) -> str:
     """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
-    facts = (
-        repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, part in parts.items() for r in part
-    )
+    rows = ((name, record) for name, part in parts.items() for record in part)
+    facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows)
     return hashlib.sha256("".join(facts).encode()).hexdigest()
 
 
@@ -93,15 +92,12 @@ def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record
 
 def _filled(pattern: str, image: str, part: str, file: str) -> str:
     """Returns where the picture of a row lies, by the pattern of the configuration. Raises BadInput."""
-    inside, folder = PurePosixPath(image.replace("\\", "/")), PurePosixPath(file).parent
+    inside, names = PurePosixPath(image.replace("\\", "/")), {"image": image, "split": _WORDS.get(part, "")}
     try:
-        values = {"image": image, "stem": inside.stem, "name": inside.name, "folder": folder}
-        return pattern.format(**values, split=_WORDS.get(part, ""))
+        return pattern.format(**names, stem=inside.stem, name=inside.name, folder=PurePosixPath(file).parent)
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        raise BadInput(
-            f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))}). Write "
-            "{image}, {name}, {stem}, {split} or {folder} in it."
-        ) from None
+        what = f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))})"
+        raise BadInput(f"{what}. Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it.") from None
 
 
 def _wrong(record: Record, image: str) -> str:
@@ -138,12 +134,8 @@ def _questions_in(path: Path, root: Path) -> Iterator[Record]:
     for number, (image, question) in enumerate(rows, 1):
         is_there = pictures.is_there(image) and absolute(image).is_relative_to(absolute(root))
         if path.suffix.lower() == ".jsonl" and not (is_there and question):
-            what = (
-                "there is no question"
-                if is_there
-                else f"there is no picture {printable(image, most=100)} below {printable(root)}"
-            )
-            raise BadInput(f"{printable(path)}, row {number}: {what}. {_HOW}")
+            lacking = "question" if is_there else f"picture {printable(image, most=100)} below {printable(root)}"
+            raise BadInput(f"{printable(path)}, row {number}: there is no {lacking}. {_HOW}")
         if question.strip():
             yield Record(number, " ".join(question.split()), str(image), str(image.resolve()), file=str(path))
 
