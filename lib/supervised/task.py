@@ -113,7 +113,7 @@ class Supervised(text.Writing):
         """
         return {}
 
-    @cached_property
+    @cached_property  # type: ignore[override]  # which mypy takes for read-only
     def parts(self) -> dict[str, Part]:
         """The samples by part, read once."""
         if not self._has_data():
