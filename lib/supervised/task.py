@@ -32,12 +32,12 @@ class Supervised(text.Writing):
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
     (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
     position is for the label of the next one, as transformers' causal models have it), or "labels" (any number of
-    classes a sample: names, or a mark of 0 or 1 for each class), or "text" (tokens of a text that `write` is to write). A
-    label of -100 is no target; among numbers and marks it is NaN. `metrics` are names in scikit-learn ("macro_f1",
-    "rmse", "roc_auc", "zero_one_loss"), or functions of (true, guess); of texts "exact", "token_f1", "rouge_l", or
-    functions of one (right, written) text. The first decides which weights are best, unless `selection` names another.
-    With `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`,
-    or from the training data. Whatever is not as it should be can be written anew: it is still a Task.
+    classes a sample: names, or a mark of 0 or 1 for each class), or "text" (tokens of the text that `write` should
+    write). A label of -100 is no target; among numbers and marks it is NaN. `metrics` are names in scikit-learn
+    ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or functions of (true, guess); of texts "exact", "token_f1",
+    "rouge_l", or functions of one (right, written). The first decides which weights are best, unless `selection` names
+    another. With `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting
+    `classes`, or from the training data. Whatever is not as it should be can be written anew: it is still a Task.
     """
 
     kind: ClassVar[Kind] = "classes"
@@ -113,8 +113,8 @@ class Supervised(text.Writing):
         """
         return {}
 
-    @cached_property  # type: ignore[override]  # which mypy takes for read-only
-    def parts(self) -> dict[str, Part]:
+    @cached_property
+    def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
         """The samples by part, read once."""
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""

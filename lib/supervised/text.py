@@ -77,10 +77,10 @@ class Mean:
             raise BadInput(f"There is no metric {metric!r} of texts. {advice}")
         self.score = METRICS[metric] if isinstance(metric, str) else metric
 
-    def each(self, right: Iterable[str], written: Iterable[str]) -> list[float]:
+    def each(self, right: np.ndarray, written: np.ndarray) -> list[float]:
         return [self.score(*pair) for pair in zip(right, written, strict=True)]
 
-    def __call__(self, right: Sequence[str], written: Sequence[str]) -> float:
+    def __call__(self, right: np.ndarray, written: np.ndarray) -> float:
         return sum(self.each(right, written)) / len(right)
 
 
@@ -107,7 +107,7 @@ def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: A
 
 
 def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callable[..., Sequence[Any]]) -> list[Any]:
-    """Returns `work(model, batch, beams)` in parts of `task.beams_at_once` beams; of half as many once memory ran out."""
+    """Returns `work(model, batch, beams)` in parts of `task.beams_at_once` beams; half as many once memory runs out."""
     size = len(next(iter(batch.values())))
     most = max(1, (task.beams_at_once or size * beams) // beams)
 

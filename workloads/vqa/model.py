@@ -16,8 +16,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lib import untrusted
 from lib.errors import BadInput, printable
-from lib.supervised import encoders, text
+from lib.supervised import encoders
 from lib.supervised.samples import IGNORED
+from lib.supervised.text import generate, losses
 from lib.task import Batch, Task
 from workloads.vqa.settings import Settings
 from workloads.vqa.tokens import EXTRA
@@ -165,7 +166,7 @@ class Network(nn.Module):
     def written(self, memory: Tensor, mask: Tensor, beams: int, length: int, returned: int = 1) -> list[list[int]]:
         """Returns the tokens of the likeliest answers, `returned` for each question."""
         inputs = {"encoder_outputs": BaseModelOutput(memory), "attention_mask": mask.long()}
-        return text.generate(self.t5, beams, length, returned, **inputs).tolist()
+        return generate(self.t5, beams, length, returned, **inputs).tolist()
 
     def probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
         """Returns how probable each of the answers to all questions is, up to its token `last`."""
@@ -175,7 +176,7 @@ class Network(nn.Module):
             labels[row, :end] = torch.tensor(answer[:end])
         labels, repeats = labels.to(memory.device), len(written) // len(memory)
         scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
-        return (-text.losses(scores, labels).cpu().sum(1)).exp().tolist()
+        return (-losses(scores, labels).cpu().sum(1)).exp().tolist()
 
     def last_step(self, batch: Batch, beams: int) -> Tensor:
         """Computes at once what a beam search holds at its end, keys and values of all beams: for a memory plan."""
@@ -243,35 +244,29 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
     library, side, own = encoders.transformers(), settings.pictures.side, settings.text
     t5 = _decoder(task, settings, chosen["decoder"], words)
-    width = t5.config.d_model
-    # From Salesforce/blip-vqa-base and vinai/phobert-base
-    shapes = {"image": (library.BlipVisionModel, library.BlipVisionConfig, {}),
-              "text": (library.RobertaModel, library.RobertaConfig,
-                       {"vocab_size": 64_001, "max_position_embeddings": 258, "pad_token_id": 1})}  # fmt: skip
-
-    def published(part: str) -> Any:
-        """Returns a published encoder, in a plan perhaps without its weights; None: from scratch."""
-        model, config, sizes = shapes[part]
-        if not chosen[part]["weights"]:
-            return encoders.without_pooler(model(config(**sizes))) if chosen[part].get("planned") else None
-        whole: Any = task.pretrained(chosen[part]["weights"], library.AutoModel)
-        return encoders.without_pooler(getattr(whole, "vision_model", whole))
-
-    image: nn.Module
-    if encoder := published("image"):
-        if (size := getattr(encoder.config, "image_size", "no fixed size")) != side:
-            raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
-        image = Vision(encoder, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
-    else:
+    width, heads = t5.config.d_model, t5.config.num_heads
+    blip = library.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
+    phobert = library.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
+    image = _published(task, chosen["image"], library.BlipVisionModel, blip)
+    if image is None:
         image = Stem(settings.image.channels, side, width)
-    encoder = published("text")
-    text = (
-        Language(encoder, width)
-        if encoder
-        else Words(width, t5.config.num_heads, own.layers, own.length, settings.decoder.dropout)
-    )
+    elif (size := getattr(image.config, "image_size", "no fixed size")) != side:
+        raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
+    else:
+        image = Vision(image, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
+    text = _published(task, chosen["text"], library.RobertaModel, phobert)
+    dropout = settings.decoder.dropout
+    text = Words(width, heads, own.layers, own.length, dropout) if text is None else Language(text, width)
     # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their own
     return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings))
+
+
+def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -> Any:
+    """Returns a published encoder; in a plan without its weights one of this shape; None: from scratch."""
+    if not chosen["weights"]:
+        return encoders.without_pooler(model(config)) if chosen.get("planned") else None
+    whole: Any = task.pretrained(chosen["weights"], encoders.transformers().AutoModel)
+    return encoders.without_pooler(getattr(whole, "vision_model", whole))
 
 
 def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
@@ -285,20 +280,20 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         )  # fmt: skip
 
     if chosen["weights"]:
-        t5 = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
+        t5: Any = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
         if t5.config.model_type not in _T5:
             kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
             raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
+        _make_room(t5, EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
         vit5 = config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False)
         t5 = library.T5ForConditionalGeneration(vit5)
+        _make_room(t5, EXTRA)
     else:
         layers = max(own.layers, own.fusion_layers)
         small = config(words, layers, own.hidden, own.heads, own.feed_forward, own.dropout)
         t5 = library.T5ForConditionalGeneration(small)
         t5.decoder.block = t5.decoder.block[: own.layers]
-    if chosen["weights"] or chosen.get("planned"):
-        _make_room(t5, EXTRA)
     if own.fusion_layers > (layers := len(t5.encoder.block)):
         raise BadInput(f"workload.decoder.fusion_layers is {own.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
