@@ -71,10 +71,8 @@ class Legal(Supervised):
         from workloads.legal import splits
 
         split, ratio = self.settings.split, share(self.config.data.subset_ratio)
-        parts = splits.deal(
-            self.corpus[0], split.folds, split.fold, split.partition, split.validation, ratio, split.given
-        )
-        return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.by_name().items()}, parts.notes
+        parts, notes = splits.deal(self.corpus[0], ratio=ratio, **vars(split))
+        return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
 
     @property
     def documents(self) -> dict[str, list["Document"]]:
