@@ -132,9 +132,9 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     total, tokens = 0.0, 0
     written: list[str] = []
     for batch in loader:
-        known = batch["labels"] != IGNORED
-        total += float(losses(task.outputs(model, batch), batch["labels"])[known].sum())
-        tokens += int(known.sum())
+        is_target = batch["labels"] != IGNORED
+        total += float(losses(task.outputs(model, batch), batch["labels"])[is_target].sum())
+        tokens += int(is_target.sum())
         texts = in_parts(task, model, batch, task.beams(dataset.name), task.write)
         if dataset.name == "test":
             task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)

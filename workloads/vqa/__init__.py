@@ -123,8 +123,8 @@ class Vqa(Supervised):
 
     def _batch(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
         """Returns tensors as long as the longest question and answer; a `generator` changes the pictures."""
-        asked = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
-        pixels, picture = pictures.batch(asked, self.settings.pictures, generator)
+        shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
+        pixels, picture = pictures.batch(shown, self.settings.pictures, generator)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)

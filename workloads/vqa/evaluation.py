@@ -56,7 +56,7 @@ class Rules:
             groups[key(record)].append(record.answer)
         return {name: commonest(answers) for name, answers in groups.items()}
 
-    def _by_words(self, asked: Sequence[str]) -> list[str]:
+    def _by_words(self, texts: Sequence[str]) -> list[str]:
         """Returns the answers of a linear classifier of the words of a question, one to three in a row."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import RidgeClassifier
@@ -68,7 +68,7 @@ class Rules:
         rows = [(*pair, count) for pair, count in pairs.items() if pair[1] in common]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row))[:_MOST_PAIRS], strict=True)
         if len({*answers}) == 1:
-            return [answers[0]] * len(asked)
+            return [answers[0]] * len(texts)
         least = 1 if len(questions) <= _FEW else 2
         vectors = TfidfVectorizer(
             ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
@@ -77,7 +77,7 @@ class Rules:
         model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
         with working("Learning what questions alone answer"):
             model.fit(vectors.fit_transform(questions), answers, sample_weight=counts)
-        return list(map(str, model.predict(vectors.transform(asked))))
+        return list(map(str, model.predict(vectors.transform(texts))))
 
 
 class Sample(NamedTuple):

@@ -39,9 +39,9 @@ class Stem(nn.Module):
     def __init__(self, channels: tuple[int, ...], side: int, width: int):
         super().__init__()
         layers: list[nn.Module] = []
-        for before, own in zip((3, *channels), channels, strict=False):
-            for inner, stride in ((before, 2), (own, 1)):
-                layers += [nn.Conv2d(inner, own, 3, stride, 1, bias=False), nn.BatchNorm2d(own), nn.ReLU()]
+        for before, after in zip((3, *channels), channels, strict=False):
+            for inner, stride in ((before, 2), (after, 1)):
+                layers += [nn.Conv2d(inner, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.MaxPool2d(2))
         self.grid = side >> (len(channels) + 1)  # patches on a side
         self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
@@ -144,8 +144,8 @@ class Network(nn.Module):
         """Returns the sequence (B, patches + words, d) that the decoder attends to, and its mask."""
         pixels, picture, mask = batch["pixels"], batch["picture"], batch["words"]
         first = (picture[:, None] == picture[None]).int().argmax(1)  # (B) the first question with the same picture
-        own = first == torch.arange(len(picture), device=picture.device)
-        patches = self.image(pixels[own].float() / 255 - 0.5)[(own.cumsum(0) - 1)[first]]
+        is_first = first == torch.arange(len(picture), device=picture.device)
+        patches = self.image(pixels[is_first].float() / 255 - 0.5)[(is_first.cumsum(0) - 1)[first]]
         tokens = batch["question"]
         words = self.text(tokens, mask) if isinstance(self.text, Language) else self.text(self.t5.shared(tokens), mask)
         sequence, mask = self.fusion(patches, words, mask)
@@ -234,15 +234,15 @@ def _normalisation(folder: Path) -> dict[str, list[float]]:
     """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         values = json.loads(untrusted.read(folder / "preprocessor_config.json", _MOST_BYTES))
-        found = {"mean": values["image_mean"], "deviation": values["image_std"]}
-        if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in found.values()):
-            return found
+        colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
+        if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
+            return colours
     return _HALVES
 
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
     """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
-    library, side, own = encoders.transformers(), settings.pictures.side, settings.text
+    library, side, sizes = encoders.transformers(), settings.pictures.side, settings.text
     t5 = _decoder(task, settings, chosen["decoder"], words)
     width, heads = t5.config.d_model, t5.config.num_heads
     blip = library.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
@@ -256,8 +256,8 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
         image = Vision(image, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
     text = _published(task, chosen["text"], library.RobertaModel, phobert)
     dropout = settings.decoder.dropout
-    text = Words(width, heads, own.layers, own.length, dropout) if text is None else Language(text, width)
-    # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their own
+    text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
+    # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
     return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings))
 
 
@@ -270,7 +270,7 @@ def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -
 
 
 def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
-    own, library = settings.decoder, encoders.transformers()
+    sizes, library = settings.decoder, encoders.transformers()
 
     def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
         return library.T5Config(
@@ -290,14 +290,14 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         t5 = library.T5ForConditionalGeneration(vit5)
         _make_room(t5, EXTRA)
     else:
-        layers = max(own.layers, own.fusion_layers)
-        small = config(words, layers, own.hidden, own.heads, own.feed_forward, own.dropout)
+        layers = max(sizes.layers, sizes.fusion_layers)
+        small = config(words, layers, sizes.hidden, sizes.heads, sizes.feed_forward, sizes.dropout)
         t5 = library.T5ForConditionalGeneration(small)
-        t5.decoder.block = t5.decoder.block[: own.layers]
-    if own.fusion_layers > (layers := len(t5.encoder.block)):
-        raise BadInput(f"workload.decoder.fusion_layers is {own.fusion_layers}; the published encoder has {layers}.")
+        t5.decoder.block = t5.decoder.block[: sizes.layers]
+    if sizes.fusion_layers > (layers := len(t5.encoder.block)):
+        raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
-    t5.encoder.block = t5.encoder.block[: own.fusion_layers]
+    t5.encoder.block = t5.encoder.block[: sizes.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)
     return t5
 

@@ -73,17 +73,17 @@ def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
 
 
 def batch(
-    asked: Sequence[tuple[str, str, str]], settings: Pictures, generator: torch.Generator | None
+    questions: Sequence[tuple[str, str, str]], settings: Pictures, generator: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (B, 3, side, side) uint8, and (B) which sample has each picture first.
 
-    `asked` are hash, path and question of each sample. With a `generator` each picture is changed once.
+    `questions` are hash, path and question of each sample. With a `generator` each picture is changed once.
     """
     load, first = loader(settings.side, settings.limit_pixels), dict[str, int]()
-    places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(asked)]
-    loaded = {place: load(asked[place][1]) for place in first.values()}
+    places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(questions)]
+    loaded = {place: load(questions[place][1]) for place in first.values()}
     for place in first.values() if generator and settings.augment else ():
-        texts = [text for (_, _, text), other in zip(asked, places, strict=True) if other == place]
+        texts = [text for (_, _, text), other in zip(questions, places, strict=True) if other == place]
         loaded[place] = augment(loaded[place], texts, generator)
     pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)

@@ -193,5 +193,5 @@ class Settings:
                 stages = f"{len(image.channels)} stages with a pooling shrink it {shrinks} times"
                 fits = max(1, pictures.side // shrinks) * shrinks
                 yield "pictures", f"workload.pictures.side is {pictures.side}, and {stages}. Write {fits}."
-        if isinstance(values["stages"], dict) and all(isinstance(one, Stage) for one in values["stages"].values()):
+        if isinstance(values["stages"], dict) and all(isinstance(s, Stage) for s in values["stages"].values()):
             yield from (("stages", sentence) for sentence in Stage.mistakes_of(values["stages"]))

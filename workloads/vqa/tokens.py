@@ -61,8 +61,8 @@ class Tokens:
 
     def text(self, numbers: Sequence[int]) -> str:
         """Returns the text of tokens; tags and what the tokenizer does not know are left out."""
-        known = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
-        return " ".join(self._tokenizer.decode(known, skip_special_tokens=False).split())
+        pieces = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
+        return " ".join(self._tokenizer.decode(pieces, skip_special_tokens=False).split())
 
     def targets(self, records: "Sequence[Record]", length: int) -> list[tuple[list[int], list[int]]]:
         """Returns the tokens to write for each record, and of each token the term of the loss.
