@@ -161,7 +161,7 @@ class Comparing(Task):
             rows = evaluation.baselines(self, answer, self.width)
             text = self.compare({**rows, **self._tested}, self.strongest(rows), folder) + "\n\n"
         if self.kind == "text":
-            return text
+            return text.strip()
         if self.kind == "numbers":  # (numbers) that are known
             true, guess = true[~np.isnan(true)], guess[~np.isnan(true)]
         width = max(self.width, len(self.known_names()))
