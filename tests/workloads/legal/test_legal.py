@@ -231,7 +231,7 @@ class Knows(torch.nn.Module):
     def __init__(self, task, part, sure, model=None):
         super().__init__()
         self.weight, self.power = (model.weight, model.power) if model else (torch.tensor(0.5), torch.tensor(1.0))
-        scores = torch.from_numpy(scores_of(task, part, sure))[task.sentences(part).places]
+        scores = torch.from_numpy(scores_of(task, part, sure))[task.parts[part].samples.places]
         self.rest = scores, EvaluationLoader(task, task.datasets()[part], 7, torch.device("cpu"))
 
     def forward(self, batch):
