@@ -180,7 +180,7 @@ import shutil
 from pathlib import Path
 
 if summary.reason == "completed":
-    record = run.task.datasets()["test"].records[0]
+    record = run.task.parts["test"].samples[0]
     mine = run.folder / "asked"
     mine.mkdir(exist_ok=True)
     picture = Path(PICTURE or record.image)

@@ -106,14 +106,14 @@ def tested(task: Any) -> scoring.Judged:
 
 def baselines(task: Any, test: scoring.Judged, classes: int) -> dict[str, scoring.Judged]:
     """Returns what always guessing the commonest class, or the mean, of the training answers, and the task's own."""
-    shares = None
+    shares, guess = None, np.zeros(0)
     if test.counts is not None:
         guess = np.full(len(test.true), task.class_counts("train").argmax())
-    else:
+    elif task.kind != "text":  # whose `guesses` have it
         train = task.targets("train")
         classes = 0 if task.kind in _FLOATS else max(classes, int(max(train.max(), test.true.max())) + 1)
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
-    rows = {task.constant: test._replace(guess=guess, shares=shares)}
+    rows = {} if task.kind == "text" else {task.constant: test._replace(guess=guess, shares=shares)}
     for name, answers in task.guesses.items():
         is_whole = isinstance(answers, scoring.Judged)
         rows[name] = answers if is_whole else test._replace(guess=np.asarray(answers), shares=None)

@@ -85,7 +85,7 @@ class Comparing(Task):
 
     def columns(self, judged: Judged) -> Mapping[str, float]:
         """Returns further columns of a method's row in evaluation.csv: of at most 50 classes the F1 of each."""
-        if self.kind in ("numbers", "labels") or (width := _width(judged)) > _MOST_COLUMNS:
+        if self.kind in ("numbers", "labels", "text") or (width := _width(judged)) > _MOST_COLUMNS:
             return {}
         right, true, guessed = _tallied(self.kind, judged, np.zeros(len(judged.true), int), 1, width)[0]
         f1 = 2 * right / np.maximum(true + guessed, 1)
@@ -160,6 +160,8 @@ class Comparing(Task):
         if self.metrics:
             rows = evaluation.baselines(self, answer, self.width)
             text = self.compare({**rows, **self._tested}, self.strongest(rows), folder) + "\n\n"
+        if self.kind == "text":
+            return text.strip()
         if self.kind == "numbers":  # (numbers) that are known
             true, guess = true[~np.isnan(true)], guess[~np.isnan(true)]
         width = max(self.width, len(self.known_names()))

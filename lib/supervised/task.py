@@ -14,30 +14,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
-from lib.supervised import evaluation, parts, prediction, scoring
-from lib.supervised.methods import Comparing
+from lib.supervised import evaluation, parts, prediction, scoring, text
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
 from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
 
-Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels"]
+Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels", "text"]
 _FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
 _MOST_NAMES = 100_000
 
 
-class Supervised(Comparing):
+class Supervised(text.Writing):
     """A task whose samples have targets: write `model`, `read`, `batch` and `example`, and perhaps `outputs`.
 
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
     (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
     position is for the label of the next one, as transformers' causal models have it), or "labels" (any number of
-    classes a sample: names, or a mark of 0 or 1 for each class). A label of -100 is no target; among numbers and marks
-    it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
-    functions of (true, guess); the first decides which weights are best, unless `selection` names another. With
-    `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`, or
-    from the training data. Whatever is not as it should be can be written anew: it is still a Task.
+    classes a sample: names, or a mark of 0 or 1 for each class), or "text" (tokens of the text that `write` should
+    write). A label of -100 is no target; among numbers and marks it is NaN. `metrics` are names in scikit-learn
+    ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or functions of (true, guess); of texts "exact", "token_f1",
+    "rouge_l", or functions of one (right, written). The first decides which weights are best, unless `selection` names
+    another. With `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting
+    `classes`, or from the training data. Whatever is not as it should be can be written anew: it is still a Task.
     """
 
     kind: ClassVar[Kind] = "classes"
@@ -57,6 +57,8 @@ class Supervised(Comparing):
             raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
         if cls.kind == "numbers" and cls.metrics is Supervised.metrics:
             cls.metrics = ("rmse", "r2")
+        elif cls.kind == "text" and cls.metrics is Supervised.metrics:
+            cls.metrics = ("exact", "token_f1")
         elif isinstance(metric := fields.get("metrics"), str) or callable(metric):
             cls.metrics = (metric,)
         if {"metrics", "kind"} & fields.keys():
@@ -67,12 +69,17 @@ class Supervised(Comparing):
                 what = f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name"
                 advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
                 raise BadInput(f"{what}. Write {advice}.")
+        if cls.kind == "text":
+            cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
     def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
-        self.settings = config.workload
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
+
+    @property
+    def settings(self) -> Any:
+        return self.config.workload  # with epochs as steps, once these are known
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
@@ -301,6 +308,8 @@ class Supervised(Comparing):
 
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
+        if self.kind == "text":
+            return text.targets(self.parts[part])
         if part not in self._seen:
             self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
         return self._seen[part]
@@ -339,7 +348,7 @@ class Supervised(Comparing):
         Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
         Several models answer by their mean.
         """
-        return prediction.answers(self, models, samples)
+        return (text if self.kind == "text" else prediction).answers(self, models, samples)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns a row for each new sample by its file, or its number; writes predictions.csv into `out`."""

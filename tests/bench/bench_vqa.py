@@ -15,7 +15,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ import numpy as np
 import torch
 
 from lib.launch import ensemble
+from lib.scores import intervals, resampled
+from lib.supervised import text
+from lib.supervised.parts import Part
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
-from workloads.vqa import evaluation
-from workloads.vqa.records import Record
-from workloads.vqa.samples import Questions
-from workloads.vqa.showing import Tested
+from workloads.vqa import pictures
+from workloads.vqa.data import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
@@ -54,7 +54,7 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     folder = trained(row, seed, scratch)
     summary = json.loads((folder / "summary.json").read_text())
     with (folder / "evaluation.csv").open(encoding="utf-8") as file:
-        gain = next(float(row["gain_low"]) for row in csv.DictReader(file) if row["method"] == evaluation.MODEL)
+        gain = next(float(row["gain_exact_low"]) for row in csv.DictReader(file) if row["method"] == "network")
     found = {
         **head("torch", "transformers"),
         "seconds": round(time.perf_counter() - begin, 1),
@@ -69,25 +69,30 @@ def unseen(folder: Path, data: Path | None, scratch: Path) -> dict[str, Any]:
     """Returns how many right answers of the test a model loses without a look, and which it has with one."""
     task, models = ensemble.load(folder)
     task.source = data  # a model is loaded without what it was trained on
-    test = task.data.parts["test"]  # type: ignore[attr-defined]
+    test = task.parts["test"].samples  # type: ignore[attr-defined]
     values = exact(task, models[0], test)
     found: dict[str, Any] = {"right": "".join(str(int(one)) for one in values)}
     for how, changed in (("shuffled", shuffled(test)), ("blank", blank(test, task, scratch))):
         other = exact(task, models[0], changed)
-        lost = evaluation.judge((values - other)[:, None], test)[0].signed
-        found[how] = {"exact": round(float(other.mean()), 4), "lost": lost}
+        found[how] = {"exact": round(float(other.mean()), 4), "lost": lost(values - other, test)}
     return found
+
+
+def lost(values: np.ndarray, test: Sequence[Record]) -> str:
+    """Returns the mean of (records) with its interval over draws of whole pictures."""
+    names, unit = np.unique([one.picture for one in test], return_inverse=True)
+    sums = np.zeros((len(names), 2))
+    np.add.at(sums, unit, np.stack([np.ones(len(values)), values], 1))
+    drawn = resampled(sums, 2000)
+    return intervals(values.mean(keepdims=True), drawn[:, 1:] / drawn[:, :1], len(names))[0].signed
 
 
 def exact(task: Any, model: Any, asked: Sequence[Record]) -> np.ndarray:
     """(records) whether each is answered exactly."""
-    samples = Questions("test", asked, task.settings, task.reader, task.writer)
-    found = Tested(task, samples)
+    loader = EvaluationLoader(task, Part(task, "asked", asked), task.config.data.evaluation_batch, torch.device("cpu"))
     with torch.inference_mode():
-        for batch in EvaluationLoader(task, samples, task.config.data.evaluation_batch, torch.device("cpu")):
-            found.add(model, batch)
-    judged = dict(zip(map(id, found.judged[0]), evaluation.scores(*found.judged)[:, 0], strict=True))
-    return np.array([judged[id(one)] for one in asked])
+        judged = text.evaluate(task, model, loader)[1]
+    return np.array(task.metrics[0].each(judged.true, judged.guess))
 
 
 def shuffled(asked: Sequence[Record], seed: int = _SEED) -> list[Record]:
@@ -96,7 +101,7 @@ def shuffled(asked: Sequence[Record], seed: int = _SEED) -> list[Record]:
     names = sorted(images)
     order = np.random.default_rng(seed).permutation(len(names))
     other = {names[a]: names[b] for a, b in zip(order, np.roll(order, 1), strict=True)}
-    return [replace(one, picture=other[one.picture], image=images[other[one.picture]]) for one in asked]
+    return [one._replace(picture=other[one.picture], image=images[other[one.picture]]) for one in asked]
 
 
 def blank(asked: Sequence[Record], task: Any, scratch: Path) -> list[Record]:
@@ -104,10 +109,11 @@ def blank(asked: Sequence[Record], task: Any, scratch: Path) -> list[Record]:
     from PIL import Image
 
     images = sorted({one.image for one in asked})
-    mean = np.mean([task.album.load(image).mean((0, 1)) for image in images], 0)
+    side, limit = task.settings.pictures.side, task.settings.pictures.limit_pixels
+    mean = np.mean([pictures.loader(side, limit)(image).mean((0, 1)) for image in images], 0)
     path = scratch / "blank.png"
-    Image.new("RGB", (task.settings.pictures.side,) * 2, tuple(mean.round().astype(int).tolist())).save(path)
-    return [replace(one, picture="blank", image=str(path)) for one in asked]
+    Image.new("RGB", (side, side), tuple(mean.round().astype(int).tolist())).save(path)
+    return [one._replace(picture="blank", image=str(path)) for one in asked]
 
 
 def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -343,7 +343,7 @@ def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_u
     heights = find_task(f"{TASKS}:Heights")
     for bases, members, sentence in (
         (heights, {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
-        (Supervised, {"kind": "text"}, "Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"),
+        (Supervised, {"kind": "words"}, "Mine.kind is 'words'. It is one of: classes, numbers, tokens, next_tokens"),
         (Supervised, {"kind": "labels", "balanced": True}, "Mine.balanced is for classes and tokens"),
     ):
         with pytest.raises(BadInput, match=sentence):

@@ -1,115 +1,168 @@
 """vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words.
 
-Data: JSON lines of question, answer and image, or any table with its columns named (see `records`). The embedded
-default are drawn shapes with questions in Vietnamese (see `generated`).
+Data: JSON lines of question, answer and image, or any table with its columns named (see `data`). The embedded default
+are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lib.errors import BadInput
-from lib.task import Batch, Task
+from lib import untrusted
+from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, text
+from lib.task import Batch
 from lib.task.blocks import find_blocks
-from workloads.vqa import objectives, stages
-from workloads.vqa.settings import Settings
-from workloads.vqa.stages import PARTS
-from workloads.vqa.tokens import EXTRA, KINDS, TAGS, Tokens
+from workloads.vqa import data, evaluation, generated, pictures, tokens
+from workloads.vqa.data import Record
+from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
+from workloads.vqa.tokens import Answer, Tokens
 
-# Whatever reads, draws, evaluates or predicts is imported where it is used: a plan needs none of it.
-if TYPE_CHECKING:
-    from workloads.vqa.data import Data
-    from workloads.vqa.rules import Rules
-    from workloads.vqa.samples import Album
-    from workloads.vqa.showing import Tested
-
+_PARTS = ("image", "text", "decoder")
+_LEARNED = {
+    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str]
+}  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
+_SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
 
 
-class Vqa(Task):
+def valid(right: str, written: str) -> float:
+    """Returns whether a text was written in the asked form; a rule's has none."""
+    return float(getattr(written, "is_valid", True))
+
+
+class Vqa(Supervised):
     """Answers questions about pictures."""
 
-    Settings = Settings
-    sentinels = ("*.jsonl",)
+    Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
+    metrics = ("exact", "token_f1", "rouge_l", valid)
+    unit, constant = "picture", "commonest answer"
     selection = ("exact", "max")  # which means the same in every stage
     shown = ("exact", "token_f1", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
-    tested: "Tested"  # of the last test
-    _learned: dict[str, Any] | None = None
+    notes: Sequence[str] = ()  # on what did not match when the data was read
+    samples: list[evaluation.Sample]  # of the last test
+    judged_types: np.ndarray  # of each question of the last evaluation
 
-    @property
-    def settings(self) -> Settings:
-        return self.config.workload
+    def __init__(self, config: Any, source: Any = None):
+        super().__init__(config, source)
+        self.beams_at_once = self.settings.writing.at_once
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a loader worker needs: it gets its samples from the data set."""
-        return {name: value for name, value in vars(self).items() if name not in ("data", "rules", "tested")}
+        return {name: value for name, value in super().__getstate__().items() if name not in ("rules", "samples")}
 
-    @cached_property
-    def data(self) -> "Data":
-        from workloads.vqa.data import Data
-
-        return Data(self.source, self.settings)
-
-    @cached_property
-    def album(self) -> "Album":
-        from workloads.vqa.samples import Album
-
-        return Album(self.settings.pictures)
-
-    def describe_data(self) -> str:
-        self.datasets()
-        text, chosen = self.data.describe(self.learned()), self.learned()["encoders"].items()
-        without = [name for name, part in chosen if getattr(self.settings, name).weights and not part["weights"]]
-        note = f"\nTrained from scratch, although published weights are named: {', '.join(without)}."
-        return text + note * bool(without)
+    def read(self, source: Path | None = None) -> dict[str, Any]:
+        settings = self.settings if source else Settings()
+        records, self.notes = data.read(source or generated.folder_of(self.settings.generator), settings)
+        parts = data.split(records, self.settings.split)
+        # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
+        held = {name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()}
+        return {**held, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
-        return self.data.fingerprint()
+        return data.fingerprint({name: part.samples for name, part in self.parts.items()})
 
     def datasets(self) -> dict[str, Any]:
-        return self.data.datasets(self.reader, self.writer)
+        assert self.lengths  # all answers are cut into tokens now, so that one that is too long is met before the run
+        return super().datasets()
 
-    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        from workloads.vqa.samples import collated
+    @cached_property
+    def lengths(self) -> list[int]:
+        """The tokens of each training answer, from the shortest. Raises BadInput for an answer that is too long."""
+        targets = {n: self.writer.targets(p.samples, self.settings.decoder.length) for n, p in self.parts.items()}
+        return sorted(len(tokens) for tokens, _ in targets["train"])
 
-        return collated(samples, self.album, (self.reader.pad, self.writer.pad), generator)
+    def describe_data(self) -> str:
+        """Returns where the records come from, how many there are of what, and what a reader should know of them."""
+        where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
+        counts = {name: (len(part), len({r.picture for r in part.samples})) for name, part in self.datasets().items()}
+        sizes = ", ".join(f"{n:,} questions about {shown:,} pictures in {name}" for name, (n, shown) in counts.items())
+        kinds = Counter(record.kind or "without a type" for record in self.parts["train"].samples).most_common(12)
+        types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
+        lengths, most = self.lengths, self.settings.decoder.length
+        chosen = {part: self.learned()["encoders"][part]["weights"] for part in _PARTS}
+        lacking = [part for part, name in chosen.items() if getattr(self.settings, part).weights and not name]
+        names = ", ".join(f"{part} {name or 'from scratch'}" for part, name in chosen.items())
+        lines = [
+            f"Data: {printable(self.source)}." if self.source else f"{where}.",
+            f"{sizes}. Training questions by type: {types}.",
+            *self.notes,
+            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
+            f"{lengths.count(most):,} full at {most}. Parts: {printable(names, most=300)}.",
+            f"Trained from scratch, although published weights are named: {', '.join(lacking)}." if lacking else "",
+        ]
+        return "\n".join(filter(None, lines))
+
+    def example(self) -> Record:
+        return Record(0, "", "", "")
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        from workloads.vqa.samples import example
+        """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
+        side, lengths = self.settings.pictures.side, (self.settings.text.length, self.settings.decoder.length)
+        question, labels = (torch.full((size, length), 4, device=device) for length in lengths)
+        return {
+            "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
+            "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
+            "labels": labels, "part": labels * 0 + tokens.ANSWER,
+        }  # fmt: skip
 
-        return example(size, self.settings, device)
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        return self._batch([item.sample for item in samples], generator if samples[0].training else None)
 
-    def learned(self) -> dict[str, Any]:
-        """Returns the parts that were chosen, the types of questions, and the tokenizers."""
-        if self._learned is None:
-            from workloads.vqa import encoders
+    def batch(self, samples: list[Record], training: bool) -> Batch:
+        return self._batch(samples, None)
 
-            chosen = encoders.choose(self.settings)
-            kinds = self.data.kinds
-            tokenizers = encoders.tokenizers(self.settings, chosen, self.data.texts)
-            self._learned = {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers}
-        return self._learned
+    def _batch(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
+        """Returns tensors as long as the longest question and answer; a `generator` changes the pictures."""
+        shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
+        pixels, picture = pictures.batch(shown, self.settings.pictures, generator)
+        texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
+        question = padded(texts, self.reader.pad, sys.maxsize)
+        tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
+        return {
+            "picture": picture, "pixels": pixels, "question": question,
+            "words": torch.arange(question.shape[1]) < torch.tensor([[len(text)] for text in texts]),
+            "labels": padded(tokens, IGNORED, sys.maxsize), "part": padded(terms, 0, sys.maxsize),
+        }  # fmt: skip
+
+    def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
+        """Returns the parts that are chosen, the types of questions, and the tokenizers."""
+        from workloads.vqa import model
+
+        chosen = model.choose(self.settings)
+        kinds = sorted({record.kind for record in samples if record.kind})
+        if len(kinds) > tokens.KINDS:
+            raise BadInput(
+                f"The training questions are of {len(kinds)} types ({printable(', '.join(kinds), most=120)}), and at "
+                f"most {tokens.KINDS} are told apart. Name another column as workload.columns.kind."
+            )
+        texts = [text for r in samples for text in (r.question.lower(), r.answer, r.reasoning)]
+        tokenizers = {"decoder": tokens.trained(texts, self.settings.decoder.vocabulary)}
+        for part in ("decoder", "text"):
+            if name := chosen[part]["weights"]:
+                tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
+        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned. Raises BadInput where that is of another kind."""
-        from workloads.vqa import encoders
-
-        kinds, tokenizers = values.get("kinds"), values.get("tokenizers")
-        are_kinds = isinstance(kinds, list) and len(kinds) <= KINDS and all(isinstance(one, str) for one in kinds)
-        if not are_kinds or not isinstance(tokenizers, dict) or not isinstance(tokenizers.get("decoder"), dict):
-            raise BadInput("What was learned from data lacks types of questions or a tokenizer: start another run.")
-        encoders.check(values.get("encoders"))
-        if values != self._learned:
-            for name in ("reader", "writer"):
-                vars(self).pop(name, None)
-            if "data" in vars(self):
-                self.data.samples.clear()
-            self._learned = dict(values)
+        """Takes what `learned` returned, in an archive anybody's. Raises BadInput where that is of another kind."""
+        is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
+        parts = values["encoders"] if is_fine else {}
+        is_fine = is_fine and "decoder" in values["tokenizers"]
+        if not (is_fine and all("weights" in parts.get(part, ()) for part in _PARTS)):
+            what = "What was learned from data lacks encoders, types of questions or a tokenizer"
+            raise BadInput(f"{what}: start another run.")
+        for name in ("reader", "writer", "lengths"):
+            vars(self).pop(name, None)
+        super().take_learned(values)
 
     @cached_property
     def writer(self) -> Tokens:
@@ -123,80 +176,131 @@ class Vqa(Task):
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
     def model(self) -> nn.Module:
-        from workloads.vqa import encoders
+        from workloads.vqa import model
 
-        chosen = self._learned["encoders"] if self._learned else encoders.choose(self.settings)
-        words = self.settings.decoder.vocabulary + EXTRA
+        chosen = self._learned["encoders"] if self._learned else model.choose(self.settings)
+        words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more
-            words = self.writer.first + len(TAGS) + len(self.writer.kinds)
-        network = encoders.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
-        for part in PARTS:
-            if stages.trained(self.settings.stages, part) is None:
+            words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
+        network = model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
+        for part in ENCODERS:
+            if trained(self.settings.stages, part) is None:
                 getattr(network, part).requires_grad_(False)
         return network
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """Returns the decoder's layers first, then those of the fusion and of the encoders."""
-        t5, encoders = model.t5, (model.image, model.text)
-        return [*t5.decoder.block, *t5.encoder.block, *(block for one in encoders for block in find_blocks(one))]
+        encoders = (block for encoder in (model.image, model.text) for block in find_blocks(encoder))
+        return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives each encoder its rate, and the steps in which it is trained."""
         groups: list[dict[str, Any]] = []
-        for part in PARTS:
-            trained, rate = stages.trained(self.settings.stages, part), getattr(self.settings, part).lr
-            if trained is not None and (trained != (0, None) or rate != 1):
-                groups.append({"names": f"{part}.*", "lr": rate, "from_step": trained[0], "until_step": trained[1]})
+        for part in ENCODERS:
+            steps, rate = trained(self.settings.stages, part), getattr(self.settings, part).lr
+            if steps is not None and (steps != (0, None) or rate != 1):
+                groups.append({"names": f"{part}.*", "lr": rate, "from_step": steps[0], "until_step": steps[1]})
         return groups
 
     def stage_name(self, step: int) -> str:
-        return stages.name_at(self.settings.stages, step)
+        return stage_at(self.settings.stages, step)[0]
 
     def term_weights(self, step: int) -> dict[str, float]:
-        return stages.weights_at(self.settings.stages, step)
+        return {term: getattr(stage_at(self.settings.stages, step)[1], term) for term in TERMS}
 
     def count(self, batch: Batch) -> dict[str, float]:
-        return objectives.counted(batch)
+        return {name: int((batch["part"] == number).sum()) for number, name in enumerate(TERMS, 1)}
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return objectives.summed(objectives.losses(model(batch), batch["target"]), batch["part"]), {}
+        each = text.losses(model(batch), batch["labels"])
+        return {name: each[batch["part"] == number].sum() for number, name in enumerate(TERMS, 1)}, {}
+
+    def beams(self, part: str) -> int:
+        return self.settings.writing.validation_beams if part == "validation" else self.settings.writing.beams
+
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
+        written = model.written(*model.encode(batch), beams, self.settings.decoder.length)
+        return list(map(self.writer.parsed, written))
+
+    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
+        """Returns for each question the different answers among its beams, each with its probability."""
+        encoded = model.encode(batch)
+        written = model.written(*encoded, beams, self.settings.decoder.length, beams)
+        shares = model.probabilities(*encoded, written, self.writer.answer_end)
+        answers: list[dict[Answer, float]] = [{} for _ in batch["picture"]]
+        for number, (answer, share) in enumerate(zip(map(self.writer.parsed, written), shares, strict=True)):
+            answers[number // beams].setdefault(answer, share)  # another reasoning for the same
+        return answers
+
+    def group(self, sample: Record) -> str:
+        return sample.picture
 
     @cached_property
-    def rules(self) -> "Rules":
+    def rules(self) -> evaluation.Rules:
         """Rules that see no picture, learned of the training records."""
-        from workloads.vqa.rules import Rules
+        return evaluation.Rules(self.parts["train"].samples)
 
-        return Rules(self.data.parts["train"])
-
-    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of answers that are written freely, and the mean loss of a token of the right ones."""
-        from workloads.vqa import evaluation
-        from workloads.vqa.showing import Tested
-
-        found = Tested(self, loader.dataset)  # type: ignore[attr-defined]
-        for batch in loader:
-            found.add(model, batch)
-        if found.samples.part == "test":
-            self.tested = found
-        return {"loss": found.loss, **evaluation.metrics(*found.judged, self.rules)}
+    def baselines(self) -> dict[str, list[str]]:
+        return self.rules.answers(self.parts["test"].samples)
 
     def baseline(self) -> dict[str, float]:
-        """Returns what the strongest rule reaches on the test that sees the question alone."""
-        from workloads.vqa import evaluation
+        return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
 
-        return evaluation.baseline(self.data.parts["test"], self.rules)
+    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """Returns the figures of answers that are written freely, and the mean loss of a token of the right ones."""
+        self.judged_types = np.array(self.rules.types(loader.dataset.samples))
+        self.samples = []
+        return super().evaluate(model, loader)
+
+    def columns(self, judged: Judged) -> dict[str, float]:
+        """Returns the share of exact answers by question type."""
+        right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
+        return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
+
+    def cells(self, sample: Record, number: int) -> dict[str, Any]:
+        place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
+        is_valid = int(self._tested["network"].guess[number].is_valid)
+        return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
+
+    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
+        """Keeps a question of some pictures of a test, with where the decoder looks."""
+        first = {place: row for row, place in reversed([*enumerate(batch["picture"].tolist())])}
+        if rows := sorted(first.values())[: min(_A_BATCH, _SHOWN - len(self.samples))]:
+            looks = model.looks({name: value[rows] for name, value in batch.items()}).cpu().float()
+            for row, look in zip(rows, looks, strict=True):
+                side, record = int(len(look) ** 0.5), samples[row]
+                picture, heat = batch["pixels"][row].permute(1, 2, 0).cpu().numpy(), look.view(side, side).numpy()
+                self.samples.append(evaluation.Sample(picture, record.question, record.answer, written[row], heat))
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
-        from workloads.vqa import evaluation, showing
+        evaluation.draw(self.samples, folder / "plots" / "samples.png")
+        return f"{super().report(metrics, folder)}\nRules see the question alone."
 
-        showing.draw(self.tested.shown, folder / "plots" / "samples.png")
-        return evaluation.report(*self.tested.judged, self.rules, folder)
+    def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:
+        """Returns what the models answer together, in the fields of a teacher's records."""
+        rows = []
+        for record, shares in zip(samples, text.together(self, models, samples), strict=True):
+            best: Any = max(shares, key=lambda answer: shares[answer])
+            rows.append({
+                "img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
+                "reasoning_type": best.kind, "teacher_answer": best, "teacher_reasoning": best.reasoning,
+                "teacher_answers": {answer: round(share, 6) for answer, share in shares.items() if answer},
+                "is_valid": best.is_valid,
+            })  # fmt: skip
+        return rows
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+    def read_new(self, source: Path) -> list[Record]:
+        return data.questions(source)
+
+    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""
-        from workloads.vqa.prediction import predict
-
-        if not isinstance(source, Path):
-            raise BadInput("Give one folder with pictures and questions, or one file of questions, to predict.")
-        return predict(self, models, source, out)
+        rows = super().predict(models, source, None)
+        if out is not None:
+            disk.make_folders(out)
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values())
+            disk.write_text(out / "answers.jsonl", "".join(lines))
+        return rows

@@ -1,5 +1,12 @@
-"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer."""
+"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer.
 
+Each of the three parts is published (mounted, cached or reachable weights), or a small one from scratch instead.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,7 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from lib.task import Batch
+from lib import untrusted
+from lib.errors import BadInput, printable
+from lib.supervised import encoders
+from lib.supervised.samples import IGNORED
+from lib.supervised.text import generate, losses
+from lib.task import Batch, Task
+from workloads.vqa.settings import Settings
+from workloads.vqa.tokens import EXTRA
+
+_WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
+_HALVES = {"mean": [0.5, 0.5, 0.5], "deviation": [0.5, 0.5, 0.5]}
+_T5 = ("t5", "mt5", "umt5")
+_MOST_BYTES = 2**20  # of a preprocessor_config.json
 
 
 class Stem(nn.Module):
@@ -20,9 +39,9 @@ class Stem(nn.Module):
     def __init__(self, channels: tuple[int, ...], side: int, width: int):
         super().__init__()
         layers: list[nn.Module] = []
-        for before, own in zip((3, *channels), channels, strict=False):
-            for inner, stride in ((before, 2), (own, 1)):
-                layers += [nn.Conv2d(inner, own, 3, stride, 1, bias=False), nn.BatchNorm2d(own), nn.ReLU()]
+        for before, after in zip((3, *channels), channels, strict=False):
+            for inner, stride in ((before, 2), (after, 1)):
+                layers += [nn.Conv2d(inner, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.MaxPool2d(2))
         self.grid = side >> (len(channels) + 1)  # patches on a side
         self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
@@ -38,7 +57,7 @@ class Stem(nn.Module):
 class Vision(nn.Module):
     """A published encoder of pictures: all of its patches."""
 
-    def __init__(self, encoder: nn.Module, mean: list[float], deviation: list[float], width: int):
+    def __init__(self, encoder: nn.Module, width: int, mean: list[float], deviation: list[float]):
         super().__init__()
         self.encoder, config = encoder, encoder.config
         self.grid = config.image_size // config.patch_size
@@ -105,7 +124,7 @@ class Fusion(nn.Module):
 class Network(nn.Module):
     """Scores of the tokens of an answer; a picture that several questions of a batch have is encoded once."""
 
-    def __init__(self, image: Stem | Vision, text: Words | Language, t5: Any, is_tied: bool):
+    def __init__(self, image: nn.Module, text: nn.Module, t5: Any, is_tied: bool):
         """`is_tied`: whether the decoder's word vectors are also those that score words."""
         super().__init__()
         self.image, self.text, self.t5, self.is_tied = image, text, t5, is_tied
@@ -125,24 +144,39 @@ class Network(nn.Module):
         """Returns the sequence (B, patches + words, d) that the decoder attends to, and its mask."""
         pixels, picture, mask = batch["pixels"], batch["picture"], batch["words"]
         first = (picture[:, None] == picture[None]).int().argmax(1)  # (B) the first question with the same picture
-        own = first == torch.arange(len(picture), device=picture.device)
-        patches = self.image(pixels[own].float() / 255 - 0.5)[(own.cumsum(0) - 1)[first]]
+        is_first = first == torch.arange(len(picture), device=picture.device)
+        patches = self.image(pixels[is_first].float() / 255 - 0.5)[(is_first.cumsum(0) - 1)[first]]
         tokens = batch["question"]
         words = self.text(tokens, mask) if isinstance(self.text, Language) else self.text(self.t5.shared(tokens), mask)
         sequence, mask = self.fusion(patches, words, mask)
         return self.t5.encoder(inputs_embeds=sequence, attention_mask=mask.long()).last_hidden_state, mask
 
-    def decode(self, memory: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-        """Returns scores (B, L, tokens) of each token of the target, given those before it."""
-        start = torch.full_like(target[:, :1], self.t5.config.decoder_start_token_id)
-        inputs = torch.cat([start, target[:, :-1]], 1)
+    def decode(self, memory: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """Returns scores (B, L, tokens) of each token of the labels, given those before it."""
+        start = torch.full_like(labels[:, :1], self.t5.config.decoder_start_token_id)
+        before = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.t5.config.pad_token_id)
         return self.t5(
-            encoder_outputs=BaseModelOutput(memory), attention_mask=mask.long(), decoder_input_ids=inputs,
-            use_cache=False,
+            encoder_outputs=BaseModelOutput(memory), attention_mask=mask.long(), use_cache=False,
+            decoder_input_ids=torch.cat([start, before], 1),
         ).logits  # fmt: skip
 
     def forward(self, batch: Batch) -> Tensor:
-        return self.decode(*self.encode(batch), batch["target"])
+        return self.decode(*self.encode(batch), batch["labels"])
+
+    def written(self, memory: Tensor, mask: Tensor, beams: int, length: int, returned: int = 1) -> list[list[int]]:
+        """Returns the tokens of the likeliest answers, `returned` for each question."""
+        inputs = {"encoder_outputs": BaseModelOutput(memory), "attention_mask": mask.long()}
+        return generate(self.t5, beams, length, returned, **inputs).tolist()
+
+    def probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
+        """Returns how probable each of the answers to all questions is, up to its token `last`."""
+        ends = [answer.index(last) + 1 if last in answer else len(answer) for answer in written]
+        labels = torch.full((len(ends), max(ends)), IGNORED)
+        for row, (answer, end) in enumerate(zip(written, ends, strict=True)):
+            labels[row, :end] = torch.tensor(answer[:end])
+        labels, repeats = labels.to(memory.device), len(written) // len(memory)
+        scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
+        return (-losses(scores, labels).cpu().sum(1)).exp().tolist()
 
     def looks(self, batch: Batch) -> Tensor:
         """Returns (B, patches) how much the decoder's last layer attends to each patch while it writes the answer."""
@@ -156,7 +190,7 @@ class Network(nn.Module):
         handle = attention.register_forward_pre_hook(look, with_kwargs=True)
         try:
             memory, mask = self.encode(batch)
-            self.decode(memory, mask, batch["target"][:, :2])  # the tag before the answer, and its first token
+            self.decode(memory, mask, batch["labels"][:, :2])  # the tag before the answer, and its first token
         finally:
             handle.remove()
         heads = attention.n_heads
@@ -170,3 +204,105 @@ class Network(nn.Module):
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
     """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does where all of T5 is in fp16."""
     return out.clamp(-64_000, 64_000) if out.dtype == torch.float16 else out
+
+
+def choose(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Returns the name of each part's published weights, empty for none, or `planned` for BLIP, PhoBERT and ViT5."""
+    parts: dict[str, dict[str, Any]] = {}
+    for part, what in _WHAT.items():
+        name = getattr(settings, part).weights
+        weights = encoders.choose(name, what)
+        parts[part] = {"weights": weights[0] if weights else ""}
+        if part == "image" and weights:
+            parts[part] |= _normalisation(weights[1])
+        if name and not weights and torch.empty(0).is_meta:
+            parts[part]["planned"] = True
+    return parts
+
+
+def _normalisation(folder: Path) -> dict[str, list[float]]:
+    """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        values = json.loads(untrusted.read(folder / "preprocessor_config.json", _MOST_BYTES))
+        colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
+        if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
+            return colours
+    return _HALVES
+
+
+def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
+    """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
+    library, side, sizes = encoders.transformers(), settings.pictures.side, settings.text
+    t5 = _decoder(task, settings, chosen["decoder"], words)
+    width, heads = t5.config.d_model, t5.config.num_heads
+    blip = library.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
+    phobert = library.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
+    image = _published(task, chosen["image"], library.BlipVisionModel, blip)
+    if image is None:
+        image = Stem(settings.image.channels, side, width)
+    elif (size := getattr(image.config, "image_size", "no fixed size")) != side:
+        raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
+    else:
+        image = Vision(image, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
+    text = _published(task, chosen["text"], library.RobertaModel, phobert)
+    dropout = settings.decoder.dropout
+    text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
+    # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
+    return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings))
+
+
+def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -> Any:
+    """Returns a published encoder; in a plan without its weights one of this shape; None: from scratch."""
+    if not chosen["weights"]:
+        return encoders.without_pooler(model(config)) if chosen.get("planned") else None
+    whole: Any = task.pretrained(chosen["weights"], encoders.transformers().AutoModel)
+    return encoders.without_pooler(getattr(whole, "vision_model", whole))
+
+
+def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
+    sizes, library = settings.decoder, encoders.transformers()
+
+    def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
+        return library.T5Config(
+            vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
+            d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
+            decoder_start_token_id=0, eos_token_id=1, **more,
+        )  # fmt: skip
+
+    if chosen["weights"]:
+        t5: Any = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
+        if t5.config.model_type not in _T5:
+            kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
+            raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
+        _make_room(t5, EXTRA)
+    elif chosen.get("planned"):  # VietAI/vit5-base
+        vit5 = config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False)
+        t5 = library.T5ForConditionalGeneration(vit5)
+        _make_room(t5, EXTRA)
+    else:
+        layers = max(sizes.layers, sizes.fusion_layers)
+        small = config(words, layers, sizes.hidden, sizes.heads, sizes.feed_forward, sizes.dropout)
+        t5 = library.T5ForConditionalGeneration(small)
+        t5.decoder.block = t5.decoder.block[: sizes.layers]
+    if sizes.fusion_layers > (layers := len(t5.encoder.block)):
+        raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
+    # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
+    t5.encoder.block = t5.encoder.block[: sizes.fusion_layers]
+    t5.config.num_layers = len(t5.decoder.block)
+    return t5
+
+
+def _make_room(t5: Any, more: int) -> None:
+    """Gives a published decoder rows for tags: like its others in their mean and deviation.
+
+    `resize_token_embeddings` would tie again what T5 1.1 has untied.
+    """
+
+    def grown(weight: nn.Parameter) -> nn.Parameter:
+        rows = weight.detach()
+        drawn = rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])
+        return nn.Parameter(torch.cat([rows, drawn]))
+
+    head = grown(t5.lm_head.weight)
+    t5.shared.weight, t5.lm_head.weight = grown(t5.shared.weight), head
+    t5.config.vocab_size = t5.shared.num_embeddings = t5.lm_head.out_features = len(head)

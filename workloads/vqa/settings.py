@@ -1,13 +1,15 @@
-"""The settings of vqa: those of its data, and one class for each part of the model and its training."""
+"""The settings of vqa: those of its data, one class for each part of the model, and the stages of its training."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lib.config.reader import option
-from workloads.vqa.stages import Stage
 
+TERMS = ("format", "answer", "reasoning")  # the parts of a written answer, each a term of the loss
+Encoder = Literal["image", "text"]
+ENCODERS: tuple[Encoder, ...] = get_args(Encoder)
 _WEIGHTS = "Published: a folder, a mounted input or a name on the hub; empty: from scratch."
 
 
@@ -109,6 +111,57 @@ class Writing:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A stretch of the run, which lasts until the next one begins."""
+
+    from_epochs: float = option(0.0, "The epoch with which it begins.", minimum=0)
+    from_steps: int = option(0, "The same in steps.", minimum=0)
+    answer: float = option(1.0, "Weight of the answer.", minimum=0)
+    reasoning: float = option(1.0, "Weight of the reasoning behind it.", minimum=0)
+    format: float = option(1.0, "Weight of the tags around both.", minimum=0)
+    rests: tuple[Encoder, ...] = option((), "Encoders that are not trained in it: image, text, or both.")
+
+    @staticmethod
+    def mistakes_of(stages: Mapping[str, "Stage"]) -> Iterator[str]:
+        """Yields what is wrong with stages together."""
+        begins = sorted((stage.from_epochs, stage.from_steps) for stage in stages.values())
+        if begins and begins[0] != (0, 0):
+            yield "The first of workload.stages must begin with epoch 0: write no from_epochs there."
+        if any(epochs for epochs, _ in begins) and any(steps for _, steps in begins):
+            yield "Begins of workload.stages stand in epochs and in steps. Give all of them in one form."
+        elif len({*begins}) < len(begins) and not any(steps for _, steps in begins):  # of little data in one step
+            yield "Two of workload.stages begin at the same time. Give each a from_epochs of its own."
+        for name, stage in stages.items():
+            if not (stage.answer or stage.reasoning or stage.format):
+                yield f"The stage {name} learns nothing: all of its weights are 0."
+        for part in ENCODERS:
+            trained = [part not in stage.rests for _, stage in ordered(stages)]
+            if sum(now and not before for before, now in zip([False, *trained], trained, strict=False)) > 1:
+                yield f"workload.stages train the {part} encoder, rest it and train it again. It can rest only once."
+
+
+def ordered(stages: Mapping[str, Stage]) -> list[tuple[str, Stage]]:
+    """Returns stages with their names in the order in which they follow each other."""
+    return sorted(stages.items(), key=lambda item: (item[1].from_epochs, item[1].from_steps))
+
+
+def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
+    """Returns the stage that a step is in, with its name; of a run without stages one without a name."""
+    return next((item for item in reversed(ordered(stages)) if item[1].from_steps <= step), ("", Stage()))
+
+
+def trained(stages: Mapping[str, Stage], part: Encoder) -> tuple[int, int | None] | None:
+    """Returns the step from which an encoder is trained, and the one from which it rests again; None: never trained."""
+    rows = [stage for _, stage in ordered(stages)] or [Stage()]
+    awake = [part not in stage.rests for stage in rows]
+    if not any(awake):
+        return None
+    first = awake.index(True)
+    last = next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
+    return rows[first].from_steps, last
+
+
+@dataclass(frozen=True)
 class Settings:
     """The `workload:` section of a configuration."""
 
@@ -140,5 +193,5 @@ class Settings:
                 stages = f"{len(image.channels)} stages with a pooling shrink it {shrinks} times"
                 fits = max(1, pictures.side // shrinks) * shrinks
                 yield "pictures", f"workload.pictures.side is {pictures.side}, and {stages}. Write {fits}."
-        if isinstance(values["stages"], dict) and all(isinstance(one, Stage) for one in values["stages"].values()):
+        if isinstance(values["stages"], dict) and all(isinstance(s, Stage) for s in values["stages"].values()):
             yield from (("stages", sentence) for sentence in Stage.mistakes_of(values["stages"]))

@@ -1,21 +1,35 @@
 """Tokenizers as values that JSON has: published ones, or byte pairs of the run's own; and the tags of an answer."""
 
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
 from lib.supervised import encoders
+from workloads.vqa.settings import TERMS
+
+if TYPE_CHECKING:
+    from workloads.vqa.data import Record
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
 EXTRA = len(TAGS) + KINDS  # tokens behind those of the tokenizer
+FORMAT, ANSWER, REASONING = (TERMS.index(name) + 1 for name in ("format", "answer", "reasoning"))  # 0: padding
 _SPECIALS = ("<pad>", "</s>", "<unk>")
+
+
+class Answer(str):
+    """What was written for a question, with the type and the reasoning beside it."""
+
+    kind: str = ""
+    reasoning: str = ""
+    is_valid: bool = False  # all tags, in their order, around an answer
 
 
 class Tokens:
@@ -36,19 +50,57 @@ class Tokens:
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text, without special ones and tags: a text that says "<answer>" is a text."""
         plain = [unicodedata.normalize("NFC", text) for text in texts]
-        found = self._tokenizer.encode_batch(plain, add_special_tokens=False)
-        return [[number if number < self.first else self._unknown for number in one.ids] for one in found]
+        rows = self._tokenizer.encode_batch(plain, add_special_tokens=False)
+        return [[number if number < self.first else self._unknown for number in row.ids] for row in rows]
 
     def questions(self, texts: Sequence[str], length: int) -> list[list[int]]:
         """Returns the tokens of each question as the encoder reads it, with special ones, `length` at most."""
         room = length - len(self.before) - len(self.after)
         lowered = [text.lower() for text in texts] if self.is_lower else texts
-        return [[*self.before, *one[:room], *self.after] for one in self.numbers(lowered)]
+        return [[*self.before, *row[:room], *self.after] for row in self.numbers(lowered)]
 
     def text(self, numbers: Sequence[int]) -> str:
         """Returns the text of tokens; tags and what the tokenizer does not know are left out."""
-        known = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
-        return " ".join(self._tokenizer.decode(known, skip_special_tokens=False).split())
+        pieces = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
+        return " ".join(self._tokenizer.decode(pieces, skip_special_tokens=False).split())
+
+    def targets(self, records: "Sequence[Record]", length: int) -> list[tuple[list[int], list[int]]]:
+        """Returns the tokens to write for each record, and of each token the term of the loss.
+
+        A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
+        """
+        answers, reasonings = self.numbers([r.answer for r in records]), self.numbers([r.reasoning for r in records])
+        rows = []
+        for record, answer, reasoning in zip(records, answers, reasonings, strict=True):
+            kind = [self.kinds[record.kind]] if record.kind in self.kinds else []
+            room = length - len(answer) - len(kind) - 5  # four tags and the end
+            if room < 0:
+                text = printable(record.answer, most=60)
+                raise BadInput(
+                    f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length} has "
+                    f"room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
+                )
+            why = [*kind, *reasoning[:room]]
+            tokens = [self.answer, *answer, self.answer_end, self.reasoning, *why, self.reasoning_end, self.end]
+            # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike
+            terms = [FORMAT, *[ANSWER] * (len(answer) + 1), FORMAT, *[REASONING] * len(why), FORMAT, FORMAT]
+            rows.append((tokens, terms))
+        return rows
+
+    def parsed(self, numbers: Sequence[int]) -> Answer:
+        """Returns what written tokens say; without the tags it is not valid, and what there is counts as its text."""
+        written = list(numbers)[: numbers.index(self.end) if self.end in numbers else None]
+        tags = (self.answer, self.answer_end, self.reasoning, self.reasoning_end)
+        letters = "".join("<>[]"[tags.index(n)] if n in tags else "." for n in written)
+        begin = letters.find("<") + 1
+        end = begin + len(letters[begin:]) - len(letters[begin:].lstrip("."))
+        why = written[letters.find("[") + 1 :] if "[" in letters else []
+        names = {number: name for name, number in self.kinds.items()}
+        answer = Answer(self.text(written[begin:end]))
+        answer.kind = next((names[n] for n in why if n in names), "")
+        answer.reasoning = self.text([n for n in why if n not in names])
+        answer.is_valid = bool(answer) and re.fullmatch(r"<\.+>\[\.*\]", letters) is not None
+        return answer
 
 
 def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
@@ -67,25 +119,22 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
     tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
-    values = json.loads(tokenizer.to_str())
-    values["added_tokens"] = []  # a text that says "</s>" is a text
-    first = tokenizer.get_vocab_size()
-    return {"text": json.dumps(values), "pad": 0, "end": 1, "unknown": 2, "first": first, "before": [],
+    text = json.dumps({**json.loads(tokenizer.to_str()), "added_tokens": []})  # a text that says "</s>" is a text
+    return {"text": text, "pad": 0, "end": 1, "unknown": 2, "first": tokenizer.get_vocab_size(), "before": [],
             "after": [], "is_lower": True}  # fmt: skip
 
 
-def published(folder: Path, words: int, is_decoder: bool) -> dict[str, Any]:
-    """Returns the tokenizer beside published weights whose word vectors are `words`. Raises BadInput."""
+def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
+    """Returns the tokenizer beside published weights. Raises BadInput."""
     if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
         return phobert(folder)
     loaded, text = encoders.tokenizer(folder, *(("pad", "eos") if is_decoder else ("pad",)))
-    pad, unknown = loaded.pad_token_id, loaded.unk_token_id
     end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
-    marks = [] if is_decoder else loaded("")["input_ids"]
-    half, around = len(marks) // 2, list(marks)
-    end, unknown = (pad if number is None else number for number in (end, unknown))
-    return {"text": text, "pad": pad, "end": end, "unknown": unknown,
-            "first": words, "before": around[:half], "after": around[half:], "is_lower": False}  # fmt: skip
+    pad, marks = loaded.pad_token_id, [] if is_decoder else list(loaded("")["input_ids"])
+    end, unknown = (pad if number is None else number for number in (end, loaded.unk_token_id))
+    words, half = encoders.configuration(folder).vocab_size, len(marks) // 2
+    return {"text": text, "pad": pad, "end": end, "unknown": unknown, "first": words, "before": marks[:half],
+            "after": marks[half:], "is_lower": False}  # fmt: skip
 
 
 def phobert(folder: Path) -> dict[str, Any]:
@@ -98,23 +147,21 @@ def phobert(folder: Path) -> dict[str, Any]:
         lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
         names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
         rows = [line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines()]
-        merges = [(one, other) for one, other in (row for row in rows if row)]
+        merges = [(first, second) for first, second in (row for row in rows if row)]
     except (OSError, ValueError) as error:
         raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
-    pieces = {}
+    pieces: dict[str, int] = {}
     for number, name in enumerate(names):
-        special = number < 4
-        pieces.setdefault(name if special else name[:-2] if name.endswith("@@") else f"{name}</w>", number)
-    first = len(names) + 1  # the mask comes last
-    for one, other in merges:
-        for piece in (one, other, one + other):
-            pieces.setdefault(piece, len(pieces) + first)
-    model = models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>")
-    tokenizer = Tokenizer(model)
+        pieces.setdefault(name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>", number)
+    words = len(names) + 1  # the mask comes last
+    for first, second in merges:
+        for piece in (first, second, first + second):
+            pieces.setdefault(piece, len(pieces) + words)
+    tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     print(
         "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
         "where yours are not segmented, it knows their syllables, and less of their words."
     )
-    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": first, "before": [0], "after": [2],
+    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
             "is_lower": False}  # fmt: skip

@@ -1,12 +1,11 @@
 """Folders of questions and pictures."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
 
-from workloads.vqa.records import Record, read
+from workloads.vqa.data import Record, read
 from workloads.vqa.settings import Columns, Settings, Source
 
 
@@ -34,14 +33,11 @@ def lines(path, *rows):
     return text(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows))
 
 
-def settings(limit=0, columns=None, **source):
-    return Settings(source=Source(**source), columns=Columns(**(columns or {})), bad_input_limit=limit)
-
-
-def collected(folder, **options):
-    return read(folder, settings(**options))
+def collected(folder, limit=0, columns=None, **source):
+    """Returns the records of a folder, and the notes on them."""
+    return read(folder, Settings(source=Source(**source), columns=Columns(**(columns or {})), bad_input_limit=limit))
 
 
 def record(number, picture=None, question="what color is it?", answer="red", **more):
     name = f"p{number if picture is None else picture}"
-    return replace(Record(number, question, answer, f"/pictures/{name}.png", name), **more)
+    return Record(number, question, f"/pictures/{name}.png", name, answer=answer, **more)

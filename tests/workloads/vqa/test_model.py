@@ -22,9 +22,8 @@ from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
 from tests.workloads.vqa.files import record
-from workloads.vqa import encoders, objectives, tokens
-from workloads.vqa.objectives import ANSWER, FORMAT, REASONING
-from workloads.vqa.tokens import Tokens
+from workloads.vqa import tokens
+from workloads.vqa.tokens import ANSWER, FORMAT, REASONING, Tokens
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def made(vqa):
     """A task, its model in evaluation mode, and a batch of six questions about three pictures."""
     task = vqa()
     samples = task.datasets()["train"]
-    pictures = samples.pictures.tolist()
+    pictures = samples.samples.pictures.tolist()
     chosen = [n for p in pictures[:1] + pictures[-1:] for n in range(len(samples)) if pictures[n] == p][:6]
     torch.manual_seed(0)
     model = task.model().eval()
@@ -43,7 +42,7 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     _, model, batch = made
     seen, own = [], batch["picture"] == batch["picture"][-1]
     model.image.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
-    pixels, question, target = (batch[name].clone() for name in ("pixels", "question", "target"))
+    pixels, question, target = (batch[name].clone() for name in ("pixels", "question", "labels"))
     pixels[own] = 255 - pixels[own]
     question[0, 0] += 1
     target[:, 4:] = 9
@@ -52,7 +51,7 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     changes = (
         {"picture": torch.arange(len(own))},
         longer,
-        {"target": target},
+        {"labels": target},
         {"pixels": pixels},
         {"question": question},
     )
@@ -126,12 +125,9 @@ def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_
     again.published = json.loads(json.dumps(whole.published))
     shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (model, again.model())]
     assert shapes[0] == shapes[1]
-    for wrong in (
-        None, {}, {"image": {"weights": ""}}, {**chosen, "image": {"weights": 1}},
-        {**chosen, "image": {"weights": "", "mean": [1]}}, {**chosen, "text": {"weights": "", "run": [1, 1, 1]}},
-    ):  # fmt: skip
-        with pytest.raises(BadInput, match="names no encoders"):
-            encoders.check(wrong)
+    for wrong in (None, {}, {"image": {"weights": ""}}, {**chosen, "image": {"weights": 1}}, {**chosen, "text": {}}):
+        with pytest.raises(BadInput, match="lacks encoders"):
+            again.take_learned({**learned, "encoders": wrong})
 
 
 def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights_are_not_there(tmp_path, monkeypatch):
@@ -175,7 +171,7 @@ def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):
     merges = "x e</w> 9\nm à 9\nmà u</w> 9\nò n</w> 5\nt r 4\nx e 3\nxe _ 3\nđ ạ 3\nđạ p</w> 3\nxe_ đạp</w> 3\n"
     (tmp_path / "bpe.codes").write_text(merges, "utf-8")
     theirs = PhobertTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
-    ours = Tokens(tokens.published(tmp_path, 0, False))
+    ours = Tokens(tokens.published(tmp_path, False))
     for text in ("xe màu tròn", "xe_đạp đ x e", "xex màux 字 trò", ""):
         assert ours.questions([text], 40)[0] == theirs(text)["input_ids"], text
     assert "segmented" in capsys.readouterr().out and ours.pad == theirs.pad_token_id
@@ -186,10 +182,10 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     with pytest.raises(BadInput, match="cannot be read"):
         Tokens({"text": "{}"})
     with pytest.raises(BadInput, match="needs tokenizer.json, or"):
-        tokens.published(tmp_path, 5, True)
+        tokens.published(tmp_path, True)
     (tmp_path / "bpe.codes").write_text("one\n")
     with pytest.raises(BadInput, match="cannot be read"):
-        tokens.published(tmp_path, 5, False)
+        tokens.published(tmp_path, False)
 
 
 def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_cut():
@@ -197,25 +193,30 @@ def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_c
     words = Tokens(tokens.trained(texts, 100), ["DESCRIPTIVE", "OBJECT"])
 
     def target(length=40, **more):
-        return objectives.targets([record(1, **more)], words, length)[0]
+        return words.targets([record(1, **more)], length)[0]
 
-    made = target(answer="màu đỏ", kind="OBJECT", reasoning="vì nó tròn")
+    made, terms = target(answer="màu đỏ", kind="OBJECT", reasoning="vì nó tròn")
     answer, reasoning = words.numbers(["màu đỏ", "vì nó tròn"])
     wanted = [words.answer, *answer, words.answer_end, words.reasoning, words.kinds["OBJECT"], *reasoning]
-    assert made.tokens == [*wanted, words.reasoning_end, words.end]
+    assert made == [*wanted, words.reasoning_end, words.end]
     parts = [FORMAT, *[ANSWER] * (len(answer) + 1), FORMAT, *[REASONING] * (len(reasoning) + 1), FORMAT, FORMAT]
-    assert made.parts == parts
-    tagged = target(answer="<answer> đỏ </s>").tokens
+    assert terms == parts
+    tagged, _ = target(answer="<answer> đỏ </s>")
     assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
-    long = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
-    assert len(long.tokens) == 12 and long.tokens[-2:] == [words.reasoning_end, words.end]
-    with pytest.raises(BadInput, match=r"record 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
+    long, _ = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
+    assert len(long) == 12 and long[-2:] == [words.reasoning_end, words.end]
+    with pytest.raises(BadInput, match=r"row 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
         target(length=8, answer="màu đỏ " * 9)
 
 
-def test_each_term_is_the_sum_over_its_own_tokens_and_pads_count_nowhere():
-    part = torch.tensor([[FORMAT, ANSWER, REASONING, 0], [FORMAT, ANSWER, ANSWER, FORMAT]])
-    losses = torch.tensor([[1.0, 2.0, 4.0, 1000.0], [8.0, 16.0, 32.0, 64.0]])
-    sums = objectives.summed(losses, part)
-    assert {name: float(value) for name, value in sums.items()} == {"format": 73.0, "answer": 50.0, "reasoning": 4.0}
-    assert objectives.counted({"part": part}) == {"format": 3, "answer": 3, "reasoning": 1}
+def test_each_term_is_the_sum_over_its_own_tokens_and_pads_count_nowhere(made):
+    task, model, batch = made
+    with torch.no_grad():
+        whole = task.loss(model, batch)[0]
+        scores = model(batch).transpose(1, 2).log_softmax(1)
+    for number, name in enumerate(("format", "answer", "reasoning"), 1):
+        rows, places = torch.where(batch["part"] == number)
+        wanted = -scores[rows, batch["labels"][rows, places], places].sum()
+        assert float(whole[name]) == pytest.approx(float(wanted), rel=1e-4)
+        assert task.count(batch)[name] == len(rows) > 0
+    assert ((batch["part"] == 0) == (batch["labels"] == -100)).all() and (batch["part"] == 0).any()

@@ -12,13 +12,10 @@ from lib.launch import ensemble
 from lib.report.metrics import read
 from lib.task import find_task, load_config
 from lib.training import checks
-from lib.training.evaluation import EvaluationLoader
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture
-from workloads.vqa import stages
-from workloads.vqa.evaluation import METRICS
-from workloads.vqa.stages import Stage
+from workloads.vqa.settings import Stage, stage_at, trained
 
 
 def batch_of(task, *numbers):
@@ -30,7 +27,7 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
     (tmp_path / "vqa.yaml").write_text(CONFIG)
     task = find_task("vqa")(load_config(tmp_path / "vqa.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
-    assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "data" not in vars(task)
+    assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "parts" not in vars(task)
     task = vqa({"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16})
     assert checks.examine(task, task.config) == []
     text = task.describe_data()
@@ -39,7 +36,7 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
 
 
 def test_questions_of_a_picture_follow_each_other_and_each_comes_once_in_an_epoch(vqa):
-    samples = vqa({"workload.together": 3}).datasets()["train"]
+    samples = vqa({"workload.together": 3}).datasets()["train"].samples
     first, second = samples.order(0, 0), samples.order(0, 1)
     assert sorted(first) == list(range(len(samples))) == sorted(second) and not np.array_equal(first, second)
     assert np.array_equal(first, samples.order(0, 0)) and not np.array_equal(first, samples.order(1, 0))
@@ -52,7 +49,8 @@ def test_questions_of_a_picture_follow_each_other_and_each_comes_once_in_an_epoc
 def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not(vqa):
     task = vqa()
     samples = task.datasets()["train"]
-    own = np.flatnonzero(samples.pictures == samples.pictures[0])[:2].tolist()
+    pictures = samples.samples.pictures
+    own = np.flatnonzero(pictures == pictures[0])[:2].tolist()
     one, other = batch_of(task, *own), task.collate([samples[n] for n in own], torch.Generator().manual_seed(2))
     assert torch.equal(one["pixels"][0], one["pixels"][1]) and one["picture"].tolist() == [0, 0]
     assert not torch.equal(one["pixels"], other["pixels"])
@@ -61,33 +59,15 @@ def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not
     assert torch.equal(*pair)
 
 
-def test_an_evaluation_judges_each_record_with_the_same_loss_in_every_stage(vqa, monkeypatch):
-    task = vqa({"workload.decoder.length": 16})
-    samples, model = task.datasets()["test"], task.model().eval()
-    loader, found = EvaluationLoader(task, samples, 8, torch.device("cpu")), []
-    with torch.inference_mode():
-        for task.step in (0, 3):
-            found.append(task.evaluate(model, loader))
-        assert found[0] == found[1] and {*METRICS, "loss"} <= found[0].keys()
-        right = {n: samples.targets[n].tokens for n in range(len(samples))}
-        monkeypatch.setattr(
-            "workloads.vqa.decoding.Writer.write",
-            lambda self, model, batch, beams: ([right[n] for n in batch["number"].tolist()], 0.0, 1),
-        )
-        scores = task.evaluate(model, loader)
-    assert (scores["exact"], scores["valid"]) == (1.0, 1.0)
-    assert len(task.tested.shown) >= 4 and task.tested.shown[0].attention.shape == (4, 4)
-
-
 def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr("workloads.vqa.encoders.choose", lambda settings: pytest.fail("it chooses again"))
+    monkeypatch.setattr("workloads.vqa.model.choose", lambda settings: pytest.fail("it chooses again"))
     task, other = vqa(), load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
     other.take_learned(json.loads(json.dumps(drawn[1])))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
     assert "although published weights are named: text" in other.describe_data()
-    for changes in ({"kinds": [1]}, {"kinds": ["A"] * 201}, {"tokenizers": {"text": {}}}):
-        with pytest.raises(BadInput, match="lacks types of questions or a tokenizer"):
+    for changes in ({"kinds": [1]}, {"tokenizers": {"text": {}}}):
+        with pytest.raises(BadInput, match="lacks encoders, types of questions or a tokenizer"):
             load(tmp_path).take_learned({**drawn[1], **changes})
 
 
@@ -126,11 +106,10 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
 def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
     rests = {"A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
     three = {"C": Stage(from_steps=20, answer=3.0), **rests}
-    assert [stages.name_at(three, step) for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
-    assert stages.weights_at(three, 20) == {"answer": 3.0, "reasoning": 1.0, "format": 1.0}
-    assert stages.trained(three, "image") == (20, None) and stages.trained(three, "text") == (10, None)
-    assert stages.trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
-    assert stages.trained({"A": Stage(rests=("image",))}, "image") is None
+    assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
+    assert trained(three, "image") == (20, None) and trained(three, "text") == (10, None)
+    assert trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
+    assert trained({"A": Stage(rests=("image",))}, "image") is None
 
 
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
