@@ -77,7 +77,7 @@ class Glacier(Task):
                 top, left = corner(target, size, sample.around, generator)
                 image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
             if sample.training:
-                deviation = torch.from_numpy(self.data.statistics.deviation).float()
+                deviation = torch.from_numpy(self.data.statistics[1][: len(image)]).float()
                 image, target = augment(image, target, deviation, self.settings.augmentation, generator)
             images.append(image)
             targets.append(target)
@@ -104,7 +104,7 @@ class Glacier(Task):
         settings, source = self.settings, self.settings.source
         net = Net(len(source.bands), len(source.classes), settings.model, settings.index_places, settings.prior)
         if "data" in vars(self) and "parts" in vars(self.data):
-            for buffer, values in zip((net.mean, net.deviation), self.data.input_statistics, strict=True):
+            for buffer, values in zip((net.mean, net.deviation), self.data.statistics, strict=True):
                 buffer.copy_(torch.from_numpy(values).view(-1, 1, 1))
             if net.prior is not None:
                 net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rasterio
 import torch
+from rasterio.shutil import copy
 from torch import Tensor, nn
 
 from lib.errors import BadInput
@@ -54,9 +56,9 @@ def masks(
     BadInput if that leaves none.
     """
     if isinstance(where, Mapping):
-        scenes, problems = layout.of_folders(where, source)
+        scenes, problems, _ = layout.of_folders(where, source)
     else:
-        scenes, problems = layout.find(where, source, labelled=False)
+        scenes, problems, _ = layout.find(where, source, labelled=False)
     made_by = _digest([asdict(source), asdict(options), size], models if out else ())
     predicted: dict[str, Any] = {}
     done = 0
@@ -160,9 +162,6 @@ def write(
     colours: Mapping[int, str],
 ) -> None:  # fmt: skip
     """Writes (bands, h, w) with `names` and a scene's place, whole or not at all; `colours` are those of values."""
-    rasterio = readers.import_rasterio()
-    from rasterio.shutil import copy  # once it is known to be there
-
     path.parent.mkdir(parents=True, exist_ok=True)
     where = {"crs": place.crs, "transform": place.transform} if place.crs else {}
     count, height, width = planes.shape

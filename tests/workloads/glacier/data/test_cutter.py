@@ -14,7 +14,7 @@ from lib.errors import BadInput
 from lib.scores import IGNORE
 from tests.conftest import ROOT
 from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes, write_tiff
-from workloads.glacier.data import download, layout, tiles
+from workloads.glacier.data import download, layout, sampling
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.settings import Cut, Source
 
@@ -23,7 +23,7 @@ SMALL = Cut(size=32)
 
 
 def cut(root, folder, source=TWO, options=SMALL, limit=0):
-    return Cutter(folder, source, options, limit).all(*layout.find(root, source))
+    return Cutter(folder, source, options, limit).all(layout.find(root, source))
 
 
 def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_filled_with_no_data(tmp_path):
@@ -88,9 +88,9 @@ from workloads.glacier.data import layout
 from workloads.glacier.settings import Cut, Source
 from workloads.glacier.data.cutter import Cutter
 source = Source(bands=("a", "b", "c", "d"))
-scenes, problems = layout.find(Path(sys.argv[1]), source)
-for few in (scenes[:1], scenes[1:2], scenes[2:]):  # the second one grows what the first did not, and then five
-    Cutter(Path(sys.argv[2]), source, Cut(size=128)).all(few, problems)
+match = layout.find(Path(sys.argv[1]), source)
+for few in (match.scenes[:1], match.scenes[1:2], match.scenes[2:]):  # the 2nd grows what the 1st did not
+    Cutter(Path(sys.argv[2]), source, Cut(size=128)).all(match._replace(scenes=few))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -111,9 +111,9 @@ def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
     store = cut(tmp_path / "data", tmp_path / "store")
     chosen = np.array([0, 3, 5, 12, 13])
     pixels = np.concatenate([store.read(i)[0].reshape(2, -1) for i in chosen], 1).astype(np.float64)
-    found = tiles.tile_statistics(store.table, chosen)
-    assert np.allclose(found.mean, np.nanmean(pixels, 1), rtol=1e-12)
-    assert np.allclose(found.deviation, np.nanstd(pixels, 1), rtol=1e-12)
+    mean, deviation = sampling.tile_statistics(store.table, chosen)
+    assert np.allclose(mean, np.nanmean(pixels, 1), rtol=1e-12)
+    assert np.allclose(deviation, np.nanstd(pixels, 1), rtol=1e-12)
 
 
 PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
@@ -140,7 +140,7 @@ def cutter_of(tmp_path, source, name="store"):
 def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
     write(tmp_path / "data")
     archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
-    there = cutter_of(tmp_path, source, "folder").all(*layout.find(tmp_path / "data", source))
+    there = cutter_of(tmp_path, source, "folder").all(layout.find(tmp_path / "data", source))
     store = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, source))
     assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
     assert not (tmp_path / "downloads" / "unpacked").exists(), "what was unpacked is deleted"

@@ -74,9 +74,9 @@ def flip(path):
 
 
 DAMAGES = {  # a file of the cache, and what is done to it
-    "truncated": ("tiles-*/*.image.npy", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
-    "missing": ("tiles-*/*.image.npy", lambda path: path.unlink()),
-    "flipped": ("tiles-*/*.target.npy", flip),
+    "truncated": ("tiles-*/*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+    "missing": ("tiles-*/*.image", lambda path: path.unlink()),
+    "flipped": ("tiles-*/*.target", flip),
     "record a folder": ("tiles-*/*.json", lambda path: (path.unlink(), path.mkdir())),
     "record flipped": ("tiles-*/*.json", flip),
     "record a number": ("tiles-*/*.json", lambda path: path.write_text('{"sha256": 1, "record": 2}')),

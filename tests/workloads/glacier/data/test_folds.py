@@ -20,7 +20,7 @@ TWO = Source(bands=("red", "nir"))
 
 
 def store_of(root, folder, source=TWO, **options):
-    return Cutter(folder, source, Cut(size=32, **options)).all(*layout.find(root, source))
+    return Cutter(folder, source, Cut(size=32, **options)).all(layout.find(root, source))
 
 
 def sides(values, parts):
@@ -198,7 +198,7 @@ def store(tmp_path_factory):
         write_image(folder / "images" / f"c{number}.tif", image, "GTiff")
         chessboard = np.indices(image.shape[1:]).sum(0) % 2
         write_image(folder / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
-    return Cutter(folder / "store", SOURCE, Cut(size=64)).all(*layout.find(folder, SOURCE))
+    return Cutter(folder / "store", SOURCE, Cut(size=64)).all(layout.find(folder, SOURCE))
 
 
 def test_shared_ground_in_two_parts_of_a_given_split_is_one_warning_with_the_way_out(store):

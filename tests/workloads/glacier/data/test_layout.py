@@ -28,7 +28,7 @@ TWO = Source(bands=("red", "nir"))
 
 
 def names(root, source=TWO, labelled=True):
-    scenes, problems = layout.find(root, source, labelled)
+    scenes, problems, _ = layout.find(root, source, labelled)
     assert problems == []
     return [scene.name for scene in scenes]
 
@@ -124,7 +124,7 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}}))
     source = load_config(tmp_path / "own.yaml").workload.source
     write_sample(tmp_path / "data", source, files.split(", "))
-    scenes, problems = layout.find(tmp_path / "data", source)
+    scenes, problems, _ = layout.find(tmp_path / "data", source)
     assert (len(scenes), problems, scenes[0].name) == (3 if "{n}" in files else 1, [], first)
     with readers.opened(scenes[0], source) as opened:
         image, target = opened.read((0, 0, 32, 32))
@@ -134,17 +134,17 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
 
 def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_finds_in_a_name(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, problems = layout.find(write_patches(tmp_path / "patches"), source)
+    scenes, problems, _ = layout.find(write_patches(tmp_path / "patches"), source)
     assert problems == [] and len(scenes) == 6
     assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
-    scenes, _ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
+    scenes, *_ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
     assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
 def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
     for part in ("Train", "val", "Test"):
         write_scenes(tmp_path / part, 1)
-    scenes, _ = layout.find(tmp_path, TWO)
+    scenes, *_ = layout.find(tmp_path, TWO)
     assert {scene.name: scene.part for scene in scenes} == {
         "Test/img000": "test", "Train/img000": "train", "val/img000": "validation",
     }  # fmt: skip
@@ -156,7 +156,7 @@ def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_any_layou
     write_bands(tmp_path / "bands", "img001", scene()[0], None)
     with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
         layout.find(tmp_path / "bands", TWO)
-    scenes, problems = layout.find(tmp_path / "bands", TWO, labelled=False)
+    scenes, problems, _ = layout.find(tmp_path / "bands", TWO, labelled=False)
     assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
     source = Source(bands=("red", "nir"), images=pattern, masks=pattern and "train/{scene}_mask.tif")
     for name in ("a", "b"):
@@ -204,7 +204,7 @@ def test_a_band_that_a_scene_lacks_is_named_and_a_band_that_all_lack_is_refused(
     source = Source(bands=("red", "nir"), images="{band}/{scene}.tif", masks="gt/{scene}.tif")
     for name in ("red/a", "red/b", "nir/a", "gt/a", "gt/b"):
         write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    scenes, problems = layout.find(tmp_path, source)
+    scenes, problems, _ = layout.find(tmp_path, source)
     assert len(scenes) == 1 and "b has no file by nir/{scene}.tif: a band is missing" in problems[0]
     with pytest.raises(BadInput, match=r"no file swir/\{scene\}.tif.*name the bands as the files do in workload"):
         layout.find(tmp_path, Source(bands=("red", "swir"), images=source.images, masks=source.masks))
@@ -214,7 +214,7 @@ def test_images_of_a_folder_without_any_mask_are_left_out_and_one_among_labelled
     for name in ("train/images/a", "train/images/b", "train/gt/a", "test/images/c", "test/images/d"):
         write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
     source = Source(bands=("a",), images="{part}/images/{scene}.tif", masks="{part}/gt/{scene}.tif")
-    match = layout.look(tmp_path, source)
+    match = layout.find(tmp_path, source)
     assert [one.name for one in match.scenes] == ["train/a"]
     assert len(match.problems) == 1 and "images/b.tif has no mask" in match.problems[0]
     assert "2 images in" in match.text and "test/images have no masks and are left out" in match.text
@@ -272,7 +272,7 @@ def test_channels_choose_folders_and_bands(tmp_path):
 
 def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, _ = layout.find(write_patches(tmp_path), source)
+    scenes, *_ = layout.find(write_patches(tmp_path), source)
     image, classes = scene(0, (32, 32), 5)
     got, target = read(scenes[0], source, (0, 0, 32, 32))
     assert np.array_equal(got, image[:3])
@@ -337,7 +337,7 @@ def read(found, source=TWO, window=WHOLE):
 
 
 def only(root, source=TWO):
-    scenes, problems = layout.find(root, source)
+    scenes, problems, _ = layout.find(root, source)
     assert problems == [] and len(scenes) == 1
     return scenes[0]
 
@@ -362,7 +362,7 @@ def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not
     for name in ("img001", "img009"):
         write_bands(tmp_path, name, *scene())
     change(tmp_path)
-    scenes, problems = layout.find(tmp_path, TWO)
+    scenes, problems, _ = layout.find(tmp_path, TWO)
     for found in scenes:
         try:
             read(found)
