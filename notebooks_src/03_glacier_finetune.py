@@ -133,7 +133,7 @@ display(*(notebook.picture(path) for path in drawn if path.is_file()))
 # The configuration's criteria are judged, not enforced.
 
 # %%
-from workloads.glacier import figures
+from workloads.glacier.judging import draw_runs
 
 print(queue.verdict(runs))
 scores = queue.scores(runs)
@@ -144,7 +144,7 @@ for entry in runs:
 # %%
 if scores:
     kinds = ("validation", "test")
-    display(notebook.picture(figures.runs(scores, kinds, runs[-1].folder / "plots" / "folds.png")))
+    display(notebook.picture(draw_runs(scores, kinds, runs[-1].folder / "plots" / "folds.png")))
     last = [entry.folder for entry in runs if entry.name in scores][-1]
     drawn = [last / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lib.scores import Confusion, scores_of
+from lib.scores import scores_of
 from lib.task import Batch, Task
 from lib.text import Criterion, aligned
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
-from workloads.glacier.model import Net
+from workloads.glacier.model import Net, carry
 from workloads.glacier.settings import Settings
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
@@ -61,12 +61,11 @@ class Glacier(Task):
 
     def draw_tiles(self, out: Path) -> Path:
         """Draws some training tiles above their masks, those with most classes first; returns `out`."""
-        from workloads.glacier import figures
+        from workloads.glacier.judging import draw_tiles
 
-        train = self.datasets()["train"]
-        classes = (train.store.table.counts[train.chosen] > 0).sum(1)
-        chosen = np.argsort(-classes, kind="stable")[: 2 * _SHOWN_TILES : 2]
-        return figures.tiles([train[index][:2] for index in chosen], self.settings.source.classes, out)
+        tiles = self.data.whole_tiles
+        chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
+        return draw_tiles([tiles[index][:2] for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
@@ -112,12 +111,10 @@ class Glacier(Task):
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
-        from workloads.glacier import carry
-
         settings, initial, fresh = self.settings, self.settings.initial, model.state_dict()
         bands = initial.bands or settings.inputs, settings.inputs
         classes = initial.classes or settings.source.classes, settings.source.classes
-        carried, message = carry.carry(given, fresh, bands, classes)
+        carried, message = carry(given, fresh, bands, classes)
         carried.pop("prior", None)
         return {**carried, **{name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}}, message
 
@@ -136,22 +133,18 @@ class Glacier(Task):
         from workloads.glacier.judging import Tested
 
         loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
-        confusion = Confusion(len(classes), next(model.parameters()).device)
-        tested = Tested(part, len(classes)) if part.part == "test" else None
+        tested = Tested(part, len(classes))
         total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
         for batch in loader:
             logits = model(batch["image"])
-            predicted = logits.argmax(1)
-            confusion.add(predicted, batch["target"])
+            tested.add(batch, logits.argmax(1))
             for term, value in losses.sums(loss, logits, batch["target"], batch.get("distances")).items():
                 total[term] += float(value)
             for term, number in self.count(batch).items():
                 numbers[term] += number
-            if tested:
-                tested.add(batch, predicted)
-        self._test = tested or self._test
+        self._test = tested if part.part == "test" else self._test
         mean = sum(getattr(loss, term) * total[term] / max(1, numbers[term]) for term in total)
-        return {"loss": mean, **confusion.scores(classes)}
+        return {"loss": mean, **scores_of(tested.counts.sum(0), classes)}
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
@@ -171,10 +164,8 @@ class Glacier(Task):
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
-        names, criteria, text = self.settings.source.classes, self.settings.criteria, ""
-        if self._test:
-            self._test.confusion.write_csv(names, folder / "evaluation.csv")
-            text = self._judged(self._test, "network", vars(self).get("baselines", {}), folder)
+        names, criteria = self.settings.source.classes, self.settings.criteria
+        text = self._judged(self._test, vars(self).get("baselines", {}), folder) if self._test else ""
         wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
@@ -185,55 +176,49 @@ class Glacier(Task):
         )
         return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
 
-    def _judged(self, tested: Any, name: str, baselines: Mapping[str, np.ndarray], folder: Path) -> str:
+    def _judged(self, tested: Any, baselines: Mapping[str, np.ndarray], folder: Path, name: str = "network") -> str:
         """Writes tables and figures of a test beside the baselines; returns the tables as text."""
         from workloads.glacier.baselines import scored
-        from workloads.glacier.judging import Judged
+        from workloads.glacier.judging import compare
 
-        test, store = self.datasets()["test"], self.data.store
-        scenes = [store.names[scene] for scene in store.table.scene[test.chosen]]
-        units = self.data.parts.groups[test.chosen].tolist()
-        classes = self.settings.source.classes
-        judged = Judged(classes, tested.counts, baselines, scored(test), scenes, units, name)
-        judged.write(folder)
-        self._draw(tested, folder)
-        return judged.text()
+        classes, test, store = self.settings.source.classes, tested.part, self.data.store
+        scenes, units = [store.names[n] for n in store.table.scene[test.chosen]], self.data.parts.groups[test.chosen]
+        self._draw(tested, folder / "plots")
+        return compare(classes, tested.counts, scenes, units.tolist(), scored(test), baselines, folder, name)
 
     def _draw(self, tested: Any, folder: Path) -> None:
-        """Draws the confusion matrix, examples of predictions, and the worst tiles."""
         tested.draw(self.settings.source.classes, folder)
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from workloads.glacier.judging import MEASURES, Tested
+        from workloads.glacier.judging import MEASURES, Tested, tile_counts
         from workloads.glacier.maps import probabilities
 
         settings, part = self.settings, self.datasets()["test"]
         classes, least, views = settings.source.classes, settings.criteria.ensemble_mcc, settings.prediction.views
-        tested, *alone = (Tested(part, len(classes)) for _ in range(1 + len(models)))
+        tested, counts = Tested(part, len(classes)), np.zeros((len(models), len(classes), len(classes)), np.int64)
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
             batch = self.collate(samples, torch.Generator())
             each = [probabilities([model], batch["image"], views) for model in models]
-            for own, p in zip(alone, each, strict=True):
-                own.confusion.add(p.argmax(1), batch["target"])
+            for alone, p in zip(counts, each, strict=True):
+                alone += tile_counts(p.argmax(1), batch["target"], len(classes)).sum(0).numpy()
             tested.add(batch, sum(p / len(models) for p in each).argmax(1))
-        text = self._judged(tested, "vote", self.baselines, folder)
-        scores = tested.confusion.scores(classes)
-        wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
-        advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        keys = [*MEASURES, *(key for key in scores if key.startswith("iou_"))]
+        text = self._judged(tested, self.baselines, folder, "vote")
         names = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
-        rows = [own.confusion.scores(classes) for own in (*alone, tested)]
-        table = [[n, *(f"{row[key]:.4f}" for key in keys)] for n, row in zip(names, rows, strict=True)]
+        rows = [scores_of(matrix, classes) for matrix in (*counts, tested.counts.sum(0))]
+        wanted = [Criterion("MCC of the ensemble", rows[-1]["mcc"], least)] if least else []
+        advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
+        keys = [*MEASURES, *(key for key in rows[-1] if key.startswith("iou_"))]
+        table = [[name, *(f"{row[key]:.4f}" for key in keys)] for name, row in zip(names, rows, strict=True)]
         warning = "" if settings.split.test or len(models) < 2 else (
             "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "
             "its first member, on which members of other folds trained, so its scores flatter. Take the folds' mean "
             "instead."
         )  # fmt: skip
         members = aligned([[f"alone, {views} views", *keys], *table], left=[0])
-        return scores, "\n\n".join(filter(None, [warning, members, text, _verdict(wanted, advice)]))
+        return rows[-1], "\n\n".join(filter(None, [warning, members, text, _verdict(wanted, advice)]))
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None

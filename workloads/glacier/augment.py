@@ -6,6 +6,7 @@ from torch import Tensor
 from workloads.glacier.settings import Augmentation
 
 ANYWHERE = -1  # in the place of a class
+VIEWS = 8  # the flips and quarter turns of a square
 
 
 def augment(

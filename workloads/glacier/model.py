@@ -1,17 +1,19 @@
-"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any number of bands and classes.
+"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any bands and classes.
 
 ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.errors import BadInput
 from workloads.glacier.settings import Model
 
 STRIDE = 32  # height and width are halved five times
+FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
 
 
 class UNet(nn.Module):
@@ -97,8 +99,7 @@ def difference(image: Tensor, one: int, other: int) -> Tensor:
 
 
 class Residual(nn.Module):
-    """The basic block of ResNet-18 and -34: two 3 x 3 convolutions beside the identity, or beside a 1 x 1 convolution
-    where the shape changes (He et al., CVPR 2016, figure 5 left, option B).
+    """Two 3 x 3 convolutions beside the identity, or a 1 x 1 convolution where the shape changes (He et al., figure 5).
 
     The shortcut takes every `stride`-th pixel and then convolves without a stride, which gives the same numbers:
     oneDNN's backward of a 1 x 1 convolution with a stride writes past its workspace where few channels lie last
@@ -137,11 +138,9 @@ class Up(nn.Module):
     def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
         """x (B, inputs, H, W), skip (B, skip, 2H, 2W) or None -> (B, outputs, 2H, 2W)."""
         x = F.interpolate(x, scale_factor=2.0, mode="nearest")
-        if skip is not None:
-            x = torch.cat([x, skip], 1)
+        x = x if skip is None else torch.cat([x, skip], 1)
         x = F.relu(self.norm1(self.conv1(x)), inplace=True)
-        x = F.relu(self.norm2(self.conv2(x)), inplace=True)
-        return self.attention(x)
+        return self.attention(F.relu(self.norm2(self.conv2(x)), inplace=True))
 
 
 class ScSE(nn.Module):
@@ -159,3 +158,55 @@ class ScSE(nn.Module):
         channel = torch.sigmoid(self.excite(F.relu(self.squeeze(mean))))
         pixel = torch.sigmoid(self.spatial(x))  # (B, 1, H, W)
         return x * (channel + pixel)
+
+
+def carry(
+    given: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
+    bands: tuple[Sequence[str], Sequence[str]], classes: tuple[Sequence[str], Sequence[str]],
+) -> tuple[dict[str, Tensor], str]:  # fmt: skip
+    """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
+
+    `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given
+    weights, of the new network). Raises BadInput if names and shapes do not fit, or no band is matched.
+    """
+    for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
+        if name not in given:
+            raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
+        if given[name].shape[axis] != len(names):
+            raise BadInput(
+                f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are named for them: "
+                f"{', '.join(names)}. Name those that they were trained on, in their order."
+            )
+    filters, message = carry_bands(given[FIRST], *bands)
+    carried = {**given, FIRST: filters}
+    for name in HEAD:  # a class that the given weights lack stays as initialised
+        rows = [given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
+                for k, cls in enumerate(classes[1])]  # fmt: skip
+        carried[name] = torch.stack([row.to(fresh[name]) for row in rows])
+    new, total = [name for name in classes[1] if name not in classes[0]], len(classes[1])
+    return carried, f"{message} Head: {total - len(new)} of {total} classes by name, new: {', '.join(new) or 'none'}."
+
+
+def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
+    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
+
+    A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
+    bands: neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by
+    one factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response:
+    the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
+    filter that looked at missing bands alone would be blown up to noise by a factor of its own.
+    """
+    new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
+    matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
+    if len(new) == len(target):
+        raise BadInput(
+            f"No band of the initial weights is among those of this run: they saw {', '.join(source)}, and this run "
+            f"has {', '.join(target)}. Write the same names for the same parts of the spectrum."
+        )
+    if list(source) == list(target):
+        return weight, f"{matched}."
+    mean = weight.mean(1)
+    carried = torch.stack([weight[:, source.index(name)] if name in source else mean for name in target], 1)
+    factor = (weight.square().sum() / carried.square().sum()).sqrt()
+    names = f"the mean of all for: {', '.join(new) or 'none'}, left out: {', '.join(unused) or 'none'}"
+    return carried * factor, f"{matched}, {names}; filters multiplied by {float(factor):.3f}."

@@ -12,14 +12,14 @@ from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.machine import platform
 from lib.report.progress import Plain
-from lib.scores import IGNORE, Confusion, scores_of
+from lib.scores import IGNORE, scores_of
 from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from workloads.glacier import baselines
-from workloads.glacier.baselines import compared, features, sample, scored, usual_indices
-from workloads.glacier.judging import Judged, gains, measured, strongest, tile_counts
+from workloads.glacier.baselines import compared, sample, scored, usual_indices
+from workloads.glacier.judging import compare, gains, measured, strongest, tile_counts
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
 
@@ -147,11 +147,8 @@ def test_counts_and_measures_of_many_tiles_are_those_of_each():
     draw = np.random.default_rng(0)
     predicted, truth = (torch.from_numpy(draw.integers(0, 3, (4, 5, 6)).astype(np.uint8)) for _ in "ab")
     truth[1], truth[2, :2] = IGNORE, IGNORE
-    counts = tile_counts(predicted, truth, 3)
-    for tile in range(4):
-        alone = Confusion(3)
-        alone.add(predicted[tile], truth[tile])
-        assert (counts[tile].numpy() == alone.matrix).all()
+    for matrix, guess, true in zip(tile_counts(predicted, truth, 3), predicted, truth, strict=True):
+        assert matrix.tolist() == [[int(((guess == b) & (true == a)).sum()) for b in range(3)] for a in range(3)]
     counts = draw.integers(0, 50, (6, 3, 3))
     counts[1, :, 2] = counts[1, 2] = 0  # neither there nor predicted
     counts[2, 1:] = 0  # one class alone
@@ -163,8 +160,7 @@ def test_counts_and_measures_of_many_tiles_are_those_of_each():
 
 def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
     """Scenes differ far more than methods do: unpaired, or by tile, the interval would be another one."""
-    hard = right([0.55, 0.6, 0.9, 0.95])
-    easier = right([0.57, 0.62, 0.92, 0.97])
+    hard, easier = right([0.55, 0.6, 0.9, 0.95]), right([0.57, 0.62, 0.92, 0.97])
     gain = gains(easier, hard, list("abcd"))["mcc"]
     assert gain.low == pytest.approx(gain.high) == pytest.approx(0.04)
     hard, uneven = right([0.6] * 8), right([0.62] * 4 + [0.6] * 4)
@@ -173,40 +169,43 @@ def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
     assert np.isnan(gains(easier, easier, list("aaaa"))["mcc"].low), "one scene has no interval"
 
 
-def judged(counts, baselines, numbers=None):
-    numbers = np.arange(len(counts)) if numbers is None else np.array(numbers)
-    scenes = [f"s{index // 2}" for index in range(len(counts))]
-    return Judged(("land", "ice"), counts, baselines, numbers, scenes, scenes, "network")
+@pytest.fixture
+def judged(tmp_path):
+    """judged(counts, baselines) -> the tables of two tiles a scene; the files lie in the test's folder."""
+
+    def judge(counts, baselines, numbers=None, scenes=None):
+        numbers = np.arange(len(counts)) if numbers is None else np.array(numbers)
+        scenes = scenes or [f"s{index // 2}" for index in range(len(counts))]
+        return compare(("land", "ice"), counts, scenes, scenes, numbers, baselines, tmp_path)
+
+    return judge
 
 
-def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
+def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it(judged):
     weak, strong = right([0.6] * 4), right([0.7, 0.8, 0.7, 0.8])
     assert strongest({"weak": weak, "strong": strong}) == "strong"
-    text = judged(right([0.9] * 4), {"weak": weak, "strong": strong}).text()
-    assert "The network is above the strongest baseline by MCC, strong: +0.300 [" in text
-    assert "holds 0" not in text and "draws of 2 scenes, paired" in text
-    text = judged(right([0.8, 0.8, 0.7, 0.7]), {"strong": strong}).text()
-    assert "The network is level with the strongest baseline" in text and "this test does not tell them apart" in text
-    text = judged(right([0.6] * 4), {"strong": strong}).text()
-    assert "The network is below the strongest baseline" in text and "holds 0" not in text
-    alone = Judged(("land", "ice"), strong, {"weak": right([0.6] * 4)}, np.arange(4), ["s"] * 4, ["s"] * 4)
-    assert "one scene alone" in alone.text() and "[" not in alone.text().split("\n\n")[1]
-    text = judged(right([1.0, 0.5, 1.0, 0.5]), {"weak": right([0.75, 0.75])}, numbers=[0, 2]).text()
+    for shares, words in (
+        ([0.9] * 4, ["is above the strongest baseline by MCC, strong: +0.300 [", "draws of 2 scenes, paired"]),
+        ([0.8, 0.8, 0.7, 0.7], ["is level with the strongest", "holds 0: this test does not tell them apart"]),
+        ([0.6] * 4, ["is below the strongest baseline", "draws of 2 scenes, paired"]),
+    ):
+        text = judged(right(shares), {"weak": weak, "strong": strong})
+        assert all(word in text for word in words), text
+    text = judged(strong, {"weak": weak}, scenes=["s"] * 4)
+    assert "one scene alone" in text and "[" not in text.split("\n\n")[1]
+    text = judged(right([1.0, 0.5, 1.0, 0.5]), {"weak": right([0.75, 0.75])}, numbers=[0, 2])
     assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.500" in text, "on the same tiles"
 
 
-def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(tmp_path):
-    counts = right([0.9, 0.9, 0.6, 0.7, 0.8, 0.8])
-    one = judged(counts, {"weak": counts})
-    one.write(tmp_path)
-    with (tmp_path / "scenes.csv").open() as file:
-        rows = list(csv.DictReader(file))
+def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(judged, tmp_path):
+    counts = right([0.9, 0.9, 0.6, 0.7, 0.8, 0.8]).round().astype(int)
+    assert judged(counts, {"weak": counts}).split("\n\n")[-1].splitlines()[2].startswith("s1")
+    rows = [*csv.DictReader((tmp_path / "scenes.csv").read_text().splitlines())]
     assert [row["scene"] for row in rows] == ["s1", "s2", "s0"] and rows[0]["wrong"] == "0.3500"
     assert rows[0]["pixels"] == "4000" and float(rows[0]["iou_ice"]) == pytest.approx(0.65 / 1.35, abs=1e-4)
     assert (tmp_path / "baselines.csv").read_text().splitlines()[0] == "method,mcc,mean_iou,iou_land,iou_ice"
-    assert one.text().split("\n\n")[-1].splitlines()[2].startswith("s1")
-    many = right(np.linspace(0.5, 1, 14))
-    assert "of 7; scenes.csv has all" in judged(many, {}).text() and "gain" not in judged(many, {}).text()
+    text = judged(right(np.linspace(0.5, 1, 14)), {})
+    assert "of 7; scenes.csv has all" in text and "gain" not in text
 
 
 class Fixed(nn.Module):
@@ -298,14 +297,14 @@ def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
 
 
 def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(monkeypatch):
-    values, labels = sample(Tiles(3), 0, 10**6, features)
+    values, labels = sample(Tiles(3), 0, 10**6)
     assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
-    assert (values == np.concatenate([Tiles(3)[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
+    assert (values[:, :3] == np.concatenate([Tiles(3)[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
     monkeypatch.setattr(baselines, "_MOST_TILES", 4)
     monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
     tiles = Tiles(50)
-    values, labels = sample(tiles, 0, 1000, features)
-    assert values.shape == (1000, 3) and labels.shape == (1000,) and values.dtype == np.float32
+    values, labels = sample(tiles, 0, 1000)
+    assert values.shape == (1000, 9) and labels.shape == (1000,) and values.dtype == np.float32
     assert len(tiles.read) == len(set(tiles.read)) == 4
     tiles = Tiles(10)
     assert scored(tiles).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3

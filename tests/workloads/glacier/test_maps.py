@@ -57,7 +57,7 @@ def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp
     image, _ = scene()
     image[:, 5:9, 7] = np.nan
     write_bands(tmp_path / "data", "img001", image, None, origin=(600, 9000))
-    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out")
+    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction())
     places = tmp_path / "data" / "Band1" / "img001.tif", tmp_path / "out" / "img001.tif"
     with rasterio.open(places[0]) as given, rasterio.open(places[1]) as made:
         assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
@@ -131,7 +131,7 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_p
     write_scenes(tmp_path / "data", 3)
     band = tmp_path / "data" / "Band2" / "img001.tif"
     band.write_bytes(band.read_bytes()[:5000])
-    assert set(maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None)) == {"img000", "img002"}
+    assert set(maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None, Prediction())) == {"img000", "img002"}
     assert "Left out: " in (said := capsys.readouterr().out) and "Band2/img001.tif" in said
 
 

@@ -99,8 +99,9 @@ class Opened:
     def bounds(self, window: Window) -> tuple[float, float, float, float]:
         """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
         row, column, h, w = window
-        corners = (column, row), (column + w, row + h)
-        xs, ys = zip(*(self.transform * corner if self.transform else corner for corner in corners), strict=True)
+        a, b, c, d, e, f = self.transform[:6] if self.transform else (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+        xs = [a * x + b * y + c for x, y in ((column, row), (column + w, row + h))]
+        ys = [d * x + e * y + f for x, y in ((column, row), (column + w, row + h))]
         return min(xs), min(ys), max(xs), max(ys)
 
 
