@@ -70,67 +70,20 @@ class Scene:
 class Opened:
     """A scene whose files are open: `height`, `width` in pixels, `crs` (text) and `transform` (affine), or None."""
 
-    crs: str | None = None
-    transform: Any = None
-
-    def __init__(self, scene: Scene, source: Source, height: int, width: int):
-        self.scene, self.source, self.height, self.width = scene, source, height, width
-
-    def _planes(self, window: Window) -> np.ndarray:
-        raise NotImplementedError
-
-    def mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) or (h, w, layers) of the mask as it is on disk."""
-        raise NotImplementedError
-
-    def bands(self, window: Window) -> np.ndarray:
-        """Reads (bands, h, w) float32, with NaN in every band where one has no data."""
-        image = self._planes(window)
-        image[:, ~np.isfinite(image).all(0)] = np.nan
-        return image
-
-    def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
-        """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
-        image = self.bands(window)
-        target = _decode(self.mask(window), self.source, self.scene.mask)
-        target[np.isnan(image[0])] = IGNORE
-        return image, target
-
-    def bounds(self, window: Window) -> tuple[float, float, float, float]:
-        """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
-        row, column, h, w = window
-        a, b, c, d, e, f = self.transform[:6] if self.transform else (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-        xs = [a * x + b * y + c for x, y in ((column, row), (column + w, row + h))]
-        ys = [d * x + e * y + f for x, y in ((column, row), (column + w, row + h))]
-        return min(xs), min(ys), max(xs), max(ys)
-
-
-@contextlib.contextmanager
-def opened(scene: Scene, source: Source) -> Iterator[Opened]:
-    """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
-    with contextlib.ExitStack() as stack:
-        if scene.images[0].suffix == ".npy":
-            yield _Patch(scene, source)
-        else:
-            yield _Rasters(scene, source, [stack.enter_context(raster(path)) for path in scene.files])
-
-
-class _Rasters(Opened):
     def __init__(self, scene: Scene, source: Source, files: Sequence[Any]):
+        """`files` are those of the scene, rasters or arrays, which must fit together. Raises Unusable."""
         first, path = files[0], scene.images[0]
-        super().__init__(scene, source, first.height, first.width)
-        self._files = files
-        for other, data in zip(scene.images[1:], files[1:], strict=False):
-            if len(_planes_of(data)) > 1:
-                raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
-        if len(scene.images) == 1:
-            _check_bands(path, first.count, source)
-        if first.crs:
-            self.crs, self.transform = first.crs.to_string(), first.transform
-            left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
-            if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
-                raise Unusable(f"{path} has no place on the map. Correct its transform, or remove its CRS.")
+        self.scene, self.source, self.files, self.height, self.width = scene, source, files, first.height, first.width
+        self.crs, self.transform = (first.crs.to_string(), first.transform) if first.crs else (None, None)
+        if len(scene.images) == 1 and first.count < max(source.chosen):
+            what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
+            raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
+        left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
+        if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
+            raise Unusable(f"{path} has no place on the map. Correct its transform, or remove its CRS.")
         for other, data in zip(scene.files[1:], files[1:], strict=True):
+            if other != scene.mask and len(_planes_of(data)) > 1:
+                raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
             if (data.height, data.width) != (self.height, self.width):
                 sizes = f"{data.height} x {data.width} pixels and {path} {self.height} x {self.width}"
                 raise Unusable(f"{other} has {sizes}. Resample them to one grid.")
@@ -138,40 +91,43 @@ class _Rasters(Opened):
                 continue
             if data.crs != first.crs:
                 raise Unusable(f"{other} is in {data.crs} and {path} in {first.crs}. Project them to one of these.")
-            if not data.transform.almost_equals(first.transform, 1e-6 * abs(first.transform.a)):
+            if data.transform and not data.transform.almost_equals(first.transform, 1e-6 * abs(first.transform.a)):
                 what = f"{other} and {path} have the same size but cover other ground"
                 raise Unusable(f"{what}. Resample them to one grid.")
 
-    def _planes(self, window: Window) -> np.ndarray:
-        numbers = self.source.chosen if len(self.scene.images) == 1 else [1] * len(self.scene.images)
-        planes = np.empty((len(numbers), *window[2:]), np.float32)
-        for place, number in enumerate(numbers):
-            file = 0 if len(self.scene.images) == 1 else place
-            values = _read_window(self.scene.files[file], self._files[file], number, window)
+    def bands(self, window: Window) -> np.ndarray:
+        """Reads (bands, h, w) float32, with NaN in every band where one has no data."""
+        paths = self.scene.images
+        places = (
+            [(0, number) for number in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
+        )
+        image = np.empty((len(places), *window[2:]), np.float32)
+        for plane, (file, number) in zip(image, places, strict=True):
+            values = _read_window(paths[file], self.files[file], number, window)
             with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
-                planes[place] = values
-            for nodata in (self._files[file].nodatavals[number - 1], *self.source.nodata):
+                plane[:] = values
+            for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
                 if nodata is not None and not np.isnan(nodata):
-                    planes[place, values == nodata] = np.nan
-        return planes
+                    plane[values == nodata] = np.nan
+        image[:, ~np.isfinite(image).all(0)] = np.nan
+        return image
 
-    def mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
+    def _mask(self, window: Window) -> np.ndarray:
+        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable if it is unclear which counts.
 
-        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255. Raises
-        Unusable if several bands differ and no key says which of them counts.
+        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
         """
-        path, data, source = self.scene.files[-1], self._files[-1], self.source
-        numbers = _planes_of(data)
+        path, data, source = self.scene.files[-1], self.files[-1], self.source
+        numbers, has_layers = _planes_of(data), getattr(data, "has_layers", False)
         if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
             raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
-        if source.mask_band or len(numbers) < 2:
+        if source.mask_band or (len(numbers) < 2 and not has_layers):
             number = source.mask_band or 1
             values, nodata = _read_window(path, data, number, window), data.nodatavals[number - 1]
             is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
             return np.where(values == nodata, np.nan, values) if is_marked else values
         planes = [_read_window(path, data, number, window) for number in numbers]
-        if source.mask_layers:
+        if source.mask_layers or has_layers:
             return np.stack(planes, 2)
         is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
         if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
@@ -189,38 +145,58 @@ class _Rasters(Opened):
         how = "Say in workload.source.mask_band which one has the codes, or in mask_layers which are classes."
         raise Unusable(f"The mask {path} has {len(planes)} bands that differ. {how}")
 
+    def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
+        image = self.bands(window)
+        target = _decode(self._mask(window), self.source, self.scene.mask)
+        target[np.isnan(image[0])] = IGNORE
+        return image, target
+
+    def bounds(self, window: Window) -> tuple[float, float, float, float]:
+        """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
+        row, column, h, w = window
+        a, b, c, d, e, f = self.transform[:6] if self.transform else (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+        xs = [a * x + b * y + c for x, y in ((column, row), (column + w, row + h))]
+        ys = [d * x + e * y + f for x, y in ((column, row), (column + w, row + h))]
+        return min(xs), min(ys), max(xs), max(ys)
+
+
+@contextlib.contextmanager
+def opened(scene: Scene, source: Source) -> Iterator[Opened]:
+    """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
+    with contextlib.ExitStack() as stack:
+        yield Opened(scene, source, [
+            _Array(path, path == scene.mask) if path.suffix == ".npy" else stack.enter_context(raster(path))
+            for path in scene.files
+        ])  # fmt: skip
+
 
 def _code(red: Any, green: Any, blue: Any) -> Any:
     return red.astype(np.int32) * 65536 + green.astype(np.int32) * 256 + blue.astype(np.int32)
 
 
-class _Patch(Opened):
-    def __init__(self, scene: Scene, source: Source):
-        path, image = scene.images[0], _load_array(scene.images[0])
-        if image.ndim != 3:
-            raise Unusable(f"{path} has the shape {image.shape}. A patch is (height, width, bands).")
-        self._image = image if image.shape[2] <= image.shape[0] else np.moveaxis(image, 0, 2)
-        super().__init__(scene, source, *self._image.shape[:2])
-        _check_bands(path, self._image.shape[2], source)
+class _Array:
+    """A .npy as a raster: an image (h, w, bands) or (bands, h, w); a mask of codes, or of layers (h, w, layers)."""
+
+    crs = transform = None
+    colorinterp = ()
+
+    def __init__(self, path: Path, is_mask: bool):
+        array = _load_array(path)
+        if array.ndim != 3 and not (is_mask and array.ndim == 2):
+            raise Unusable(f"{path} has the shape {array.shape}. A patch is (height, width, bands).")
+        if is_mask and array.ndim == 3 and array.shape[0] == 1:
+            array = array[0]
+        self.has_layers = is_mask and array.ndim == 3
+        array = array[..., None] if array.ndim == 2 else array
+        self.array = array if is_mask or array.shape[2] <= array.shape[0] else np.moveaxis(array, 0, 2)
+        self.height, self.width, self.count = self.array.shape
+        self.dtypes, self.nodatavals = [str(array.dtype)] * self.count, [None] * self.count
         _check_size(path, self.height, self.width)
-        if scene.mask:
-            mask = _load_array(scene.mask)
-            self._mask = mask[0] if mask.ndim == 3 and mask.shape[0] == 1 < self.height else mask
-            if mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]:
-                raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
 
-    def _planes(self, window: Window) -> np.ndarray:
-        row, column, h, w = window
-        values = np.asarray(self._image[row : row + h, column : column + w])
-        with np.errstate(over="ignore", invalid="ignore"):
-            image = np.moveaxis(values[..., [n - 1 for n in self.source.chosen]], 2, 0).astype(np.float32)
-        for nodata in self.source.nodata:
-            image[image == np.float32(nodata)] = np.nan
-        return image
-
-    def mask(self, window: Window) -> np.ndarray:
-        row, column, h, w = window
-        return np.asarray(self._mask[row : row + h, column : column + w])
+    def read(self, number: int, window: Any) -> np.ndarray:
+        rows, columns = window.toslices()
+        return np.asarray(self.array[rows, columns, number - 1])
 
 
 def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
@@ -284,12 +260,6 @@ def _check_size(path: Path, height: int, width: int) -> None:
         raise Unusable(f"{path} states {height:,} x {width:,} pixels; {most}. Cut it (gdal_translate -srcwin).")
 
 
-def _check_bands(path: Path, count: int, source: Source) -> None:
-    if count < max(source.chosen):
-        wanted = f"the settings read band {max(source.chosen)}. Set workload.source.bands and workload.source.channels"
-        raise Unusable(f"{path} has {count} bands; {wanted}.")
-
-
 def _read_window(path: Path, data: Any, number: int, window: Window) -> np.ndarray:
     row, column, h, w = window
     with _naming(path, f"ends or breaks in the middle, at row {row}"):
@@ -329,4 +299,5 @@ def _load_array(path: Path) -> np.ndarray:
 
 def _planes_of(data: Any) -> list[int]:
     """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
-    return [number for number, kind in enumerate(data.colorinterp, 1) if kind != ColorInterp.alpha]
+    kinds = data.colorinterp or [None] * data.count
+    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]
