@@ -7,6 +7,7 @@ address. The embedded default is a generator of plausible scenes (see `data.terr
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from lib.scores import scores_of
-from lib.task import Batch, Task
+from lib.supervised import methods
+from lib.task import Batch
 from lib.text import Criterion, aligned
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
@@ -28,12 +30,13 @@ _SHOWN_TILES = 4  # in the figures
 _VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
 
 
-class Glacier(Task):
+class Glacier(methods.Comparing):
     """The workload of the module's docstring."""
 
     Settings = Settings
     # Files of the documented layouts that only labelled data has: a folder of new scenes or of maps is no data set
     sentinels = ("*_mask_*.npy", *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")))
+    kind, metrics, unit = "tokens", ("mcc", "mean_iou"), "scene"
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -148,24 +151,45 @@ class Glacier(Task):
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
-        from workloads.glacier.judging import strongest
+        from workloads.glacier.judging import summed
 
-        return scores_of(self.baselines[strongest(self.baselines)].sum(0), self.settings.source.classes)
+        names = self.settings.source.classes
+        return scores_of(summed(self.guesses[self.strongest(self.guesses)], len(names)), names)
 
-    @cached_property
-    def baselines(self) -> dict[str, np.ndarray]:
-        """(tiles, classes, classes) counts of each baseline on the scored tiles of the test, by its name."""
+    def baselines(self) -> dict[str, Any]:
+        """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
+        from workloads.glacier.judging import judged
 
         source, bounds, test = self.settings.source, self.settings.baseline, self.datasets()["test"]
         pairs = self.settings.index_places or baselines.usual_indices(source.bands)
-        whole, classes = self.data.whole_tiles, len(source.classes)
-        return baselines.compared(whole, test, classes, self.config.seed, pairs, bounds.pixels, bounds.rounds)
+        limits = len(source.classes), self.config.seed, pairs, bounds.pixels, bounds.rounds
+        return {name: judged(c) for name, c in baselines.compared(self.data.whole_tiles, test, *limits).items()}
+
+    def group(self, sample: int) -> str:
+        """Returns the scene, or square of the map, of a tile by its index."""
+        return self.data.parts.groups[sample]
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The tiles of the test on which methods are compared, by their indices."""
+        from workloads.glacier.baselines import scored
+
+        test = self.datasets()["test"]
+        return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
+
+    def columns(self, judged: Any) -> dict[str, float]:
+        """Returns the IoU of each class, for a method's row in evaluation.csv."""
+        from workloads.glacier.judging import summed
+
+        names = self.settings.source.classes
+        scores = scores_of(summed(judged, len(names)), names)
+        return {key: value for key, value in scores.items() if key.startswith("iou_")}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
         names, criteria = self.settings.source.classes, self.settings.criteria
-        text = self._judged(self._test, vars(self).get("baselines", {}), folder) if self._test else ""
+        text = self._judged(self._test, vars(self).get("guesses", {}), folder) if self._test else ""
         wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
@@ -176,23 +200,25 @@ class Glacier(Task):
         )
         return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
 
-    def _judged(self, tested: Any, baselines: Mapping[str, np.ndarray], folder: Path, name: str = "network") -> str:
+    def _judged(self, tested: Any, baselines: Mapping[str, Any], folder: Path, name: str = "network") -> str:
         """Writes tables and figures of a test beside the baselines; returns the tables as text."""
         from workloads.glacier.baselines import scored
-        from workloads.glacier.judging import compare
+        from workloads.glacier.judging import judged, write_scenes
 
-        classes, test, store = self.settings.source.classes, tested.part, self.data.store
-        scenes, units = [store.names[n] for n in store.table.scene[test.chosen]], self.data.parts.groups[test.chosen]
-        self._draw(tested, folder / "plots")
-        return compare(classes, tested.counts, scenes, units.tolist(), scored(test), baselines, folder, name)
-
-    def _draw(self, tested: Any, folder: Path) -> None:
+        test, store, numbers = tested.part, self.data.store, scored(tested.part)
         tested.draw(self.settings.source.classes, folder)
+        scenes = [store.names[number] for number in store.table.scene[test.chosen]]
+        worst = write_scenes(self.settings.source.classes, scenes, tested.counts, folder)
+        if not baselines:
+            return worst
+        rows = {**baselines, name: judged(tested.counts[numbers])}
+        some = f"{len(numbers):,} of {len(test):,} tiles of the test:\n" if len(numbers) < len(test) else ""
+        return f"{some}{self.compare(rows, self.strongest(baselines), folder)}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from workloads.glacier.judging import MEASURES, Tested, tile_counts
+        from workloads.glacier.judging import Tested, tile_counts
         from workloads.glacier.maps import probabilities
 
         settings, part = self.settings, self.datasets()["test"]
@@ -205,12 +231,12 @@ class Glacier(Task):
             for alone, p in zip(counts, each, strict=True):
                 alone += tile_counts(p.argmax(1), batch["target"], len(classes)).sum(0).numpy()
             tested.add(batch, sum(p / len(models) for p in each).argmax(1))
-        text = self._judged(tested, self.baselines, folder, "vote")
+        text = self._judged(tested, self.guesses, folder, "vote")
         names = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
         rows = [scores_of(matrix, classes) for matrix in (*counts, tested.counts.sum(0))]
         wanted = [Criterion("MCC of the ensemble", rows[-1]["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        keys = [*MEASURES, *(key for key in rows[-1] if key.startswith("iou_"))]
+        keys = [*self.metrics, *(key for key in rows[-1] if key.startswith("iou_"))]
         table = [[name, *(f"{row[key]:.4f}" for key in keys)] for name, row in zip(names, rows, strict=True)]
         warning = "" if settings.split.test or len(models) < 2 else (
             "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "

@@ -1,4 +1,4 @@
-"""Answers on a part of the data, tile by tile, beside the baselines: scores by scene, paired gains, figures."""
+"""Answers on a part of the data, tile by tile: counts, scores by scene, figures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from lib.report.figure import confusion, grid, save
 from lib.report.result import write_table
-from lib.scores import IGNORE, Interval, concluded, mcc, paired, per_class, present, scores_of
+from lib.scores import IGNORE, per_class, scores_of
+from lib.supervised.scoring import Judged
 from lib.task import Batch
 from lib.text import aligned
 
-MEASURES = ("mcc", "mean_iou")
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
 _NOTHING = "#ffffff"  # no data, or no label
-_DRAWS = 2_000
 _WORST = 5  # scenes that the report names
 _SHOWN = 4  # tiles of each figure
 
@@ -32,43 +31,17 @@ def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
     return counts.view(-1, cells + 1)[:, :cells].reshape(-1, classes, classes)
 
 
-def measured(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
-    """(..., classes, classes) counts -> (..., 2): MCC and mean IoU, as `lib.scores` has them; 0 without any pixel.
-
-    The mean is over the `known` classes (..., classes): by default those that are there or predicted.
-    """
-    counts = counts.astype(np.float64)
-    right, true, predicted = np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2)
-    total, hits = true.sum(-1), right.sum(-1)
-    covariance = hits * total - (true * predicted).sum(-1)
-    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (predicted**2).sum(-1))
-    correlation = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
-    union = true + predicted - right
-    iou = np.divide(right, union, out=np.zeros_like(union), where=union > 0)
-    classes = np.maximum((present(counts) if known is None else known).sum(-1), 1)
-    return np.stack([correlation, iou.sum(-1) / classes], -1)
+def judged(counts: np.ndarray) -> Judged:
+    """(tiles, classes, classes) counts -> each pair of classes that came in a tile, and how often."""
+    tile, true, guess = counts.nonzero()
+    return Judged(true, guess, counts[tile, true, guess], None, tile)
 
 
-def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> dict[str, Interval]:
-    """Returns by how much each of MEASURES is above that of a reference: (tiles, classes, classes) counts of both.
-
-    `units` (tiles) says what each tile belongs to; of these so many are drawn with replacement as there are.
-    """
-    both = (summed(units, method)[1] for method in (counts, reference))
-    return dict(zip(MEASURES, paired(measured, *both, _DRAWS), strict=True))
-
-
-def summed(units: Sequence[Any], counts: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """Returns the different units, sorted, and the sum of the counts of each."""
-    names, unit = np.unique(np.asarray(units), return_inverse=True)
-    total = np.zeros((len(names), *counts.shape[1:]), counts.dtype)
-    np.add.at(total, unit, counts)
-    return names.tolist(), total
-
-
-def strongest(baselines: Mapping[str, np.ndarray]) -> str:
-    """Returns the name of the method with the best MCC over all tiles."""
-    return max(baselines, key=lambda name: mcc(baselines[name].sum(0)))
+def summed(judged: Judged, classes: int) -> np.ndarray:
+    """Returns (classes, classes) counts over all tiles."""
+    matrix = np.zeros((classes, classes), np.int64)
+    np.add.at(matrix, (judged.true, judged.guess), judged.counts)
+    return matrix
 
 
 class Shown(NamedTuple):
@@ -107,58 +80,32 @@ class Tested:
                 self._worst = dict(sorted(self._worst.items(), key=lambda item: -item[1][0])[:_SHOWN])
 
     def draw(self, classes: Sequence[str], folder: Path) -> None:
-        """Draws the confusion matrix, examples and the worst tiles into a folder."""
-        confusion(self.counts.sum(0), classes, folder / "confusion.png", unit="pixels")
-        draw_predictions(self.examples, classes, folder / "predictions.png")
-        draw_predictions([tile for _, tile in self._worst.values()], classes, folder / "worst.png")
+        """Writes confusion.csv into a folder and draws it, examples and the worst tiles into its `plots`."""
+        matrix, plots = self.counts.sum(0), folder / "plots"
+        rows = ([cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True))
+        write_table(folder / "confusion.csv", [["true class", *classes], *rows])
+        confusion(matrix, classes, plots / "confusion.png", unit="pixels")
+        draw_predictions(self.examples, classes, plots / "predictions.png")
+        draw_predictions([tile for _, tile in self._worst.values()], classes, plots / "worst.png")
 
 
-def compare(
-    classes: Sequence[str], counts: np.ndarray, scenes: Sequence[str], units: Sequence[str], numbers: np.ndarray,
-    baselines: Mapping[str, np.ndarray], folder: Path, name: str = "network",
-) -> str:  # fmt: skip
-    """Writes evaluation.csv, scenes.csv and baselines.csv; returns tables for a person, with gains and worst scenes.
+def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
+    """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text.
 
-    `counts` and `baselines` are (tiles, classes, classes), of the baselines those of the tiles `numbers` alone;
-    `scenes` and `units` (tiles) are names.
+    `scenes` (tiles) are names, `counts` (tiles, classes, classes).
     """
-    matrix = zip(classes, counts.sum(0).tolist(), strict=True)
-    write_table(folder / "evaluation.csv", [["true class", *classes], *([cls, *row] for cls, row in matrix)])
-    head, *rows = _by_scene(classes, *summed(scenes, counts))
-    write_table(folder / "scenes.csv", [head, *rows])
-    more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
-    worst = f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
-    if not baselines:
-        return worst
-    scores = {n: scores_of(c.sum(0), classes) for n, c in {**baselines, name: counts[numbers]}.items()}
-    columns = [*MEASURES, *(f"iou_{cls}" for cls in classes if f"iou_{cls}" in scores[name])]
-    methods, precise = (
-        [["method", *columns], *([n, *(f"{own[key]:.{digits}f}" for key in columns)] for n, own in scores.items())]
-        for digits in (4, 6)
-    )
-    write_table(folder / "baselines.csv", precise)
-    tested_units = [units[number] for number in numbers]
-    by_name = {n: gains(counts[numbers], reference, tested_units) for n, reference in baselines.items()}
-    gained = [[f"{name} less {n}", *(value.signed for value in gain.values())] for n, gain in by_name.items()]
-    best, many = strongest(baselines), len(set(tested_units))
-    some = f"{len(numbers):,} of {len(counts):,} tiles of the test"
-    return (
-        f"{some if len(numbers) < len(counts) else 'The test'}, {many:,} scenes or squares that the split keeps "
-        f"together:\n{aligned(methods, left=[0])}\n\n{aligned([['gain', *MEASURES], *gained], left=[0])}\n"
-        f"{concluded(f'The {name}', best, 'MCC', by_name[best]['mcc'], many, 'scene')}\n\n{worst}"
-    )
-
-
-def _by_scene(classes: Sequence[str], names: Sequence[str], counts: np.ndarray) -> list[list[str]]:
-    """Returns the cells of a table: a row a scene, the lowest mean IoU first."""
     rows: list[tuple[float, list[str]]] = []
-    for name, matrix in zip(names, counts, strict=True):
+    for name in sorted(set(scenes)):
+        matrix = counts[np.array(scenes) == name].sum(0)
         if scores := scores_of(matrix, classes):
             iou = ["absent" if math.isnan(value) else f"{value:.4f}" for value in per_class(matrix)["iou"]]
             columns = f"{1 - scores['accuracy']:.4f}", f"{scores['mcc']:.4f}", f"{scores['mean_iou']:.4f}"
             rows.append((scores["mean_iou"], [name, f"{matrix.sum()}", *columns, *iou]))
-    head = ["scene", "pixels", "wrong", *MEASURES, *(f"iou_{cls}" for cls in classes)]
-    return [head, *(cells for _, cells in sorted(rows, key=lambda row: (row[0], row[1][0])))]
+    head = ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)]
+    cells = [row for _, row in sorted(rows, key=lambda row: (row[0], row[1][0]))]
+    write_table(folder / "scenes.csv", [head, *cells])
+    more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
+    return f"The worst scenes by mean IoU{more}:\n{aligned([head, *cells[:_WORST]], left=[0])}"
 
 
 def _composite(image: np.ndarray) -> np.ndarray:
