@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lib.scores import scores_of
 from lib.supervised import methods
 from lib.task import Batch
-from lib.text import Criterion, aligned
+from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
 from workloads.glacier.model import Net, carry
@@ -63,12 +63,12 @@ class Glacier(methods.Comparing):
         return self.data.tiles()
 
     def draw_tiles(self, out: Path) -> Path:
-        """Draws some training tiles above their masks, those with most classes first; returns `out`."""
-        from workloads.glacier.judging import draw_tiles
+        """Draws some training tiles beside their masks, those with most classes first; returns `out`."""
+        from workloads.glacier.judging import Shown, draw_tiles
 
         tiles = self.data.whole_tiles
         chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
-        return draw_tiles([tiles[index][:2] for index in chosen], self.settings.source.classes, out)
+        return draw_tiles([Shown(*tiles[index][:2]) for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
@@ -114,12 +114,10 @@ class Glacier(methods.Comparing):
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
-        settings, initial, fresh = self.settings, self.settings.initial, model.state_dict()
+        settings, initial = self.settings, self.settings.initial
         bands = initial.bands or settings.inputs, settings.inputs
         classes = initial.classes or settings.source.classes, settings.source.classes
-        carried, message = carry(given, fresh, bands, classes)
-        carried.pop("prior", None)
-        return {**carried, **{name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}}, message
+        return carry(given, model.state_dict(), bands, classes)
 
     def count(self, batch: Batch) -> dict[str, float]:
         return losses.count(self.settings.loss, batch["target"])
@@ -189,7 +187,7 @@ class Glacier(methods.Comparing):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
         names, criteria = self.settings.source.classes, self.settings.criteria
-        text = self._judged(self._test, vars(self).get("guesses", {}), folder) if self._test else ""
+        text = self._judged({"network": self._test}, vars(self).get("guesses", {}), folder) if self._test else ""
         wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
@@ -200,51 +198,47 @@ class Glacier(methods.Comparing):
         )
         return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
 
-    def _judged(self, tested: Any, baselines: Mapping[str, Any], folder: Path, name: str = "network") -> str:
-        """Writes tables and figures of a test beside the baselines; returns the tables as text."""
+    def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
+        """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
         from workloads.glacier.baselines import scored
         from workloads.glacier.judging import judged, write_scenes
 
-        test, store, numbers = tested.part, self.data.store, scored(tested.part)
-        tested.draw(self.settings.source.classes, folder)
-        scenes = [store.names[number] for number in store.table.scene[test.chosen]]
-        worst = write_scenes(self.settings.source.classes, scenes, tested.counts, folder)
+        (*_, last), store = tested.values(), self.data.store
+        numbers, tiles = scored(last.part), len(last.part)
+        last.draw(self.settings.source.classes, folder)
+        scenes = [store.names[number] for number in store.table.scene[last.part.chosen]]
+        worst = write_scenes(self.settings.source.classes, scenes, last.counts, folder)
         if not baselines:
             return worst
-        rows = {**baselines, name: judged(tested.counts[numbers])}
-        some = f"{len(numbers):,} of {len(test):,} tiles of the test:\n" if len(numbers) < len(test) else ""
+        rows = {**baselines, **{name: judged(test.counts[numbers]) for name, test in tested.items()}}
+        some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n" if len(numbers) < tiles else ""
         return f"{some}{self.compare(rows, self.strongest(baselines), folder)}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from workloads.glacier.judging import Tested, tile_counts
+        from workloads.glacier.judging import Tested
         from workloads.glacier.maps import probabilities
 
-        settings, part = self.settings, self.datasets()["test"]
-        classes, least, views = settings.source.classes, settings.criteria.ensemble_mcc, settings.prediction.views
-        tested, counts = Tested(part, len(classes)), np.zeros((len(models), len(classes), len(classes)), np.int64)
+        settings, part, names = self.settings, self.datasets()["test"], self.settings.source.classes
+        voters = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
+        tested = {voter: Tested(part, len(names)) for voter in voters}
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
             batch = self.collate(samples, torch.Generator())
-            each = [probabilities([model], batch["image"], views) for model in models]
-            for alone, p in zip(counts, each, strict=True):
-                alone += tile_counts(p.argmax(1), batch["target"], len(classes)).sum(0).numpy()
-            tested.add(batch, sum(p / len(models) for p in each).argmax(1))
-        text = self._judged(tested, self.guesses, folder, "vote")
-        names = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
-        rows = [scores_of(matrix, classes) for matrix in (*counts, tested.counts.sum(0))]
-        wanted = [Criterion("MCC of the ensemble", rows[-1]["mcc"], least)] if least else []
+            each = [probabilities([model], batch["image"], settings.prediction.views) for model in models]
+            for test, p in zip(tested.values(), [*each, sum(p / len(models) for p in each)], strict=True):
+                test.add(batch, p.argmax(1))
+        scores, least = scores_of(tested["the vote"].counts.sum(0), names), settings.criteria.ensemble_mcc
+        wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        keys = [*self.metrics, *(key for key in rows[-1] if key.startswith("iou_"))]
-        table = [[name, *(f"{row[key]:.4f}" for key in keys)] for name, row in zip(names, rows, strict=True)]
         warning = "" if settings.split.test or len(models) < 2 else (
             "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "
             "its first member, on which members of other folds trained, so its scores flatter. Take the folds' mean "
             "instead."
         )  # fmt: skip
-        members = aligned([[f"alone, {views} views", *keys], *table], left=[0])
-        return rows[-1], "\n\n".join(filter(None, [warning, members, text, _verdict(wanted, advice)]))
+        text = self._judged(tested, self.guesses, folder)
+        return scores, "\n\n".join(filter(None, [warning, text, _verdict(wanted, advice)]))
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None

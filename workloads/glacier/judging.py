@@ -45,11 +45,11 @@ def summed(judged: Judged, classes: int) -> np.ndarray:
 
 
 class Shown(NamedTuple):
-    """A tile with its mask and prediction, as NumPy arrays: (bands, S, S), (S, S) and (S, S)."""
+    """A tile with its mask and perhaps a prediction, as NumPy arrays: (bands, S, S), (S, S) and (S, S)."""
 
     image: np.ndarray
     target: np.ndarray
-    predicted: np.ndarray
+    predicted: np.ndarray | None = None
 
 
 class Tested:
@@ -85,8 +85,8 @@ class Tested:
         rows = ([cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True))
         write_table(folder / "confusion.csv", [["true class", *classes], *rows])
         confusion(matrix, classes, plots / "confusion.png", unit="pixels")
-        draw_predictions(self.examples, classes, plots / "predictions.png")
-        draw_predictions([tile for _, tile in self._worst.values()], classes, plots / "worst.png")
+        draw_tiles(self.examples, classes, plots / "predictions.png")
+        draw_tiles([tile for _, tile in self._worst.values()], classes, plots / "worst.png")
 
 
 def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
@@ -115,28 +115,24 @@ def _composite(image: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.clip((picked - low) / max(high - low, 1e-9), 0, 1), nan=1.0).transpose(1, 2, 0)
 
 
-def draw_predictions(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
-    """Draws a row a tile: the image, the mask, the prediction, and where the two differ."""
-    titles = ("tile", "mask", "prediction", "wrong")
+def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
+    """Draws a row a tile: the image, the mask, the prediction if there is one, and where it differs."""
+    from matplotlib.patches import Patch
+
+    titles = ("tile", "mask", "prediction", "wrong")[: 2 if tiles[0].predicted is None else 4]
     figure, axes = grid(len(tiles), len(titles), 2.6)
     for row, tile in zip(axes, tiles, strict=True):
-        valid = tile.target != IGNORE
         for ax, title in zip(row, titles, strict=True):
             ax.set_title(title, fontsize=9)
         row[0].imshow(_composite(tile.image))
         row[1].imshow(_painted(tile.target, classes))
-        row[2].imshow(_painted(np.where(valid, tile.predicted, IGNORE), classes))
-        row[3].imshow(np.where(valid, tile.predicted != tile.target, False), cmap="gray_r", vmin=0, vmax=1)
-    return _save_with_legend(figure, classes, out)
-
-
-def draw_tiles(pairs: Sequence[tuple[np.ndarray, np.ndarray]], classes: Sequence[str], out: Path) -> Path:
-    """Draws (bands, S, S) tiles above their (S, S) masks."""
-    figure, axes = grid(2, len(pairs), 2.4)
-    for (image, target), above, below in zip(pairs, axes[0], axes[1], strict=True):
-        above.imshow(_composite(image))
-        below.imshow(_painted(target, classes))
-    return _save_with_legend(figure, classes, out)
+        if tile.predicted is not None:
+            valid = tile.target != IGNORE
+            row[2].imshow(_painted(np.where(valid, tile.predicted, IGNORE), classes))
+            row[3].imshow(np.where(valid, tile.predicted != tile.target, False), cmap="gray_r", vmin=0, vmax=1)
+    handles = [Patch(color=COLOURS[k % len(COLOURS)], label=name) for k, name in enumerate(classes)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
+    return save(figure, out)
 
 
 def draw_runs(scores: Mapping[str, Mapping[str, float]], metrics: Sequence[str], out: Path) -> Path:
@@ -162,11 +158,3 @@ def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
     palette = np.full((256, 3), to_rgb(_NOTHING))
     palette[: len(classes)] = [to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(classes))]
     return palette[classes_of]
-
-
-def _save_with_legend(figure: Any, classes: Sequence[str], out: Path) -> Path:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=COLOURS[k % len(COLOURS)], label=name) for k, name in enumerate(classes)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
-    return save(figure, out)

@@ -193,9 +193,9 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     task.members = ["fold0", "fold1"]
     scores, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
     assert scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
-    rows = text.split("\n\n")[0].splitlines()
-    assert [row.split()[0] for row in rows] == ["alone,", "fold0", "fold1", "the"]
-    assert "'vote' is " in text and (tmp_path / "scenes.csv").is_file()
+    methods = [row["method"] for row in csv.DictReader((tmp_path / "evaluation.csv").open())]
+    assert methods == [*baselines.METHODS, "fold0", "fold1", "the vote"] and (tmp_path / "scenes.csv").is_file()
+    assert "'the vote' is " in text
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
     task.baselines = dict
     assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
