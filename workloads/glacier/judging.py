@@ -1,7 +1,7 @@
 """Answers on a part of the data, tile by tile: counts, scores by scene, figures."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,22 +132,6 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
             row[3].imshow(np.where(valid, tile.predicted != tile.target, False), cmap="gray_r", vmin=0, vmax=1)
     handles = [Patch(color=COLOURS[k % len(COLOURS)], label=name) for k, name in enumerate(classes)]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
-    return save(figure, out)
-
-
-def draw_runs(scores: Mapping[str, Mapping[str, float]], metrics: Sequence[str], out: Path) -> Path:
-    """Draws bars of some metrics for each run, with the mean of the runs as a line."""
-    figure, axes = grid(1, len(metrics), 3.2)
-    for ax, metric in zip(axes[0], metrics, strict=True):
-        named = {name: values[metric] for name, values in scores.items() if metric in values}
-        ax.set_axis_on()
-        ax.bar(range(len(named)), list(named.values()), color="#7fa8d8")
-        if named:
-            mean = float(np.mean(list(named.values())))
-            ax.axhline(mean, color="black", linestyle="--", linewidth=1)
-            ax.set_title(f"{metric}: mean {mean:.3f}", fontsize=10)
-        ax.set_xticks(range(len(named)), list(named), rotation=60, fontsize=7, ha="right")
-        ax.set_ylim(1.05 * min([0, *named.values()]), 1)  # MCC is below 0 where answers are worse than chance
     return save(figure, out)
 
 

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.augment import VIEWS, undo, view
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import padded, stamp_of
 from workloads.glacier.data.readers import Opened, Unusable, Window
@@ -186,14 +185,15 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 
 @torch.inference_mode()
-def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = VIEWS) -> Tensor:
+def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = 8) -> Tensor:
     """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
     total: Tensor | float = 0.0
     devices = [next(model.parameters()).device for model in models]
     for model, device in zip(models, devices, strict=True):
         model.eval()
         for number in range(views):
+            flipped, turn, sides = [-1] * (number >= 4), number % 4, (-2, -1)
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
-                logits = model(view(image.to(device), number))
-            total = total + undo(logits.float().softmax(1), number).to(devices[0])
+                logits = model(image.to(device).flip(flipped).rot90(turn, sides))
+            total = total + logits.float().softmax(1).rot90(-turn, sides).flip(flipped).to(devices[0])
     return (total / (len(models) * views)).cpu()

@@ -21,8 +21,6 @@ from workloads.glacier import baselines
 from workloads.glacier.baselines import compared, sample, scored, usual_indices
 from workloads.glacier.judging import judged, summed, tile_counts, write_scenes
 
-GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
-
 
 def train(config, folder, resume=None):
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,9 +38,9 @@ def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, t
     train(tiny(options), tmp_path / "whole")
     train(tiny({**options, "training.max_steps": 2}), tmp_path / "cut")
     whole, _ = checkpoint.load_newest(tmp_path / "whole" / "checkpoints")
-    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
-    assert found.step == 2
-    train(tiny({**options, "data.num_workers": workers}), tmp_path / "cut", found)
+    begun, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
+    assert begun.step == 2
+    train(tiny({**options, "data.num_workers": workers}), tmp_path / "cut", begun)
     end, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
     assert whole.step == end.step == 6
     for group, named in whole.tensors.items():
@@ -101,17 +99,14 @@ def test_an_example_batch_has_what_training_has(tiny):
 @pytest.mark.usefixtures("without_figures", "without_baseline")
 def test_weights_of_seven_bands_start_a_run_of_five(tiny, tmp_path, capsys):
     seven = "[blue, green, red, nir, swir1, thermal, swir2]"
-    first = {**GENERATED, "workload.source.bands": seven, "run.name": "seven", "training.max_steps": 1}
-    launch.train(tiny(first))
-    five = {
-        **GENERATED, "workload.source.bands": "[blue, green, red, swir1, thermal]", "run.name": "five",
-        "training.max_steps": 1, "workload.initial.bands": seven,
-        "run.initial_weights": str(tmp_path / "runs" / "seven"),
-    }  # fmt: skip
+    short = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64, "run.name": "seven"}
+    launch.train(tiny({**short, "training.max_steps": 1, "workload.source.bands": seven}))
     capsys.readouterr()
-    launch.train(tiny(five))
-    said = capsys.readouterr().out
-    assert "First convolution: 5 of 5 bands by name" in said and "left out: nir, swir2" in said
+    later = {"run.name": "five", "run.initial_weights": tmp_path / "runs" / "seven", "workload.initial.bands": seven}
+    five = "[blue, green, red, swir1, thermal]"
+    launch.train(tiny({**short, **later, "training.max_steps": 1, "workload.source.bands": five}))
+    text = capsys.readouterr().out
+    assert "First convolution: 5 of 5 bands by name" in text and "left out: nir, swir2" in text
 
 
 def test_settings_that_do_not_go_together_are_refused(tiny):
@@ -201,67 +196,55 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
 
 
-SMALL = {"pixels": 1500, "rounds": 10}
-
-
 class Tiles:
-    """Endless tiles whose class is written in their bands, under noise; notes which ones are read."""
+    """Tiles whose class is written in their bands, under noise; notes which ones are read."""
 
-    def __init__(self, count, classes=3, size=24, noise=0.4):
-        self.count, self.classes, self.size, self.noise, self.read = count, classes, size, noise, []
+    def __init__(self, count):
+        self.count, self.read = count, []
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
-        if not 0 <= index < self.count:
-            raise IndexError(index)
         self.read.append(index)
         rng = np.random.default_rng(index)
-        mask = rng.choice(self.classes, (self.size, self.size)).astype(np.uint8)
-        bands = np.stack([mask == k for k in range(self.classes)]) + self.noise * rng.standard_normal(
-            (self.classes, self.size, self.size)
-        )
+        mask = rng.choice(3, (24, 24)).astype(np.uint8)
+        bands = np.stack([mask == k for k in range(3)]) + 0.4 * rng.standard_normal((3, 24, 24))
         mask[:3] = IGNORE
         return bands.astype(np.float32), mask
 
 
-def plain(train, test, classes=3, indices=(), **more):
+def boosted(train, test, classes=3, indices=(), pixels=1500, rounds=10):
     """The counts of the first method: boosting of pixels."""
-    return compared(train, test, classes, 0, indices, **{**SMALL, **more})["boosting of pixels"].sum(0)
+    return compared(train, test, classes, 0, indices, pixels, rounds)["boosting of pixels"].sum(0)
 
 
 def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
-    counts = plain(Tiles(5), [Tiles(8)[i] for i in (6, 7)])
-    assert counts.sum() == 2 * 21 * 24 and scores_of(counts, "abc")["mcc"] > 0.75
+    train, test = [Tiles(8)[i] for i in range(5)], [Tiles(8)[i] for i in (6, 7)]
+    scores = scores_of(counts := boosted(train, test), "abc")
+    assert counts.sum() == 2 * 21 * 24 and scores["mcc"] > 0.75
     # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
-    best = [np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in (Tiles(8)[6], Tiles(8)[7])]
-    assert scores_of(counts, "abc")["accuracy"] < np.mean(best) + 0.01
+    assert scores["accuracy"] < np.mean([np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in test]) + 0.01
 
 
 def test_missing_values_and_one_class_are_scored_and_no_pixel_at_all_is_refused():
     bands, mask = Tiles(9)[8]
     bands[1, ::2] = np.nan
-    assert plain([(bands, mask)], [(bands, mask)]).sum() == 21 * 24
-    single = np.where(mask == IGNORE, mask, 2)
-    assert plain([(bands, single)], [(bands, mask)])[:, 2].sum() == 21 * 24
+    assert boosted([(bands, mask)], [(bands, mask)]).sum() == 21 * 24
+    assert boosted([(bands, np.where(mask == IGNORE, mask, 2))], [(bands, mask)])[:, 2].sum() == 21 * 24
     for nothing in ([(bands, np.full_like(mask, IGNORE))], []):
         with pytest.raises(BadInput, match="no valid labelled pixel"):
-            plain(nothing, [(bands, mask)])
+            boosted(nothing, [(bands, mask)])
 
 
 def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
     def tile(seed):
         rng = np.random.default_rng(seed)
-        mask = rng.choice(2, (24, 24)).astype(np.uint8)
-        light = rng.uniform(1, 1000, mask.shape)
+        mask, light = rng.choice(2, (24, 24)).astype(np.uint8), rng.uniform(1, 1000, (24, 24))
         return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
 
-    without, with_index = (
-        scores_of(plain([tile(0)], [tile(1)], 2, indices, pixels=500, rounds=5), "ab")["accuracy"]
-        for indices in ((), [(0, 1)])
-    )
-    assert with_index == 1.0 > without + 0.05
+    without, with_index = (boosted([tile(0)], [tile(1)], 2, indices, 500, 5) for indices in ((), [(0, 1)]))
+    assert np.trace(with_index) == 24 * 24 > 1.05 * np.trace(without)
     assert usual_indices(("blue", "green", "red", "swir1", "thermal")) == ((1, 3), (0, 2), (2, 3))
 
 
@@ -271,13 +254,11 @@ def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_sh
     assert (values[:, :3] == np.concatenate([Tiles(3)[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
     monkeypatch.setattr(baselines, "_MOST_TILES", 4)
     monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
-    tiles = Tiles(50)
-    values, labels = sample(tiles, 0, 1000)
+    many, tiles = Tiles(50), Tiles(10)
+    values, labels = sample(many, 0, 1000)
     assert values.shape == (1000, 9) and labels.shape == (1000,) and values.dtype == np.float32
-    assert len(tiles.read) == len(set(tiles.read)) == 4
-    tiles = Tiles(10)
+    assert len(many.read) == len(set(many.read)) == 4
     assert scored(tiles).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3
-    counts = compared(Tiles(2), tiles, 3, 0, (), rounds=1)["boosting of pixels"]
+    share = compared(Tiles(2), tiles, 3, 0, (), rounds=1)["boosting of pixels"].sum((1, 2)) / (21 * 24)
     assert tiles.read == [0, 3, 6, 9]
-    share = counts.sum((1, 2)) / (21 * 24)  # of the valid pixels of each
-    assert np.abs(share - 1200 / (4 * 24 * 24)).max() < 0.12, "four deviations and more"
+    assert np.abs(share - 1200 / (4 * 24 * 24)).max() < 0.12, "four deviations and more, of the valid pixels of each"

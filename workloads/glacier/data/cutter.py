@@ -6,11 +6,9 @@ no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` 
 
 import contextlib
 import hashlib
-import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,7 +23,7 @@ from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.settings import Cut, Source
 
-_VERSION = 6  # of the store's files
+VERSION = 6  # of the store's files
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
 
@@ -213,12 +211,6 @@ def stamp_of(files: Sequence[Path]) -> list[list[object]]:
         return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     except OSError as error:
         raise Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.") from None
-
-
-def folder_for(cache: Path, root: Path, source: Source, cut: Cut) -> Path:
-    """Returns where the tiles of these settings lie."""
-    facts = json.dumps([_VERSION, str(root.resolve()), asdict(source), asdict(cut)], sort_keys=True)
-    return cache / f"tiles-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
 def _starts(length: int, size: int, step: int) -> list[int]:

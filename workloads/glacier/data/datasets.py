@@ -15,7 +15,7 @@ from lib.scores import IGNORE
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data import download, folds, layout, terrain
-from workloads.glacier.data.cutter import Cutter, Store, folder_for
+from workloads.glacier.data.cutter import VERSION, Cutter, Store
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.sampling import Draws, once, other_units, reached, tile_statistics, tile_weights
 from workloads.glacier.model import difference
@@ -62,6 +62,10 @@ class Tiles:
         return Sample(image, target, self.part == "train", around)
 
 
+def _hashed(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 class Data:
     """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
 
@@ -79,7 +83,8 @@ class Data:
         archives = () if self.source else settings.download
         with records.writing(self.cache):
             origin = Path("|".join(archives)) if archives else self.root
-            folder = folder_for(self.cache, origin, settings.source, settings.tiles)
+            facts = [VERSION, str(origin.resolve()), asdict(settings.source), asdict(settings.tiles)]
+            folder = self.cache / f"tiles-{_hashed(facts)[:16]}"
             cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
             if archives:
                 return download.cut(archives, self.cache / "downloads", cutter)
@@ -113,8 +118,7 @@ class Data:
             fixed = folds.given(self.store, self.settings.split)
             split["given"] = sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))
         content = self._generator_key() if self.is_generated else self.store.fingerprint()
-        facts = json.dumps([content, asdict(self.settings.tiles), split], sort_keys=True)
-        return hashlib.sha256(facts.encode()).hexdigest()[:32]
+        return _hashed([content, asdict(self.settings.tiles), split])[:32]
 
     @cached_property
     def parts(self) -> Parts:
