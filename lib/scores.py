@@ -1,7 +1,7 @@
 """Metrics of a classification, of samples or pixels, from a confusion matrix, and intervals over draws of groups."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,23 +53,6 @@ def concluded(name: str, best: str, measure: str, gain: Interval, units: int, un
     if gain.low <= 0 <= gain.high:
         return f"{beside}. The interval, over draws of {units:,} {unit}s, holds 0: this test does not tell them apart."
     return f"{beside}. The interval is over draws of {units:,} {unit}s, paired."
-
-
-def present(counts: np.ndarray) -> np.ndarray:
-    """(..., classes, classes) counts -> (..., classes) whether a class is there or predicted."""
-    return counts.sum(-1) + counts.sum(-2) > 0
-
-
-def above(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Returns by how much `measure(counts, classes)` is above that of a reference, over the classes of either."""
-    known = present(counts) | present(reference)
-    return measure(counts, known) - measure(reference, known)
-
-
-def paired(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray, draws: int) -> list[Interval]:
-    """(units, classes, classes) counts of two methods -> what `above` returns, with intervals over the same draws."""
-    drawn = above(measure, resampled(counts, draws), resampled(reference, draws))
-    return intervals(above(measure, counts.sum(0), reference.sum(0)), drawn, len(counts))
 
 
 def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
