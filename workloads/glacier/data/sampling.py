@@ -1,5 +1,6 @@
 """What an epoch trains on: tiles towards wanted shares of classes, or crops; and what tiles hold together."""
 
+import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -88,23 +89,19 @@ def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[
     Tiles side by side come first. The second value holds (S * S / 8) bits by index, for tiles that overlap earlier
     ones. Metrics must not count a pixel twice.
     """
-    needed: list[int] = []
     new_in: dict[int, np.ndarray] = {}
-    corners = table.corner[chosen]
+    needed, corners = [], table.corner[chosen]
     off_grid = (corners % size).any(1)  # the grid of tiles that do not overlap
-    covered: np.ndarray = np.zeros((0, 0), bool)
-    current = -1
-    for index in chosen[np.lexsort((corners[:, 1], corners[:, 0], off_grid, table.scene[chosen]))]:
-        if table.scene[index] != current:
-            current = table.scene[index]
-            covered = np.zeros(table.corner[table.scene == current].max(0) + size, bool)
-        row, column = table.corner[index]
-        new = ~covered[row : row + size, column : column + size]
-        if new.any():
-            covered[row : row + size, column : column + size] = True
-            needed.append(index)
-            if not new.all():
-                new_in[int(index)] = np.packbits(new)
+    order = chosen[np.lexsort((corners[:, 1], corners[:, 0], off_grid, table.scene[chosen]))]
+    for scene, tiles in itertools.groupby(order, key=lambda index: table.scene[index]):
+        covered = np.zeros(table.corner[table.scene == scene].max(0) + size, bool)
+        for index in tiles:
+            row, column = table.corner[index]
+            window = covered[row : row + size, column : column + size]
+            if not window.all():
+                needed.append(index)
+                new_in |= {int(index): np.packbits(~window)} if window.any() else {}
+                window[:] = True
     return np.array(needed, dtype=chosen.dtype), new_in
 
 
