@@ -106,7 +106,7 @@ class Supervised(Comparing):
         """
         return {}
 
-    @cached_property
+    @cached_property  # type: ignore[override]  # which mypy takes for read-only
     def parts(self) -> dict[str, Part]:
         """The samples by part, read once."""
         if not self._has_data():

@@ -29,34 +29,32 @@ class Sentences:
     """The sentences of documents: those of training in their order, others by length, so that batches pad little."""
 
     def __init__(self, documents: Sequence[Document], in_order: bool = False):
-        self.documents, self.in_order, self.inputs = documents, in_order, list[np.ndarray]()
+        self.documents, self.in_order, self.samples = documents, in_order, list[Sample]()
 
     def cut(self, task: Any) -> "Sentences":
-        """Cuts the sentences into tokens, once; then there are `lengths`."""
-        if not self.inputs:
+        """Cuts the sentences into tokens, once; then there are `lengths`, and `places` in the order of documents."""
+        if not self.samples:
             tokens, most = task.tokens, task.settings.context.length
-            cut = [numbers for document in self.documents for numbers in tokens.numbers(document.sentences)]
-            inputs = [np.array(input_of(numbers, most, tokens.cls, tokens.sep), np.int32) for numbers in cut]
-            known = {name: number for number, name in enumerate(task.learned()["categories"], 1)}
-            counts = np.array([*map(len, inputs)])
-            self.categories = [known.get(document.category, 0) for document in self.documents]
-            self.positions = [position_features(document).astype(np.float32) for document in self.documents]
-            self.owners = np.repeat(np.arange(len(self.documents)), [*map(len, self.documents)])
-            self.places = np.arange(len(counts)) if self.in_order else np.argsort(counts, kind="stable")
-            self.starts = np.concatenate([[0], np.cumsum([*map(len, self.documents)])])
-            self.inputs, self.lengths = inputs, counts[self.places]
+            category = {name: number for number, name in enumerate(task.learned()["categories"], 1)}
+            samples = []
+            for document in self.documents:
+                positions = position_features(document).astype(np.float32)
+                for number, cut in enumerate(tokens.numbers(document.sentences)):
+                    numbers = np.array(input_of(cut, most, tokens.cls, tokens.sep), np.int32)
+                    role = document.roles[number] if document.roles else 0
+                    samples.append(Sample(
+                        document.name, number, numbers, positions[number], category.get(document.category, 0), role,
+                    ))  # fmt: skip
+            lengths = np.array([len(sample.tokens) for sample in samples])
+            self.places = np.arange(len(samples)) if self.in_order else np.argsort(lengths, kind="stable")
+            self.samples, self.lengths = [samples[place] for place in self.places], lengths[self.places]
         return self
 
     def __len__(self) -> int:
         return sum(map(len, self.documents))
 
     def __getitem__(self, index: int) -> Sample:
-        place = int(self.places[index])
-        owner = int(self.owners[place])
-        document, number = self.documents[owner], place - int(self.starts[owner])
-        role = document.roles[number] if document.roles else 0
-        positions = self.positions[owner][number]
-        return Sample(document.name, number, self.inputs[place], positions, self.categories[owner], role)
+        return self.samples[index]
 
     def subset(self, share: float, seed: int) -> "Sentences":
         """Returns all of it: the documents of a smaller share were left out before."""
