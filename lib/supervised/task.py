@@ -106,8 +106,8 @@ class Supervised(Comparing):
         """
         return {}
 
-    @cached_property  # type: ignore[override]  # which mypy takes for read-only
-    def parts(self) -> dict[str, Part]:
+    @cached_property
+    def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
         """The samples by part, read once."""
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""

@@ -36,24 +36,21 @@ _UNSURE = 0.5  # a role below this probability is marked
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
     """Returns a row a sentence, by the name of its file; writes `name.jsonl` and `name.html`. Raises BadInput."""
     answers: dict[str, list[dict[str, Any]]] = {}
-    classes = task.names
     for name, path in counted(list(_files(source).items()), "judgments read"):
         document = read_plain(path)
         answers[name] = rows = []
         shares = probabilities(task, models, document)
         for number, (text, share) in enumerate(zip(document.sentences, shares, strict=True), 1):
-            each, role = (
-                dict(zip(classes, (round(float(p), 4) for p in share), strict=True)),
-                classes[int(share.argmax())],
-            )
+            each = dict(zip(task.names, (round(float(p), 4) for p in share), strict=True))
+            role = task.names[int(share.argmax())]
             row = {"sentence": number, "text": text, "role": role, "probability": each[role], "probabilities": each}
             rows.append(row)
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        for suffix, text in ((".jsonl", lines), (".html", page(rows, name, classes))) if out else ():
-            target = out / f"{name}{suffix}"  # type: ignore[operator]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with disk.whole(target) as aside:
-                aside.write_text(text, "utf-8")
+        if out:
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            for suffix, text in ((".jsonl", lines), (".html", page(rows, name, task.names))):
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                with disk.whole(out / f"{name}{suffix}") as aside:
+                    aside.write_text(text, "utf-8")
     return answers
 
 
@@ -67,10 +64,9 @@ def _files(source: Path) -> dict[str, Path]:
     if not 0 < len(paths) <= _MOST_FILES:
         count = f"{len(paths):,} text files ({', '.join(_SUFFIXES)})"
         raise BadInput(f"{printable(source)} has {count}; 1 to {_MOST_FILES:,} are predicted at once.")
-    named = {path.relative_to(source).with_suffix("").as_posix(): path for path in paths}
-    if len(named) == len(paths):
-        return named
-    return {path.relative_to(source).as_posix(): path for path in paths}  # a.txt beside a.md
+    names = {path: path.relative_to(source) for path in paths}
+    is_clear = len({name.with_suffix("") for name in names.values()}) == len(paths)  # no a.txt beside a.md
+    return {(name.with_suffix("") if is_clear else name).as_posix(): path for path, name in names.items()}
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
