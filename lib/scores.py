@@ -1,14 +1,10 @@
-"""Metrics of a classification, of samples or pixels, from a confusion matrix that is counted on the device."""
+"""Metrics of a classification, of samples or pixels, from a confusion matrix, and intervals over draws of groups."""
 
-import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 IGNORE = 255  # the label of what counts nowhere: no data, no label
 ABSENT = math.nan  # the score of a class that there is nothing to say about; never 1.0, which would flatter a mean
@@ -57,53 +53,6 @@ def concluded(name: str, best: str, measure: str, gain: Interval, units: int, un
     if gain.low <= 0 <= gain.high:
         return f"{beside}. The interval, over draws of {units:,} {unit}s, holds 0: this test does not tell them apart."
     return f"{beside}. The interval is over draws of {units:,} {unit}s, paired."
-
-
-def present(counts: np.ndarray) -> np.ndarray:
-    """(..., classes, classes) counts -> (..., classes) whether a class is there or predicted."""
-    return counts.sum(-1) + counts.sum(-2) > 0
-
-
-def above(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Returns by how much `measure(counts, classes)` is above that of a reference, over the classes of either."""
-    known = present(counts) | present(reference)
-    return measure(counts, known) - measure(reference, known)
-
-
-def paired(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray, draws: int) -> list[Interval]:
-    """(units, classes, classes) counts of two methods -> what `above` returns, with intervals over the same draws."""
-    drawn = above(measure, resampled(counts, draws), resampled(reference, draws))
-    return intervals(above(measure, counts.sum(0), reference.sum(0)), drawn, len(counts))
-
-
-class Confusion:
-    """Counts of (true class, predicted class) over all valid pixels: rows are the truth, as in scikit-learn."""
-
-    def __init__(self, classes: int, device: torch.device | None = None):
-        self.classes = classes
-        self._counts = torch.zeros(classes * classes, dtype=torch.int64, device=device)
-
-    def add(self, predicted: Tensor, truth: Tensor) -> None:
-        """Counts integer tensors of one shape, whatever it is; what has IGNORE as its truth is left out."""
-        K = self.classes
-        cells = torch.where(truth == IGNORE, K * K, truth.long() * K + predicted.long())
-        self._counts += torch.bincount(cells.flatten(), minlength=K * K + 1)[: K * K]
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """(classes, classes) int64, on the host."""
-        return self._counts.view(self.classes, self.classes).cpu().numpy()
-
-    def scores(self, names: Sequence[str]) -> dict[str, float]:
-        """Returns the scores of `scores_of` over what was counted."""
-        return scores_of(self.matrix, names)
-
-    def write_csv(self, names: Sequence[str], path: Path) -> None:
-        """Writes the counts with a row for each true class and a column for each predicted one."""
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["true class", *names])
-            writer.writerows([name, *row] for name, row in zip(names, self.matrix.tolist(), strict=True))
 
 
 def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:

@@ -72,7 +72,9 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # The configuration's criteria are judged, not enforced.
 
 # %%
-from workloads.glacier import figures
+import pandas
+
+from lib.report import figure
 
 print(queue.verdict(runs))
 scores = queue.scores(runs)
@@ -82,8 +84,11 @@ for entry in runs:
 
 # %%
 if scores:
-    kinds = ("validation", "test")
-    display(notebook.picture(figures.runs(scores, kinds, runs[-1].folder / "plots" / "folds.png")))
+    drawing, ((axes,),) = figure.grid(1, 1, 6.0)
+    axes.set_axis_on()
+    means = pandas.DataFrame(scores).T
+    means.plot.bar(ax=axes, rot=60, title=", ".join(f"{name}: mean {mean:.3f}" for name, mean in means.mean().items()))
+    display(notebook.picture(figure.save(drawing, runs[-1].folder / "plots" / "folds.png")))
     last = [entry.folder for entry in runs if entry.name in scores][-1]
     drawn = [last / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))

@@ -20,6 +20,7 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
         for average in ("macro", "micro", "weighted") for short in ("f1", "precision", "recall")
     },
     **{short: (f"{short}_score", {"zero_division": 0}) for short in ("f1", "precision", "recall")},
+    "mean_iou": ("jaccard_score", {"average": "macro", "zero_division": 0}),
     "mcc": ("matthews_corrcoef", {}), "kappa": ("cohen_kappa_score", {}),
     "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}), "mse": ("mean_squared_error", {}),
     "rmse": ("root_mean_squared_error", {}), "mae": ("mean_absolute_error", {}),

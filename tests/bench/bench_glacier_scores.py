@@ -32,7 +32,7 @@ from lib.task import load_config, load_task
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
 from workloads.glacier import baselines
-from workloads.glacier.judging import gains, strongest, tile_counts
+from workloads.glacier.judging import judged, tile_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"
@@ -107,11 +107,13 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
         units = [unit for part in joined for unit in units_of(task, part)]
         methods = {method: np.concatenate([other[method][part] for part in joined]) for method in other}
         found[name] = {"network": shown(own, names)}
+        task._groups = lambda _, units=units: units
+        rows = {method: judged(reference) for method, reference in methods.items()}
         for method, reference in methods.items():
-            gain = {measure: one.signed for measure, one in gains(own, reference, units).items()}
-            above = {f"network above, {key}": one for key, one in gain.items()}
+            gains = task.compared({method: rows[method], "network": judged(own)}, method).gains["network"]
+            above = {f"network above, {key}": one.signed for key, one in zip(task.metrics, gains, strict=True)}
             found[name][method] = {**shown(reference, names), **above}
-        found[name]["strongest"] = strongest(methods)
+        found[name]["strongest"] = task.strongest(rows)
     return found
 
 

@@ -28,7 +28,7 @@ def read_all(nothing_outside):
 
     def cut(source):
         outside = nothing_outside
-        store = Cutter(outside.root / "cache", source, Cut(size=32)).all(*layout.find(outside.folder, source))
+        store = Cutter(outside.root / "cache", source, Cut(size=32)).all(layout.find(outside.folder, source))
         store.read(0)
 
     def attempt(source):

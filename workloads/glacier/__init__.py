@@ -7,18 +7,20 @@ address. The embedded default is a generator of plausible scenes (see `data.terr
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lib.scores import Confusion, scores_of
-from lib.task import Batch, Task
-from lib.text import Criterion, aligned
+from lib.scores import scores_of
+from lib.supervised import methods
+from lib.task import Batch
+from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
-from workloads.glacier.model import Net
+from workloads.glacier.model import Net, carry
 from workloads.glacier.settings import Settings
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
@@ -28,12 +30,13 @@ _SHOWN_TILES = 4  # in the figures
 _VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
 
 
-class Glacier(Task):
+class Glacier(methods.Comparing):
     """The workload of the module's docstring."""
 
     Settings = Settings
     # Files of the documented layouts that only labelled data has: a folder of new scenes or of maps is no data set
     sentinels = ("*_mask_*.npy", *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")))
+    kind, metrics, unit = "tokens", ("mcc", "mean_iou"), "scene"
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -60,13 +63,12 @@ class Glacier(Task):
         return self.data.tiles()
 
     def draw_tiles(self, out: Path) -> Path:
-        """Draws some training tiles above their masks, those with most classes first; returns `out`."""
-        from workloads.glacier import figures
+        """Draws some training tiles beside their masks, those with most classes first; returns `out`."""
+        from workloads.glacier.judging import Shown, draw_tiles
 
-        train = self.datasets()["train"]
-        classes = (train.store.table.counts[train.chosen] > 0).sum(1)
-        chosen = np.argsort(-classes, kind="stable")[: 2 * _SHOWN_TILES : 2]
-        return figures.tiles([train[index][:2] for index in chosen], self.settings.source.classes, out)
+        tiles = self.data.whole_tiles
+        chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
+        return draw_tiles([Shown(*tiles[index][:2]) for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
@@ -77,7 +79,7 @@ class Glacier(Task):
                 top, left = corner(target, size, sample.around, generator)
                 image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
             if sample.training:
-                deviation = torch.from_numpy(self.data.statistics.deviation).float()
+                deviation = torch.from_numpy(self.data.statistics[1][: len(image)]).float()
                 image, target = augment(image, target, deviation, self.settings.augmentation, generator)
             images.append(image)
             targets.append(target)
@@ -104,7 +106,7 @@ class Glacier(Task):
         settings, source = self.settings, self.settings.source
         net = Net(len(source.bands), len(source.classes), settings.model, settings.index_places, settings.prior)
         if "data" in vars(self) and "parts" in vars(self.data):
-            for buffer, values in zip((net.mean, net.deviation), self.data.input_statistics, strict=True):
+            for buffer, values in zip((net.mean, net.deviation), self.data.statistics, strict=True):
                 buffer.copy_(torch.from_numpy(values).view(-1, 1, 1))
             if net.prior is not None:
                 net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
@@ -112,14 +114,10 @@ class Glacier(Task):
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
-        from workloads.glacier import carry
-
-        settings, initial, fresh = self.settings, self.settings.initial, model.state_dict()
+        settings, initial = self.settings, self.settings.initial
         bands = initial.bands or settings.inputs, settings.inputs
         classes = initial.classes or settings.source.classes, settings.source.classes
-        carried, message = carry.carry(given, fresh, bands, classes)
-        carried.pop("prior", None)
-        return {**carried, **{name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}}, message
+        return carry(given, model.state_dict(), bands, classes)
 
     def count(self, batch: Batch) -> dict[str, float]:
         return losses.count(self.settings.loss, batch["target"])
@@ -136,45 +134,60 @@ class Glacier(Task):
         from workloads.glacier.judging import Tested
 
         loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
-        confusion = Confusion(len(classes), next(model.parameters()).device)
-        tested = Tested(part, len(classes)) if part.part == "test" else None
+        tested = Tested(part, len(classes))
         total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
         for batch in loader:
             logits = model(batch["image"])
-            predicted = logits.argmax(1)
-            confusion.add(predicted, batch["target"])
+            tested.add(batch, logits.argmax(1))
             for term, value in losses.sums(loss, logits, batch["target"], batch.get("distances")).items():
                 total[term] += float(value)
             for term, number in self.count(batch).items():
                 numbers[term] += number
-            if tested:
-                tested.add(batch, predicted)
-        self._test = tested or self._test
+        self._test = tested if part.part == "test" else self._test
         mean = sum(getattr(loss, term) * total[term] / max(1, numbers[term]) for term in total)
-        return {"loss": mean, **confusion.scores(classes)}
+        return {"loss": mean, **scores_of(tested.counts.sum(0), classes)}
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
-        from workloads.glacier.judging import strongest
+        from workloads.glacier.judging import summed
 
-        return scores_of(self.baselines[strongest(self.baselines)].sum(0), self.settings.source.classes)
+        names = self.settings.source.classes
+        return scores_of(summed(self.guesses[self.strongest(self.guesses)], len(names)), names)
 
-    @cached_property
-    def baselines(self) -> dict[str, np.ndarray]:
-        """(tiles, classes, classes) counts of each baseline on the scored tiles of the test, by its name."""
+    def baselines(self) -> dict[str, Any]:
+        """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
+        from workloads.glacier.judging import judged
 
         source, bounds, test = self.settings.source, self.settings.baseline, self.datasets()["test"]
         pairs = self.settings.index_places or baselines.usual_indices(source.bands)
-        whole, classes = self.data.whole_tiles, len(source.classes)
-        return baselines.compared(whole, test, classes, self.config.seed, pairs, bounds.pixels, bounds.rounds)
+        limits = len(source.classes), self.config.seed, pairs, bounds.pixels, bounds.rounds
+        return {name: judged(c) for name, c in baselines.compared(self.data.whole_tiles, test, *limits).items()}
+
+    def group(self, sample: int) -> str:
+        """Returns the scene, or square of the map, of a tile by its index."""
+        return self.data.parts.groups[sample]
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The tiles of the test on which methods are compared, by their indices."""
+        from workloads.glacier.baselines import scored
+
+        test = self.datasets()["test"]
+        return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
+
+    def columns(self, judged: Any) -> dict[str, float]:
+        """Returns the IoU of each class, for a method's row in evaluation.csv."""
+        from workloads.glacier.judging import summed
+
+        names = self.settings.source.classes
+        scores = scores_of(summed(judged, len(names)), names)
+        return {key: value for key, value in scores.items() if key.startswith("iou_")}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
-        names, criteria, text = self.settings.source.classes, self.settings.criteria, ""
-        if self._test:
-            self._test.confusion.write_csv(names, folder / "evaluation.csv")
-            text = self._judged(self._test, "network", vars(self).get("baselines", {}), folder)
+        names, criteria = self.settings.source.classes, self.settings.criteria
+        text = self._judged({"network": self._test}, vars(self).get("guesses", {}), folder) if self._test else ""
         wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
@@ -185,55 +198,47 @@ class Glacier(Task):
         )
         return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
 
-    def _judged(self, tested: Any, name: str, baselines: Mapping[str, np.ndarray], folder: Path) -> str:
-        """Writes tables and figures of a test beside the baselines; returns the tables as text."""
+    def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
+        """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
         from workloads.glacier.baselines import scored
-        from workloads.glacier.judging import Judged
+        from workloads.glacier.judging import judged, write_scenes
 
-        test, store = self.datasets()["test"], self.data.store
-        scenes = [store.names[scene] for scene in store.table.scene[test.chosen]]
-        units = self.data.parts.groups[test.chosen].tolist()
-        classes = self.settings.source.classes
-        judged = Judged(classes, tested.counts, baselines, scored(test), scenes, units, name)
-        judged.write(folder)
-        self._draw(tested, folder)
-        return judged.text()
-
-    def _draw(self, tested: Any, folder: Path) -> None:
-        """Draws the confusion matrix, examples of predictions, and the worst tiles."""
-        tested.draw(self.settings.source.classes, folder)
+        (*_, last), store = tested.values(), self.data.store
+        numbers, tiles = scored(last.part), len(last.part)
+        last.draw(self.settings.source.classes, folder)
+        scenes = [store.names[number] for number in store.table.scene[last.part.chosen]]
+        worst = write_scenes(self.settings.source.classes, scenes, last.counts, folder)
+        if not baselines:
+            return worst
+        rows = {**baselines, **{name: judged(test.counts[numbers]) for name, test in tested.items()}}
+        some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n" if len(numbers) < tiles else ""
+        return f"{some}{self.compare(rows, self.strongest(baselines), folder)}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from workloads.glacier.judging import MEASURES, Tested
+        from workloads.glacier.judging import Tested
         from workloads.glacier.maps import probabilities
 
-        settings, part = self.settings, self.datasets()["test"]
-        classes, least, views = settings.source.classes, settings.criteria.ensemble_mcc, settings.prediction.views
-        tested, *alone = (Tested(part, len(classes)) for _ in range(1 + len(models)))
+        settings, part, names = self.settings, self.datasets()["test"], self.settings.source.classes
+        voters = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
+        tested = {voter: Tested(part, len(names)) for voter in voters}
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
             batch = self.collate(samples, torch.Generator())
-            each = [probabilities([model], batch["image"], views) for model in models]
-            for own, p in zip(alone, each, strict=True):
-                own.confusion.add(p.argmax(1), batch["target"])
-            tested.add(batch, sum(p / len(models) for p in each).argmax(1))
-        text = self._judged(tested, "vote", self.baselines, folder)
-        scores = tested.confusion.scores(classes)
+            each = [probabilities([model], batch["image"], settings.prediction.views) for model in models]
+            for test, p in zip(tested.values(), [*each, sum(p / len(models) for p in each)], strict=True):
+                test.add(batch, p.argmax(1))
+        scores, least = scores_of(tested["the vote"].counts.sum(0), names), settings.criteria.ensemble_mcc
         wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        keys = [*MEASURES, *(key for key in scores if key.startswith("iou_"))]
-        names = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
-        rows = [own.confusion.scores(classes) for own in (*alone, tested)]
-        table = [[n, *(f"{row[key]:.4f}" for key in keys)] for n, row in zip(names, rows, strict=True)]
         warning = "" if settings.split.test or len(models) < 2 else (
             "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "
             "its first member, on which members of other folds trained, so its scores flatter. Take the folds' mean "
             "instead."
         )  # fmt: skip
-        members = aligned([[f"alone, {views} views", *keys], *table], left=[0])
-        return scores, "\n\n".join(filter(None, [warning, members, text, _verdict(wanted, advice)]))
+        text = self._judged(tested, self.guesses, folder)
+        return scores, "\n\n".join(filter(None, [warning, text, _verdict(wanted, advice)]))
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None

@@ -34,15 +34,3 @@ def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -
     row, column = places[int(pixel * len(places))].tolist()
     top, left = row - int(down * size), column - int(across * size)
     return min(max(top, 0), rest[0]), min(max(left, 0), rest[1])
-
-
-def view(image: Tensor, number: int) -> Tensor:
-    """(..., S, S) -> the same: applies flip and quarter turn `number` of 8 to the last two dimensions."""
-    mirrored = image.flip(-1) if number >= 4 else image
-    return mirrored.rot90(number % 4, (-2, -1))
-
-
-def undo(image: Tensor, number: int) -> Tensor:
-    """(..., S, S) -> the same: takes back what `view` did."""
-    turned = image.rot90(-(number % 4), (-2, -1))
-    return turned.flip(-1) if number >= 4 else turned

@@ -1,6 +1,5 @@
 """Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,29 +15,37 @@ Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) int
 Classify = Callable[[np.ndarray], np.ndarray]  # (N, features) -> (N) uint8
 
 SIDES = (5, 15)  # pixels of the squares around a pixel whose means it sees
+METHODS = {  # sides of the squares that each sees the means of, and whether every class counts alike, however rare
+    "boosting of pixels": ((), False),
+    "boosting with surroundings": (SIDES, False),
+    "balanced boosting with surroundings": (SIDES, True),
+}
 # Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
 _USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"), ("red", "swir1"))
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
 _MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so that the time has a bound
 
 
-METHODS = {  # sides of the squares that each sees the means of, and whether every class counts alike, however rare
-    "boosting of pixels": ((), False),
-    "boosting with surroundings": (SIDES, False),
-    "balanced boosting with surroundings": (SIDES, True),
-}
+def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
+    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES.
 
+    A mean is that of the pixels with data, and NaN where there are none.
+    """
+    from scipy.ndimage import uniform_filter
 
-def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), sides: Sequence[int] = ()) -> np.ndarray:
-    """(C, H, W) -> (H * W, features) float32: bands, indices, and their means over squares of each side."""
     image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
     planes = torch.cat([image, *(difference(image, *pair) for pair in indices)]).numpy()
-    planes = np.concatenate([planes, *(surroundings(planes, side) for side in sides)])
-    return planes.reshape(len(planes), -1).T
+    known, parts = ~np.isnan(planes), [planes]
+    for side in SIDES:
+        square = {"size": (1, side, side), "mode": "constant"}
+        total = uniform_filter(np.where(known, planes, 0), **square)
+        number = uniform_filter(known.astype(np.float32), **square)
+        parts.append(np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0.5 / side**2))
+    return np.concatenate(parts).reshape(len(planes) * len(parts), -1).T
 
 
 def sample(
-    tiles: Sequence[Tile], seed: int, pixels: int, features_of: Callable[[np.ndarray], np.ndarray]
+    tiles: Sequence[Tile], seed: int, pixels: int, indices: Sequence[tuple[int, int]] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile. Raises BadInput."""
     rng = np.random.default_rng(seed)
@@ -49,7 +56,7 @@ def sample(
         bands, mask = tiles[int(index)][:2]
         valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
         valid = np.sort(rng.permutation(valid)[:quota])
-        values.append(features_of(bands)[valid])
+        values.append(features(bands, indices)[valid])
         labels.append(mask.reshape(-1)[valid])
     if not sum(map(len, labels)):
         raise BadInput("The per-pixel baseline found no valid labelled pixel in the training tiles.")
@@ -71,17 +78,6 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
     return lambda values: model.predict(values).astype(np.uint8)
 
 
-def surroundings(planes: np.ndarray, side: int) -> np.ndarray:
-    """(C, H, W) -> the same: the mean over the square around each pixel, of what is there; NaN where nothing is."""
-    from scipy.ndimage import uniform_filter
-
-    square = {"size": (1, side, side), "mode": "constant"}
-    known = ~np.isnan(planes)
-    total = uniform_filter(np.where(known, planes, 0), **square)
-    number = uniform_filter(known.astype(np.float32), **square)
-    return np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0.5 / side**2)
-
-
 def usual_indices(bands: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Returns the places of the usual pairs of bands of which both are there by their names."""
     return tuple((bands.index(a), bands.index(b)) for a, b in _USUAL if a in bands and b in bands)
@@ -101,8 +97,7 @@ def compared(
     At most `pixels` of them are learnt from, by `rounds` trees a class, so that memory and time have a bound. A
     function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
     """
-    widest = functools.partial(features, indices=indices, sides=SIDES)
-    values, labels = sample(train, seed, pixels, widest)
+    values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     classifiers: dict[str, tuple[int, Classify]] = {}
     for name, (sides, balanced) in METHODS.items():
@@ -115,7 +110,7 @@ def compared(
         valid, share = mask.reshape(-1) != IGNORE, _MOST_PIXELS / (len(numbers) * mask.size)
         if share < 1:  # the same in every tile, so that scores over all of them stay what they are, but for chance
             valid &= rng.random(valid.size) < share
-        pixels, truth = widest(bands)[valid], torch.from_numpy(mask.reshape(-1)[valid])[None]
+        pixels, truth = features(bands, indices)[valid], torch.from_numpy(mask.reshape(-1)[valid])[None]
         for name, (width, classify) in classifiers.items():
             guess = torch.from_numpy(classify(pixels[:, :width]))[None]
             counts[name].append(tile_counts(guess, truth, classes).numpy())

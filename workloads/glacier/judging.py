@@ -1,25 +1,23 @@
-"""Answers on a part of the data, tile by tile, beside the baselines: scores by scene, paired gains, figures."""
+"""Answers on a part of the data, tile by tile: counts, scores by scene, figures."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.report import figure
+from lib.report.figure import confusion, grid, save
 from lib.report.result import write_table
-from lib.scores import IGNORE, Confusion, Interval, concluded, mcc, paired, per_class, present, scores_of
+from lib.scores import IGNORE, per_class, scores_of
+from lib.supervised.scoring import Judged
 from lib.task import Batch
 from lib.text import aligned
-from workloads.glacier import figures
-from workloads.glacier.figures import Shown
 
-MEASURES = ("mcc", "mean_iou")
-_DRAWS = 2_000
+COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
+_NOTHING = "#ffffff"  # no data, or no label
 _WORST = 5  # scenes that the report names
 _SHOWN = 4  # tiles of each figure
 
@@ -33,37 +31,25 @@ def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
     return counts.view(-1, cells + 1)[:, :cells].reshape(-1, classes, classes)
 
 
-def measured(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
-    """(..., classes, classes) counts -> (..., 2): MCC and mean IoU, as `lib.scores` has them; 0 without any pixel.
-
-    The mean is over the `known` classes (..., classes): by default those that are there or predicted.
-    """
-    counts = counts.astype(np.float64)
-    right, true, predicted = np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2)
-    total, hits = true.sum(-1), right.sum(-1)
-    covariance = hits * total - (true * predicted).sum(-1)
-    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (predicted**2).sum(-1))
-    correlation = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
-    union = true + predicted - right
-    iou = np.divide(right, union, out=np.zeros_like(union), where=union > 0)
-    classes = np.maximum((present(counts) if known is None else known).sum(-1), 1)
-    return np.stack([correlation, iou.sum(-1) / classes], -1)
+def judged(counts: np.ndarray) -> Judged:
+    """(tiles, classes, classes) counts -> each pair of classes that came in a tile, and how often."""
+    tile, true, guess = counts.nonzero()
+    return Judged(true, guess, counts[tile, true, guess], None, tile)
 
 
-def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> dict[str, Interval]:
-    """Returns by how much each of MEASURES is above that of a reference: (tiles, classes, classes) counts of both.
-
-    `units` (tiles) says what each tile belongs to; of these so many are drawn with replacement as there are.
-    """
-    names, unit = np.unique(np.asarray(units), return_inverse=True)
-    both = np.zeros((2, len(names), *counts.shape[1:]))
-    np.add.at(both, (slice(None), unit), np.stack([counts, reference]))
-    return dict(zip(MEASURES, paired(measured, *both, _DRAWS), strict=True))
+def summed(judged: Judged, classes: int) -> np.ndarray:
+    """Returns (classes, classes) counts over all tiles."""
+    matrix = np.zeros((classes, classes), np.int64)
+    np.add.at(matrix, (judged.true, judged.guess), judged.counts)
+    return matrix
 
 
-def strongest(baselines: Mapping[str, np.ndarray]) -> str:
-    """Returns the name of the method with the best MCC over all tiles."""
-    return max(baselines, key=lambda name: mcc(baselines[name].sum(0)))
+class Shown(NamedTuple):
+    """A tile with its mask and perhaps a prediction, as NumPy arrays: (bands, S, S), (S, S) and (S, S)."""
+
+    image: np.ndarray
+    target: np.ndarray
+    predicted: np.ndarray | None = None
 
 
 class Tested:
@@ -73,94 +59,86 @@ class Tested:
         """`part` are the `Tiles` that are met in their order."""
         self.part, self.classes = part, classes
         self.counts = np.zeros((0, classes, classes), np.int64)  # (tiles, classes, classes), rows are the truth
-        self.confusion, self.examples = Confusion(classes), list[Shown]()
+        self.examples: list[Shown] = []
         self._worst: dict[int, tuple[int, Shown]] = {}  # by the number of the scene, the worst first
 
     def add(self, batch: Batch, predicted: Tensor) -> None:
         """Takes the next tiles with their answers, (B, S, S)."""
-        chosen = self.part.chosen[len(self.counts) : len(self.counts) + len(predicted)]
+
+        def shown(place: int) -> Shown:
+            return Shown(*(value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted)))
+
+        scenes = self.part.store.table.scene[self.part.chosen[len(self.counts) :][: len(predicted)]]
         counts = tile_counts(predicted, batch["target"], self.classes).cpu().numpy()
         self.counts = np.concatenate([self.counts, counts])
-        self.confusion.add(predicted.cpu(), batch["target"].cpu())
-        self.examples += figures.shown(batch, predicted, slice(_SHOWN - len(self.examples)))
+        self.examples += map(shown, range(len(predicted))[: _SHOWN - len(self.examples)])
         wrong = counts.sum((1, 2)) - np.trace(counts, axis1=1, axis2=2)
-        scenes = self.part.store.table.scene[chosen]
-        for number, (scene, pixels) in enumerate(zip(scenes.tolist(), wrong.tolist(), strict=True)):
+        for place, (scene, pixels) in enumerate(zip(scenes.tolist(), wrong.tolist(), strict=True)):
             least = min(count for count, _ in self._worst.values()) if len(self._worst) == _SHOWN else -1
             if pixels > self._worst.get(scene, (least,))[0]:
-                self._worst[scene] = pixels, figures.shown(batch, predicted, slice(number, number + 1))[0]
+                self._worst[scene] = pixels, shown(place)
                 self._worst = dict(sorted(self._worst.items(), key=lambda item: -item[1][0])[:_SHOWN])
 
-    @property
-    def worst(self) -> list[Shown]:
-        """The tiles with most wrong pixels, each of another scene, the worst first."""
-        return [tile for _, tile in self._worst.values()]
-
-    def draw(self, classes: tuple[str, ...], folder: Path) -> None:
-        """Draws the confusion matrix, examples and the worst tiles into `plots`."""
-        figure.confusion(self.confusion.matrix, classes, folder / "plots" / "confusion.png", unit="pixels")
-        figures.predictions(self.examples, classes, folder / "plots" / "predictions.png")
-        figures.predictions(self.worst, classes, folder / "plots" / "worst.png")
+    def draw(self, classes: Sequence[str], folder: Path) -> None:
+        """Writes confusion.csv into a folder and draws it, examples and the worst tiles into its `plots`."""
+        matrix, plots = self.counts.sum(0), folder / "plots"
+        rows = ([cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True))
+        write_table(folder / "confusion.csv", [["true class", *classes], *rows])
+        confusion(matrix, classes, plots / "confusion.png", unit="pixels")
+        draw_tiles(self.examples, classes, plots / "predictions.png")
+        draw_tiles([tile for _, tile in self._worst.values()], classes, plots / "worst.png")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a network and its baselines reached on the tiles of a part, all (tiles, classes, classes) counts.
+def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
+    """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text.
 
-    The baselines are scored on the tiles `numbers` alone. `scenes` and `units` (tiles) are names.
+    `scenes` (tiles) are names, `counts` (tiles, classes, classes).
     """
+    rows: list[tuple[float, list[str]]] = []
+    for name in sorted(set(scenes)):
+        matrix = counts[np.array(scenes) == name].sum(0)
+        if scores := scores_of(matrix, classes):
+            iou = ["absent" if math.isnan(value) else f"{value:.4f}" for value in per_class(matrix)["iou"]]
+            columns = f"{1 - scores['accuracy']:.4f}", f"{scores['mcc']:.4f}", f"{scores['mean_iou']:.4f}"
+            rows.append((scores["mean_iou"], [name, f"{matrix.sum()}", *columns, *iou]))
+    head = ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)]
+    cells = [row for _, row in sorted(rows, key=lambda row: (row[0], row[1][0]))]
+    write_table(folder / "scenes.csv", [head, *cells])
+    more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
+    return f"The worst scenes by mean IoU{more}:\n{aligned([head, *cells[:_WORST]], left=[0])}"
 
-    classes: Sequence[str]
-    counts: np.ndarray
-    baselines: Mapping[str, np.ndarray]
-    numbers: np.ndarray
-    scenes: Sequence[str]
-    units: Sequence[str]
-    name: str = "network"
 
-    def text(self) -> str:
-        """Returns tables for a person: every method, the gains over each baseline, and the worst scenes."""
-        head, *rows = self._scenes()
-        more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
-        worst = f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
-        if not self.baselines:
-            return worst
-        units = [self.units[number] for number in self.numbers]
-        by_name = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
-        best, many = strongest(self.baselines), len(set(units))
-        some = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test"
-        where = some if len(self.numbers) < len(self.counts) else "The test"
-        gained = [[f"{self.name} less {n}", *(one.signed for one in gain.values())] for n, gain in by_name.items()]
-        return (
-            f"{where}, {many:,} scenes or squares that the split keeps together:\n"
-            f"{aligned(self._methods(digits=4), left=[0])}\n\n{aligned([['gain', *MEASURES], *gained], left=[0])}\n"
-            f"{concluded(f'The {self.name}', best, 'MCC', by_name[best]['mcc'], many, 'scene')}\n\n{worst}"
-        )
+def _composite(image: np.ndarray) -> np.ndarray:
+    """(bands, S, S) -> (S, S, 3): three bands, the third as red, stretched from the 2nd to the 98th percentile."""
+    picked = image[[2, 1, 0]] if len(image) >= 3 else image[[0, 0, 0]]
+    low, high = (np.nanpercentile(picked, q) if np.isfinite(picked).any() else 0.0 for q in (2, 98))
+    return np.nan_to_num(np.clip((picked - low) / max(high - low, 1e-9), 0, 1), nan=1.0).transpose(1, 2, 0)
 
-    def write(self, folder: Path) -> None:
-        """Writes baselines.csv, a row a method, and scenes.csv, a row a scene, the worst first."""
-        write_table(folder / "scenes.csv", self._scenes())
-        if self.baselines:
-            write_table(folder / "baselines.csv", self._methods(digits=6))
 
-    def _methods(self, digits: int) -> list[list[str]]:
-        """Returns the cells of a table: a row a method with its scores on the tiles that all were scored on."""
-        every = {**self.baselines, self.name: self.counts[self.numbers]}
-        by_name = {name: scores_of(counts.sum(0), self.classes) for name, counts in every.items()}
-        columns = [*MEASURES, *(f"iou_{cls}" for cls in self.classes if f"iou_{cls}" in by_name[self.name])]
-        rows = [[name, *(f"{scores[key]:.{digits}f}" for key in columns)] for name, scores in by_name.items()]
-        return [["method", *columns], *rows]
+def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
+    """Draws a row a tile: the image, the mask, the prediction if there is one, and where it differs."""
+    from matplotlib.patches import Patch
 
-    def _scenes(self) -> list[list[str]]:
-        """Returns the cells of a table: a row a scene, the lowest mean IoU first."""
-        names, of = np.unique(np.asarray(self.scenes), return_inverse=True)
-        by_scene = np.zeros((len(names), *self.counts.shape[1:]), np.int64)
-        np.add.at(by_scene, of, self.counts)
-        rows: list[tuple[float, list[str]]] = []
-        for name, counts in zip(names.tolist(), by_scene, strict=True):
-            if scores := scores_of(counts, self.classes):
-                iou = ["absent" if math.isnan(value) else f"{value:.4f}" for value in per_class(counts)["iou"]]
-                head = [f"{counts.sum()}", f"{1 - scores['accuracy']:.4f}", f"{scores['mcc']:.4f}"]
-                rows.append((scores["mean_iou"], [name, *head, f"{scores['mean_iou']:.4f}", *iou]))
-        columns = ["scene", "pixels", "wrong", *MEASURES, *(f"iou_{cls}" for cls in self.classes)]
-        return [columns, *(cells for _, cells in sorted(rows, key=lambda row: (row[0], row[1][0])))]
+    titles = ("tile", "mask", "prediction", "wrong")[: 2 if tiles[0].predicted is None else 4]
+    figure, axes = grid(len(tiles), len(titles), 2.6)
+    for row, tile in zip(axes, tiles, strict=True):
+        for ax, title in zip(row, titles, strict=True):
+            ax.set_title(title, fontsize=9)
+        row[0].imshow(_composite(tile.image))
+        row[1].imshow(_painted(tile.target, classes))
+        if tile.predicted is not None:
+            valid = tile.target != IGNORE
+            row[2].imshow(_painted(np.where(valid, tile.predicted, IGNORE), classes))
+            row[3].imshow(np.where(valid, tile.predicted != tile.target, False), cmap="gray_r", vmin=0, vmax=1)
+    handles = [Patch(color=COLOURS[k % len(COLOURS)], label=name) for k, name in enumerate(classes)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
+    return save(figure, out)
+
+
+def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
+    """(S, S) classes -> (S, S, 3) colours."""
+    from matplotlib.colors import to_rgb
+
+    palette = np.full((256, 3), to_rgb(_NOTHING))
+    palette[: len(classes)] = [to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(classes))]
+    return palette[classes_of]

@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from rasterio.io import MemoryFile
+from rasterio.shutil import copy
 from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.augment import undo, view
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import padded, stamp_of
 from workloads.glacier.data.readers import Opened, Unusable, Window
-from workloads.glacier.figures import COLOURS
+from workloads.glacier.judging import COLOURS
 from workloads.glacier.settings import Prediction, Source
 
-_VIEWS = 8  # the flips and quarter turns of a square
-_USUAL = Prediction()
 _NODATA = 255  # in maps of percent, and in those of classes wherever no class has this code
 _TYPES = ("uint8", "uint16", "int16", "int32")  # of a map of classes: the smallest that holds all codes
 _MADE_BY = "MADE_BY"  # the tag of a map by which it is known as done
@@ -44,7 +43,7 @@ class Written(UserDict[str, Any]):
 
 def masks(
     models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
-    options: Prediction = _USUAL,
+    options: Prediction,
 ) -> Mapping[str, np.ndarray]:  # fmt: skip
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
@@ -54,9 +53,9 @@ def masks(
     BadInput if that leaves none.
     """
     if isinstance(where, Mapping):
-        scenes, problems = layout.of_folders(where, source)
+        scenes, problems, _ = layout.of_folders(where, source)
     else:
-        scenes, problems = layout.find(where, source, labelled=False)
+        scenes, problems, _ = layout.find(where, source, labelled=False)
     made_by = _digest([asdict(source), asdict(options), size], models if out else ())
     predicted: dict[str, Any] = {}
     done = 0
@@ -109,11 +108,9 @@ def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
 
 
 def _is_done(paths: Mapping[str, Path], stamp: str) -> bool:
-    if not all(path.is_file() for path in paths.values()):
-        return False
     try:
         with readers.raster(paths["map"]) as file:
-            return file.tags().get(_MADE_BY) == stamp
+            return file.tags().get(_MADE_BY) == stamp and all(path.is_file() for path in paths.values())
     except Unusable:
         return False
 
@@ -127,7 +124,7 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, options: 
         planes["probabilities"] = np.full((len(codes), *shape), _NODATA, np.uint8)
     if options.uncertainty:
         planes["uncertainty"] = np.full((1, *shape), _NODATA, np.uint8)
-    places = windows(*shape, size)
+    places = _windows(*shape, size)
     while batch := list(itertools.islice(places, options.batch)):
         images = [padded(opened.bands(window), size) for window, _ in batch]
         each = probabilities(models, torch.from_numpy(np.stack(images)), options.views)
@@ -144,48 +141,38 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, options: 
 
 
 def _write(planes: Mapping[str, np.ndarray], opened: Opened, out: Path, options: Prediction, stamp: str) -> None:
-    """Writes a scene's files, the map last."""
+    """Writes a scene's files with its place, each whole or not at all, the map last."""
     source = opened.source
-    tags = {f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)} | {_MADE_BY: stamp}
+    place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
     names = {"probabilities": source.classes, "uncertainty": ("uncertainty",), "map": ("class",)}
     for kind, path in _paths(opened.scene.name, out, options).items():
-        is_map = kind == "map"
-        colours = dict(zip(source.codes, itertools.cycle(COLOURS), strict=False)) if is_map else {}
-        nodata = coding(source.codes)[1] if is_map else _NODATA
-        write(path, planes[kind], opened, nodata, names[kind], tags if is_map else {"UNIT": "percent"}, colours)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_map, (count, height, width), dtype = kind == "map", planes[kind].shape, planes[kind].dtype.name
+        shape = {"height": height, "width": width, "count": count, "dtype": dtype}
+        nodata, tags = _NODATA, {"UNIT": "percent"}
+        if is_map:
+            nodata, tags = coding(source.codes)[1], {_MADE_BY: stamp}
+            tags |= {f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)}
+        with MemoryFile() as plain, MemoryFile() as optimised:
+            tiled = {"driver": "GTiff", "tiled": True, "blockxsize": 512, "blockysize": 512}
+            with plain.open(**tiled, **shape, **place, nodata=nodata) as file:
+                file.write(planes[kind])
+                file.descriptions = names[kind]
+                file.update_tags(**tags)
+                if is_map and dtype in ("uint8", "uint16"):
+                    colours = zip(source.codes, itertools.cycle(COLOURS), strict=False)
+                    file.write_colormap(1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours})
+            with plain.open() as file:
+                overviews = {"overview_resampling": "NEAREST" if is_map else "AVERAGE"}
+                copy(file, optimised.name, driver="COG", compress="DEFLATE", blocksize=512, **overviews)
+            with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
+                aside.write_bytes(optimised.getbuffer())
 
 
-def write(
-    path: Path, planes: np.ndarray, place: Opened, nodata: int, names: Sequence[str], tags: Mapping[str, str],
-    colours: Mapping[int, str],
-) -> None:  # fmt: skip
-    """Writes (bands, h, w) with `names` and a scene's place, whole or not at all; `colours` are those of values."""
-    rasterio = readers.import_rasterio()
-    from rasterio.shutil import copy  # once it is known to be there
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    where = {"crs": place.crs, "transform": place.transform} if place.crs else {}
-    count, height, width = planes.shape
-    shape = {"height": height, "width": width, "count": count, "dtype": planes.dtype.name, "nodata": nodata}
-    options = {"compress": "DEFLATE", "blocksize": 512, "overview_resampling": "NEAREST" if colours else "AVERAGE"}
-    with rasterio.MemoryFile() as plain, rasterio.MemoryFile() as optimised:
-        with plain.open(driver="GTiff", tiled=True, blockxsize=512, blockysize=512, **shape, **where) as file:
-            file.write(planes)
-            file.descriptions = tuple(names)
-            file.update_tags(**tags)
-            if colours and planes.dtype in (np.uint8, np.uint16):
-                file.write_colormap(1, {value: (*bytes.fromhex(text[1:]), 255) for value, text in colours.items()})
-        with plain.open() as file:
-            copy(file, optimised.name, driver="COG", **options)
-        with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
-            aside.write_bytes(optimised.getbuffer())
-
-
-def windows(height: int, width: int, size: int) -> Iterator[tuple[Window, tuple[slice, slice]]]:
+def _windows(height: int, width: int, size: int) -> Iterator[tuple[Window, tuple[slice, slice]]]:
     """Yields (row, column, h, w) windows of at most `size`, each with the part of the scene that is taken from it."""
-    for top, rows in _cores(height, size):
-        for left, columns in _cores(width, size):
-            yield (top, left, min(size, height), min(size, width)), (rows, columns)
+    for (top, rows), (left, columns) in itertools.product(_cores(height, size), _cores(width, size)):
+        yield (top, left, min(size, height), min(size, width)), (rows, columns)
 
 
 def _cores(length: int, size: int) -> list[tuple[int, slice]]:
@@ -198,16 +185,15 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 
 @torch.inference_mode()
-def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS) -> Tensor:
+def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = 8) -> Tensor:
     """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
-    total: Tensor | None = None
-    for model in models:
-        device = next(model.parameters()).device
+    total: Tensor | float = 0.0
+    devices = [next(model.parameters()).device for model in models]
+    for model, device in zip(models, devices, strict=True):
         model.eval()
         for number in range(views):
+            flipped, turn, sides = [-1] * (number >= 4), number % 4, (-2, -1)
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
-                logits = model(view(image.to(device), number))
-            p = undo(logits.float().softmax(1), number)
-            total = p if total is None else total + p.to(total.device)
-    assert total is not None
+                logits = model(image.to(device).flip(flipped).rot90(turn, sides))
+            total = total + logits.float().softmax(1).rot90(-turn, sides).flip(flipped).to(devices[0])
     return (total / (len(models) * views)).cpu()

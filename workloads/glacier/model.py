@@ -1,33 +1,41 @@
-"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any number of bands and classes.
+"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any bands and classes.
 
 ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.errors import BadInput
 from workloads.glacier.settings import Model
 
 STRIDE = 32  # height and width are halved five times
+FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
+STATISTICS = ("mean", "deviation", "prior")  # names of what belongs to the training data
 
 
-class UNet(nn.Module):
-    """Maps tiles of `bands` channels to the logits of `classes`, in the tile's own size, a multiple of 32.
+class Net(nn.Module):
+    """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size.
 
-    `sizes` has the widths of the stem and of the four encoder stages, the residual blocks of each stage, and the
-    channels of the decoder's stages, the coarsest first. `blocks` holds the ten stages in the order of the forward
-    pass: stem, four encoder stages, five decoder stages.
+    The normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too.
+    With a `prior` logits are corrected where the network does not train. `sizes` has the widths of the stem and of the
+    four encoder stages, the residual blocks of each stage, and the channels of the decoder's stages, the coarsest
+    first. `blocks` holds the ten stages in the order of the forward pass: stem, four of the encoder, five of the
+    decoder.
     """
 
-    def __init__(self, bands: int, classes: int, sizes: Model):
+    def __init__(
+        self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
+    ):
         super().__init__()
         widths, depths, decoder = sizes.widths, sizes.depths, sizes.decoder
         if (len(widths), len(depths), len(decoder)) != (5, 4, 5):
             raise ValueError("A U-Net has five encoder widths, four depths and five decoder widths.")
-        first = nn.Conv2d(bands, widths[0], 7, stride=2, padding=3, bias=False)
+        self.indices, inputs = tuple(map(tuple, indices)), bands + len(indices)
+        first = nn.Conv2d(inputs, widths[0], 7, stride=2, padding=3, bias=False)
         stem = nn.Sequential(first, nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True))
         # The first stage follows a pooling that halves already
         encoder = [nn.Sequential(
@@ -35,22 +43,27 @@ class UNet(nn.Module):
             *(Residual(widths[i + 1], widths[i + 1], stride=1) for _ in range(depths[i] - 1)),
         ) for i in range(4)]  # fmt: skip
         skips = [*reversed(widths[:4]), 0]  # the finest decoder stage has no encoder stage of its size
-        inputs = [widths[4], *decoder[:4]]
-        up = [Up(inputs[i], skips[i], decoder[i]) for i in range(5)]
+        up = [Up(*sizes) for sizes in zip([widths[4], *decoder[:4]], skips, decoder, strict=True)]
         self.blocks = nn.ModuleList([stem, *encoder, *up])
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.head = nn.Conv2d(decoder[4], classes, 3, padding=1)
         for module in self.modules():  # as He et al. (ICCV 2015), so that variances stay the same through the ReLUs
             if isinstance(module, nn.Conv2d) and module is not self.head:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self.register_buffer("mean", torch.zeros(inputs, 1, 1))
+        self.register_buffer("deviation", torch.ones(inputs, 1, 1))
+        self.register_buffer("prior", torch.zeros(classes, 1, 1) if prior else None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor:
         """(B, bands, H, W) -> (B, classes, H, W). Raises ValueError unless H and W are multiples of 32."""
-        if x.shape[-2] % STRIDE or x.shape[-1] % STRIDE:
-            raise ValueError(f"A tile is {x.shape[-2]} x {x.shape[-1]}; both must be multiples of {STRIDE}.")
+        if image.shape[-2] % STRIDE or image.shape[-1] % STRIDE:
+            raise ValueError(f"A tile is {image.shape[-2]} x {image.shape[-1]}; both must be multiples of {STRIDE}.")
+        if self.indices:
+            image = torch.cat([image, *(difference(image, *pair) for pair in self.indices)], 1)
+        normal = (image - self.mean) / self.deviation
         stem, *encoder = self.blocks[:5]
         # Channels last: 12 % less time a step at full width on a CPU, 25 % at the small preset's
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = torch.where(normal.isnan(), 0.0, normal).contiguous(memory_format=torch.channels_last)
         x = stem(x)  # (B, widths[0], H/2, W/2)
         skips = [x]
         x = self.pool(x)
@@ -59,31 +72,7 @@ class UNet(nn.Module):
             skips.append(x)
         for up, skip in zip(self.blocks[5:], [*skips[-2::-1], None], strict=True):
             x = up(x, skip)
-        return self.head(x)
-
-
-class Net(UNet):
-    """The U-Net behind the normalisation that belongs to its weights: raw bands in, NaN where there is no data.
-
-    `indices` are pairs of bands whose normalised difference is an input too. With a `prior` its logits are corrected
-    where it does not train.
-    """
-
-    def __init__(
-        self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
-    ):
-        super().__init__(bands + len(indices), classes, sizes)
-        self.indices = tuple(map(tuple, indices))
-        self.register_buffer("mean", torch.zeros(bands + len(indices), 1, 1))
-        self.register_buffer("deviation", torch.ones(bands + len(indices), 1, 1))
-        self.register_buffer("prior", torch.zeros(classes, 1, 1) if prior else None)
-
-    def forward(self, image: Tensor) -> Tensor:
-        """(B, bands, S, S) -> (B, classes, S, S). No data becomes the mean of its band."""
-        if self.indices:
-            image = torch.cat([image, *(difference(image, *pair) for pair in self.indices)], 1)
-        normal = (image - self.mean) / self.deviation
-        logits = super().forward(torch.where(normal.isnan(), 0.0, normal))
+        logits = self.head(x)
         return logits if self.training or self.prior is None else logits + self.prior
 
 
@@ -97,8 +86,7 @@ def difference(image: Tensor, one: int, other: int) -> Tensor:
 
 
 class Residual(nn.Module):
-    """The basic block of ResNet-18 and -34: two 3 x 3 convolutions beside the identity, or beside a 1 x 1 convolution
-    where the shape changes (He et al., CVPR 2016, figure 5 left, option B).
+    """Two 3 x 3 convolutions beside the identity, or a 1 x 1 convolution where the shape changes (He et al., figure 5).
 
     The shortcut takes every `stride`-th pixel and then convolves without a stride, which gives the same numbers:
     oneDNN's backward of a 1 x 1 convolution with a stride writes past its workspace where few channels lie last
@@ -137,11 +125,9 @@ class Up(nn.Module):
     def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
         """x (B, inputs, H, W), skip (B, skip, 2H, 2W) or None -> (B, outputs, 2H, 2W)."""
         x = F.interpolate(x, scale_factor=2.0, mode="nearest")
-        if skip is not None:
-            x = torch.cat([x, skip], 1)
+        x = x if skip is None else torch.cat([x, skip], 1)
         x = F.relu(self.norm1(self.conv1(x)), inplace=True)
-        x = F.relu(self.norm2(self.conv2(x)), inplace=True)
-        return self.attention(x)
+        return self.attention(F.relu(self.norm2(self.conv2(x)), inplace=True))
 
 
 class ScSE(nn.Module):
@@ -159,3 +145,57 @@ class ScSE(nn.Module):
         channel = torch.sigmoid(self.excite(F.relu(self.squeeze(mean))))
         pixel = torch.sigmoid(self.spatial(x))  # (B, 1, H, W)
         return x * (channel + pixel)
+
+
+def carry(
+    given: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
+    bands: tuple[Sequence[str], Sequence[str]], classes: tuple[Sequence[str], Sequence[str]],
+) -> tuple[dict[str, Tensor], str]:  # fmt: skip
+    """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
+
+    `fresh` are the weights that the new network was initialised with, of which the normalisation stays; `bands` and
+    `classes` are names, (of the given weights, of the new network). Raises BadInput if names and shapes do not fit, or
+    no band is matched.
+    """
+    for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
+        if name not in given:
+            raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
+        if given[name].shape[axis] != len(names):
+            raise BadInput(
+                f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are named for them: "
+                f"{', '.join(names)}. Name those that they were trained on, in their order."
+            )
+    filters, message = carry_bands(given[FIRST], *bands)
+    carried = {name: value for name, value in given.items() if name not in STATISTICS} | {FIRST: filters}
+    carried |= {name: fresh[name] for name in STATISTICS if name in fresh}
+    for name in HEAD:  # a class that the given weights lack stays as initialised
+        rows = [given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
+                for k, cls in enumerate(classes[1])]  # fmt: skip
+        carried[name] = torch.stack([row.to(fresh[name]) for row in rows])
+    new, total = [name for name in classes[1] if name not in classes[0]], len(classes[1])
+    return carried, f"{message} Head: {total - len(new)} of {total} classes by name, new: {', '.join(new) or 'none'}."
+
+
+def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
+    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
+
+    A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
+    bands: neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by
+    one factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response:
+    the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
+    filter that looked at missing bands alone would be blown up to noise by a factor of its own.
+    """
+    new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
+    matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
+    if len(new) == len(target):
+        raise BadInput(
+            f"No band of the initial weights is among those of this run: they saw {', '.join(source)}, and this run "
+            f"has {', '.join(target)}. Write the same names for the same parts of the spectrum."
+        )
+    if list(source) == list(target):
+        return weight, f"{matched}."
+    mean = weight.mean(1)
+    carried = torch.stack([weight[:, source.index(name)] if name in source else mean for name in target], 1)
+    factor = (weight.square().sum() / carried.square().sum()).sqrt()
+    names = f"the mean of all for: {', '.join(new) or 'none'}, left out: {', '.join(unused) or 'none'}"
+    return carried * factor, f"{matched}, {names}; filters multiplied by {float(factor):.3f}."

@@ -4,6 +4,7 @@ import pytest
 
 from lib.task import find_task, load_config
 from tests.workloads.glacier.files import write_scenes
+from workloads.glacier import judging
 
 TINY = """
 task: glacier
@@ -39,7 +40,7 @@ def tiny(tmp_path):
 @pytest.fixture
 def without_figures(quick, monkeypatch):
     """Runs whose figures, which take longer than their training, nobody looks at."""
-    monkeypatch.setattr(find_task("glacier"), "_draw", lambda *_: None)
+    monkeypatch.setattr(judging.Tested, "draw", lambda *_: None)
 
 
 @pytest.fixture

@@ -5,18 +5,25 @@ from pathlib import Path
 import numpy as np
 import rasterio
 
-CODES = (0, 85, 170, 255)
+from workloads.glacier.settings import Source
+
+TWO = Source(bands=("red", "nir"))
+PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
 
 
-def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None, pixel=30.0):
-    transform = rasterio.Affine(pixel, 0, origin[0], 0, -pixel, origin[1])
+def coded(classes):
+    """The mask of classes 0 to 3."""
+    return np.asarray(TWO.codes, np.uint8)[classes]
+
+
+def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None):
+    transform = rasterio.Affine(30.0, 0, origin[0], 0, -30.0, origin[1])
     return write_image(path, values, "GTiff", nodata=nodata, **({"crs": crs, "transform": transform} if crs else {}))
 
 
 def write_image(path: Path, values, driver="PNG", **options):
     """(h, w) or (bands, h, w) values in a format of one's choice, without a place on the map if none is given."""
-    values = np.asarray(values)
-    planes = values if values.ndim == 3 else values[None]
+    planes = np.asarray(values) if np.ndim(values) == 3 else np.asarray(values)[None]
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {"height": planes.shape[1], "width": planes.shape[2], "count": len(planes), "dtype": planes.dtype.name}
     with rasterio.open(path, "w", driver=driver, **shape, **options) as file:
@@ -27,11 +34,9 @@ def write_image(path: Path, values, driver="PNG", **options):
 
 def scene(seed=0, size=(64, 64), bands=2):
     """(bands, h, w) float32 and (h, w) classes 0 to 3, of which every quarter of the image holds one."""
-    draw = np.random.default_rng(seed)
-    image = draw.normal(100, 10, (bands, *size)).astype(np.float32)
+    image = np.random.default_rng(seed).normal(100, 10, (bands, *size)).astype(np.float32)
     rows, columns = np.mgrid[: size[0], : size[1]]
-    classes = (2 * (rows * 2 // size[0]) + columns * 2 // size[1]).astype(np.uint8)
-    return image, classes
+    return image, (2 * (rows * 2 // size[0]) + columns * 2 // size[1]).astype(np.uint8)
 
 
 def write_bands(folder: Path, name: str, image, classes, origin=(0, 0), **options):
@@ -39,7 +44,7 @@ def write_bands(folder: Path, name: str, image, classes, origin=(0, 0), **option
     for number, plane in enumerate(image, 1):
         write_tiff(folder / f"Band{number}" / f"{name}.tif", plane, origin, **options)
     if classes is not None:
-        write_tiff(folder / "label" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes], origin)
+        write_tiff(folder / "label" / f"{name}.tif", coded(classes), origin)
 
 
 def write_scenes(folder: Path, count=6, size=(64, 64), bands=2, classes=4):
@@ -53,10 +58,8 @@ def write_scenes(folder: Path, count=6, size=(64, 64), bands=2, classes=4):
 def write_patches(folder: Path, sources=3, patches=2, size=32, bands=5):
     """HKH-style patches: slice_S_img_PPP.npy (h, w, bands) and slice_S_mask_PPP.npy (h, w, 2)."""
     folder.mkdir(parents=True, exist_ok=True)
-    for source in range(sources):
-        for patch in range(patches):
-            image, classes = scene(10 * source + patch, (size, size), bands)
-            mask = np.stack([classes == 1, classes >= 2], 2)
-            np.save(folder / f"slice_{source}_img_{patch:03d}.npy", image.transpose(1, 2, 0))
-            np.save(folder / f"slice_{source}_mask_{patch:03d}.npy", mask)
+    for source, patch in np.ndindex(sources, patches):
+        image, classes = scene(10 * source + patch, (size, size), bands)
+        np.save(folder / f"slice_{source}_img_{patch:03d}.npy", image.transpose(1, 2, 0))
+        np.save(folder / f"slice_{source}_mask_{patch:03d}.npy", np.stack([classes == 1, classes >= 2], 2))
     return folder

@@ -13,12 +13,10 @@ from lib.launch import ensemble
 from lib.report.summary import Summary
 from tests.conftest import ROOT
 from tests.workloads.glacier.conftest import TINY
-from tests.workloads.glacier.files import scene, write_bands, write_scenes
+from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
 from trainbook.commands import main
 from workloads.glacier import maps
-from workloads.glacier.settings import Prediction, Source
-
-TWO = Source(bands=("red", "nir"))
+from workloads.glacier.settings import Prediction
 
 
 class ByPixel(nn.Module):
@@ -36,36 +34,45 @@ class ByPixel(nn.Module):
         return torch.stack([x[:, 0], x[:, 1], -x[:, 0], -x[:, 1] + self.shift], 1)
 
 
-def expected(image, shift=0.0):
+def expected(image):
     x = image - 100
-    return np.asarray(TWO.codes, np.uint8)[np.stack([x[0], x[1], -x[0], -x[1] + shift]).argmax(0)]
+    return np.asarray(TWO.codes, np.uint8)[np.stack([x[0], x[1], -x[0], -x[1]]).argmax(0)]
+
+
+@pytest.fixture
+def predict(tmp_path):
+    """predict(models, size, **options) -> the masks of `data`, written into `out`."""
+
+    def masks(models=None, size=32, out="out", **options):
+        place = out and tmp_path / out
+        return maps.masks(models or [ByPixel()], tmp_path / "data", TWO, size, place, Prediction(**options))
+
+    return masks
 
 
 @pytest.mark.parametrize("size", [(100, 75), (20, 33)])
-def test_windows_give_what_the_whole_scene_gives(tmp_path, size):
+def test_windows_give_what_the_whole_scene_gives(tmp_path, predict, size):
     image, _ = scene(3, size)
     write_bands(tmp_path / "data", "img001", image, None)
-    for options in (Prediction(), Prediction(views=2, batch=5)):
-        found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None, options)
-        assert np.array_equal(found["img001"], expected(image))
+    for options in ({}, {"views": 2, "batch": 5}):
+        assert np.array_equal(predict(out=None, **options)["img001"], expected(image))
     image = torch.randn(1, 2, 32, 32)
     even, once = (maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1}))
     assert torch.allclose(even[:, 0], even[:, 1], atol=1e-6) and (once[:, 0] - once[:, 1]).abs().max() > 0.9
 
 
-def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path):
+def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path, predict):
     image, _ = scene()
     image[:, 5:9, 7] = np.nan
     write_bands(tmp_path / "data", "img001", image, None, origin=(600, 9000))
-    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out")
+    mask = predict()["img001"]
     places = tmp_path / "data" / "Band1" / "img001.tif", tmp_path / "out" / "img001.tif"
     with rasterio.open(places[0]) as given, rasterio.open(places[1]) as made:
         assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
-        mask = made.read(1)
-        assert made.nodata == 254, "255 is a class here"
+        assert np.array_equal(made.read(1), mask) and made.nodata == 254, "255 is a class here"
     known = ~np.isnan(image[0])
     assert (mask[5:9, 7] == 254).all() and (mask == 254).sum() == 4
-    assert np.array_equal(mask[known], expected(image)[known]) and np.array_equal(found["img001"], mask)
+    assert np.array_equal(mask[known], expected(image)[known])
     assert np.array_equal(maps.filled(mask, TWO), np.where(known, mask, 0)), "for who takes codes alone"
 
 
@@ -78,9 +85,9 @@ def test_codes_of_any_whole_number_are_mapped_in_the_smallest_type_with_a_free_n
     assert maps.coding(codes) == (np.dtype(dtype), nodata)
 
 
-def test_a_map_opens_in_a_gis_with_colours_names_and_overviews_of_codes(tmp_path):
+def test_a_map_opens_in_a_gis_with_colours_names_and_overviews_of_codes(tmp_path, predict):
     write_bands(tmp_path / "data", "img001", scene(size=(700, 600))[0], None)
-    maps.masks([ByPixel()], tmp_path / "data", TWO, 512, tmp_path / "out", Prediction(views=1))
+    predict(size=512, views=1)
     with rasterio.open(tmp_path / "out" / "img001.tif") as made:
         assert made.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and made.block_shapes == [(512, 512)]
         assert made.overviews(1) == [2]
@@ -90,12 +97,12 @@ def test_a_map_opens_in_a_gis_with_colours_names_and_overviews_of_codes(tmp_path
         assert set(np.unique(smaller.read(1))) <= codes
 
 
-def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_models(tmp_path):
+def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_models(tmp_path, predict):
     image, _ = scene(size=(32, 32))
     image[:, 0, 0] = np.nan
     write_bands(tmp_path / "data", "img001", image, None)
     models = [ByPixel(0.0), ByPixel(30.0)]
-    maps.masks(models, tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(probabilities=True, uncertainty=True))
+    predict(models, probabilities=True, uncertainty=True)
     p = maps.probabilities(models, torch.from_numpy(image)[None])[0].numpy()
     with rasterio.open(tmp_path / "out" / "img001_probabilities.tif") as file:
         assert file.descriptions == TWO.classes and file.nodata == 255
@@ -107,32 +114,32 @@ def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_mode
         assert np.abs(file.read(1)[known] - 100 * entropy[known]).max() <= 0.51 and file.read(1)[0, 0] == 255
 
 
-def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, capsys):
-    def predict(model, **options):
+def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, capsys, predict):
+    def written(model, **options):
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
-        maps.masks([model], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(views=1, **options))
+        predict([model], views=1, **options)
         return {path.name for path in (tmp_path / "out").glob("*") if before.get(path) != path.stat().st_mtime_ns}
 
     for name in ("a", "b"):
         write_bands(tmp_path / "data", name, scene(size=(32, 32))[0], None)
     everything = {"a.tif", "b.tif"}
-    assert predict(ByPixel()) == everything
+    assert written(ByPixel()) == everything
     capsys.readouterr()
-    assert predict(ByPixel()) == set() and "2 of 2 maps were there already" in capsys.readouterr().out
+    assert written(ByPixel()) == set() and "2 of 2 maps were there already" in capsys.readouterr().out
     (tmp_path / "out" / "a.tif").write_bytes(b"half")
-    assert predict(ByPixel()) == {"a.tif"}
+    assert written(ByPixel()) == {"a.tif"}
     write_bands(tmp_path / "data", "b", scene(1, (32, 32))[0] + 1, None)
-    assert predict(ByPixel()) == {"b.tif"}
-    assert predict(ByPixel(1.0)) == everything
-    assert predict(ByPixel(1.0), uncertainty=True) == everything | {"a_uncertainty.tif", "b_uncertainty.tif"}
+    assert written(ByPixel()) == {"b.tif"}
+    assert written(ByPixel(1.0)) == everything
+    assert written(ByPixel(1.0), uncertainty=True) == everything | {"a_uncertainty.tif", "b_uncertainty.tif"}
 
 
-def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys):
+def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys, predict):
     write_scenes(tmp_path / "data", 3)
     band = tmp_path / "data" / "Band2" / "img001.tif"
     band.write_bytes(band.read_bytes()[:5000])
-    assert set(maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None)) == {"img000", "img002"}
-    assert "Left out: " in (said := capsys.readouterr().out) and "Band2/img001.tif" in said
+    assert set(predict(out=None)) == {"img000", "img002"}
+    assert "Left out: " in (text := capsys.readouterr().out) and "Band2/img001.tif" in text
 
 
 def entry_of_the_notebook():
@@ -147,18 +154,13 @@ def entry_of_the_notebook():
 @pytest.mark.usefixtures("without_figures", "without_baseline")
 def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, monkeypatch):
     write_scenes(tmp_path / "scenes", 6)
-    data, runs = write_scenes(tmp_path / "asked", 2, size=(32, 48)), tmp_path / "runs"
+    data, runs = write_scenes(tmp_path / "new", 2, size=(32, 48)), tmp_path / "runs"
     (tmp_path / "tiny.yaml").write_text(TINY + "queue: {seeds: [1, 2]}\n")
-    settings = {
-        "data.dir": tmp_path / "scenes",
-        "output_dir": runs,
-        "training.max_steps": 2,
-        "workload.tiles.stride": 0,
-    }
-    assert main(["queue", str(tmp_path / "tiny.yaml"), *(f"--set={k}={v}" for k, v in settings.items())]) == 0
+    settings = (f"data.dir={tmp_path / 'scenes'}", f"output_dir={runs}", "training.max_steps=2")
+    assert main(["queue", str(tmp_path / "tiny.yaml"), *(f"--set={key}" for key in settings)]) == 0
     capsys.readouterr()
-    said = ensemble.run(runs / "outputs.tar.gz", data, tmp_path / "masks")
-    assert said.startswith("2 predictions of 2 models together")
+    text = ensemble.run(runs / "outputs.tar.gz", data, tmp_path / "masks")
+    assert text.startswith("2 predictions of 2 models together")
     assert "Models: tiny-seed1, tiny-seed2." in capsys.readouterr().out
     made = {path.stem: rasterio.open(path).read(1) for path in (tmp_path / "masks").glob("*.tif")}
     assert len(made) == 2

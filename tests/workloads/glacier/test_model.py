@@ -11,9 +11,8 @@ from lib.errors import BadInput
 from lib.scores import IGNORE
 from lib.training.recomputation import recompute
 from workloads.glacier import losses
-from workloads.glacier.carry import FIRST, HEAD, carry, carry_bands
 from workloads.glacier.losses import distance_maps
-from workloads.glacier.model import Net, ScSE, UNet
+from workloads.glacier.model import FIRST, HEAD, STATISTICS, Net, ScSE, carry, carry_bands
 from workloads.glacier.settings import TERMS, Loss, Model
 
 NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4, 4))
@@ -24,7 +23,7 @@ def parameters(module):
 
 
 def test_the_network_has_the_parameters_of_the_published_ones():
-    model = UNet(3, 1, Model())
+    model = Net(3, 1, Model())
     stem, *stages = model.blocks[:5]
     assert [parameters(stage) for stage in stages] == [221_952, 1_116_416, 6_822_400, 13_114_368]  # layer1 to layer4
     # torchvision's ResNet-34 without its classifier of 512 x 1000 + 1000
@@ -36,7 +35,7 @@ def test_the_network_has_the_parameters_of_the_published_ones():
 
 @pytest.mark.parametrize("bands, classes, size", [(1, 2, (32, 32)), (7, 3, (96, 64))])
 def test_logits_come_in_the_size_of_the_tile(bands, classes, size):
-    model = UNet(bands, classes, NARROW)
+    model = Net(bands, classes, NARROW)
     assert model(torch.randn(2, bands, *size)).shape == (2, classes, *size)
     with pytest.raises(ValueError, match="48 x 64; both must be multiples of 32"):
         model(torch.randn(1, bands, 48, 64))
@@ -45,7 +44,7 @@ def test_logits_come_in_the_size_of_the_tile(bands, classes, size):
 def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
     def trained(layers):
         torch.manual_seed(0)
-        model = UNet(5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5))  # wide enough that no ReLU is dead
+        model = Net(5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5))  # wide enough that no ReLU is dead
         assert recompute(model, layers) == layers
         model(torch.randn(2, 5, 64, 64)).square().mean().backward()
         return {name: p.grad for name, p in model.named_parameters()}, dict(model.named_buffers())
@@ -58,9 +57,8 @@ def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
 
 def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band():
     torch.manual_seed(0)
-    net = Net(2, 3, NARROW).eval()
-    plain = UNet(2, 3, NARROW).eval()
-    plain.load_state_dict({name: net.state_dict()[name] for name in plain.state_dict()})
+    net, plain = Net(2, 3, NARROW).eval(), Net(2, 3, NARROW).eval()
+    plain.load_state_dict(net.state_dict())
     net.mean[:], net.deviation[:] = 100.0, 20.0
     image = 100 + 20 * torch.randn(1, 2, 32, 32)
     image[:, 1, :5] = float("nan")
@@ -71,48 +69,47 @@ def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band
 LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 HACK = ("blue", "green", "red", "swir1", "thermal")
 PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacier", "debris", "lake")
-SMALL = Model(widths=(8, 4, 6, 8, 10), depths=(1, 1, 1, 1), decoder=(8, 6, 6, 4, 4))
 
 
 def network(bands, classes, seed=0):
     torch.manual_seed(seed)
-    return UNet(len(bands), len(classes), SMALL)
+    return Net(len(bands), len(classes), NARROW)
 
 
 def test_bands_are_taken_by_their_names_and_one_that_the_source_lacks_is_the_mean_of_all():
     weight = torch.randn(4, 3, 7, 7)
     assert torch.equal(carry_bands(weight, "abc", "abc")[0], weight)
     assert torch.allclose(carry_bands(weight, "abc", "cab")[0], weight[:, [2, 0, 1]])
-    carried, said = carry_bands(weight, ("red", "green", "blue"), ("blue", "radar"))
+    carried, text = carry_bands(weight, ("red", "green", "blue"), ("blue", "radar"))
     factor = carried[:, 0] / weight[:, 2]
     assert torch.allclose(carried[:, 1], weight.mean(1) * factor[0, 0, 0], rtol=1e-4)
-    assert "1 of 2 bands by name, the mean of all for: radar" in said
+    assert "1 of 2 bands by name, the mean of all for: radar" in text
 
 
 def test_a_pretrained_network_is_carried_whole_and_counted():
     old, new = network(LANDSAT7, PRETRAINED), network(HACK, FINE, seed=1)
     fresh = {name: value.clone() for name, value in weights.of(new).items()}
-    carried, said = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
-    assert "Head: 2 of 4 classes by name, new: glacier, lake." in said
+    carried, text = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
+    assert "Head: 2 of 4 classes by name, new: glacier, lake." in text
     counted = weights.transfer(new, carried, 1.0)
     assert counted.startswith(f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape")
     for name in HEAD:
         got, source = weights.of(new)[name], weights.of(old)[name]
-        assert torch.equal(got[0], source[0]) and torch.equal(got[2], source[2])  # background and debris
-        assert torch.equal(got[1], fresh[name][1]) and torch.equal(got[3], fresh[name][3])
-    same = [name for name in fresh if name not in (FIRST, *HEAD)]
+        assert torch.equal(got[[0, 2]], source[[0, 2]])  # background and debris
+        assert torch.equal(got[[1, 3]], fresh[name][[1, 3]])
+    same = [name for name in fresh if name not in (FIRST, *HEAD, *STATISTICS)]
     assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
 
 
 def test_names_that_do_not_fit_are_refused():
-    given, own = weights.of(network(LANDSAT7, FINE)), weights.of(network(HACK, FINE))
+    given, fresh = weights.of(network(LANDSAT7, FINE)), weights.of(network(HACK, FINE))
     for bands, classes, sentence in (
         (LANDSAT7[:6], FINE, "have 7 bands, and 6 are named for them: blue, .*in their order"),
         (LANDSAT7, PRETRAINED, "have 4 classes, and 3 are named for them: background, clean ice"),
         (tuple("1234567"), FINE, "No band of the initial weights is among .*1, 2, .*blue, green"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            carry(given, own, (bands, HACK), (classes, FINE))
+            carry(given, fresh, (bands, HACK), (classes, FINE))
     with pytest.raises(BadInput, match=r"no tensor blocks\.0\.0\.weight: they are not those of this U-Net"):
         carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))
 
@@ -124,13 +121,13 @@ def only(term, **more):
     return Loss(**{**dict.fromkeys(TERMS, 0.0), term: 1.0, **more})
 
 
-def maps(mask, classes):
+def maps(mask, classes=4):
     return torch.stack([torch.from_numpy(distance_maps(tile.numpy(), classes)) for tile in mask])
 
 
-def scene(tiles=3, classes=4, size=8, ignored=0.2, seed=0, dtype=torch.float64):
+def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
     """Logits, masks with coherent regions and ignored pixels, and distance maps."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(classes)
     coarse = torch.randint(0, classes, (tiles, size // 2, size // 2), generator=generator, dtype=torch.uint8)
     mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2)
     mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORE
@@ -138,72 +135,51 @@ def scene(tiles=3, classes=4, size=8, ignored=0.2, seed=0, dtype=torch.float64):
     return logits, mask, maps(mask, classes)
 
 
-def pixels_of(logits, mask):
-    """Probabilities (pixels, classes) and true classes (pixels) of a tile's valid pixels."""
-    valid = mask != IGNORE
-    return logits.double().softmax(0)[:, valid].T.numpy(), mask[valid].numpy().astype(int)
-
-
-def slow_focal(logits, mask, classes, gamma=2.0):
-    p, true = pixels_of(logits, mask)
-    right = p[np.arange(len(true)), true]
-    return -((1 - right) ** gamma * np.log(right)).sum()
-
-
-def slow_dice(logits, mask, classes):
-    p, true = pixels_of(logits, mask)
-    scores = [1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in set(true.tolist())]
-    return sum(scores) / len(scores) if scores else 0.0
-
-
-def slow_mcc(logits, mask, classes):
-    """By Gorodkin's first definition, of covariances of indicator vectors over pixels, not by the confusion matrix."""
-    p, true = pixels_of(logits, mask)
-    if len(set(true.tolist())) < 2:
+def slow(term, logits, mask, gamma=2.0):
+    """A term of one tile by plain loops; `p` (pixels, classes) and `true` (pixels) are of its valid pixels."""
+    valid = (mask != IGNORE).numpy()
+    p, true = logits.double().softmax(0)[:, valid].T.numpy(), mask.numpy()[valid].astype(int)
+    classes = sorted(set(true.tolist()))
+    if term == "focal":
+        right = p[np.arange(len(true)), true]
+        return -((1 - right) ** gamma * np.log(right)).sum()
+    if term == "dice":
+        scores = [1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in classes]
+        return sum(scores) / len(scores) if scores else 0.0
+    if len(classes) < 2:
         return 0.0
-    truth = np.eye(classes)[true]
-    # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
-    covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
-    spread = (1 - (truth.mean(0) ** 2).sum()) * (1 - (p.mean(0) ** 2).sum())
-    return 1 - covariance / math.sqrt(spread + 1e-8)
+    if term == "mcc":  # Gorodkin's first definition, of covariances of indicators, not by the confusion matrix
+        truth = np.eye(len(logits))[true]
+        # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
+        covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
+        spread = (1 - (truth.mean(0) ** 2).sum()) * (1 - (p.mean(0) ** 2).sum())
+        return 1 - covariance / math.sqrt(spread + 1e-8)
+    phi = {k: slow_distance(mask.numpy(), k)[valid] / max(mask.shape) for k in classes}
+    return sum((p[:, k] * phi[k]).sum() for k in classes) / len(p) / len(classes)
 
 
 def slow_distance(mask, k):
     """Signed, in pixels, by looking at every pair of pixels."""
-    H, W = mask.shape
-    places = [(i, j) for i in range(H) for j in range(W)]
-    inside = [(i, j) for i, j in places if mask[i, j] == k]
-    others = [(i, j) for i, j in places if mask[i, j] not in (k, IGNORE)]
-    found = np.zeros((H, W))
-    if inside and others:
-        for i, j in places:
-            near = min(math.dist((i, j), place) for place in (others if mask[i, j] == k else inside))
-            found[i, j] = 1 - near if mask[i, j] == k else near
-    return found
-
-
-def slow_boundary(logits, mask, classes):
-    p, true = pixels_of(logits, mask)
-    if len(present := set(true.tolist())) < 2:
-        return 0.0
-    phi = {k: slow_distance(mask.numpy(), k)[(mask != IGNORE).numpy()] / max(mask.shape) for k in present}
-    return sum((p[:, k] * phi[k]).sum() for k in present) / len(p) / len(present)
-
-
-SLOW = {"focal": slow_focal, "dice": slow_dice, "mcc": slow_mcc, "boundary": slow_boundary}
+    places = [*np.ndindex(mask.shape)]
+    inside = [place for place in places if mask[place] == k]
+    others = [place for place in places if mask[place] not in (k, IGNORE)]
+    distance = np.zeros(mask.shape)
+    for place in places:
+        near = min(math.dist(place, other) for other in (others if mask[place] == k else inside))
+        distance[place] = 1 - near if mask[place] == k else near
+    return distance
 
 
 @pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize("classes, ignored", [(4, 0.2), (2, 0.0)])
 def test_each_term_equals_its_slow_reference(term, classes, ignored):
-    logits, mask, distances = scene(classes=classes, ignored=ignored, seed=classes)
+    logits, mask, distances = scene(classes=classes, ignored=ignored)
     got = losses.sums(only(term), logits, mask, distances)
-    want = sum(SLOW[term](tile, truth, classes) for tile, truth in zip(logits, mask, strict=True))
+    want = sum(slow(term, *tile) for tile in zip(logits, mask, strict=True))
     # float16 distance maps bound the boundary term: 11 bits each
     assert got.keys() == {term} and float(got[term]) == pytest.approx(want, rel=2e-4 if term == "boundary" else 1e-6)
-    gamma = only("focal", gamma=0.5)
-    want = sum(slow_focal(tile, truth, classes, 0.5) for tile, truth in zip(logits, mask, strict=True))
-    assert float(losses.sums(gamma, logits, mask)["focal"]) == pytest.approx(want, rel=1e-6)
+    want = sum(slow("focal", *tile, 0.5) for tile in zip(logits, mask, strict=True))
+    assert float(losses.sums(only("focal", gamma=0.5), logits, mask)["focal"]) == pytest.approx(want, rel=1e-6)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -221,47 +197,41 @@ def test_an_ignored_pixel_has_no_gradient_and_its_logits_do_not_matter(term):
 def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
     logits, mask, _ = scene(dtype=torch.float32)
     mask[1] = IGNORE
-    distances = maps(mask, 4)
+    distances = maps(mask)
     logits.requires_grad_()
-    found = losses.sums(ALL, logits, mask, distances)
-    sum(found.values()).backward()
+    values = losses.sums(ALL, logits, mask, distances)
+    sum(values.values()).backward()
     assert torch.isfinite(logits.grad).all() and (logits.grad[1] == 0).all() and logits.grad[0].abs().sum() > 0
     rest = losses.sums(ALL, logits[[0, 2]], mask[[0, 2]], distances[[0, 2]])
-    assert all(torch.allclose(found[term], rest[term]) for term in TERMS)
+    assert all(torch.allclose(values[term], rest[term]) for term in TERMS)
     assert losses.count(ALL, mask[1:2]) == dict.fromkeys(TERMS, 0)
 
 
 def test_a_tile_of_one_class_has_no_mcc_and_no_boundary_and_sure_answers_have_finite_gradients():
     logits, mask, _ = scene(tiles=1)
     mask[mask != IGNORE] = 0
-    found = losses.sums(ALL, logits, mask, maps(mask, 4))
-    assert found["mcc"].item() == found["boundary"].item() == 0
+    values = losses.sums(ALL, logits, mask, maps(mask))
+    assert values["mcc"].item() == values["boundary"].item() == 0
     assert losses.count(ALL, mask) == {"focal": int((mask == 0).sum()), "dice": 1, "mcc": 0, "boundary": 0}
     for first_row in (0, 1):  # one class and two: p is exactly 0 or 1, and the MCC has no spread
         mask[:, :4] = first_row
         sure = torch.zeros(1, 4, 8, 8)
         sure[:, 0] = 1e4
         sure.requires_grad_()
-        sum(losses.sums(Loss(1, 1, 1, 1, 0.5), sure, mask, maps(mask, 4)).values()).backward()
+        sum(losses.sums(Loss(1, 1, 1, 1, 0.5), sure, mask, maps(mask)).values()).backward()
         assert torch.isfinite(sure.grad).all()
 
 
-def test_sums_and_counts_add_up_over_micro_batches():
-    logits, mask, distances = scene(tiles=5)
+def test_sums_and_counts_add_up_over_micro_batches_and_under_autocast_stay_in_single_precision():
+    logits, mask, _ = scene(tiles=5)
     mask[2], mask[3] = IGNORE, torch.where(mask[3] == IGNORE, IGNORE, 1)
-    distances = maps(mask, 4)
+    distances = maps(mask)
     whole, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
     parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
     for term in TERMS:
-        values = [losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts]
-        assert torch.allclose(sum(values), whole[term])
+        assert torch.allclose(sum(losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts), whole[term])
         assert sum(losses.count(ALL, mask[s])[term] for s in parts) == counted[term]
-    pixels = int((mask != IGNORE).sum())
-    assert counted == {"focal": pixels, "dice": 4, "mcc": 3, "boundary": 3}
-
-
-def test_under_autocast_the_arithmetic_stays_in_single_precision():
-    logits, mask, distances = scene(dtype=torch.float32)
+    assert counted == {"focal": int((mask != IGNORE).sum()), "dice": 4, "mcc": 3, "boundary": 3}
     logits = logits.bfloat16()
     want = losses.sums(ALL, logits.float(), mask, distances)
     with torch.autocast("cpu", torch.bfloat16):
@@ -283,12 +253,9 @@ def test_terms_without_weight_are_neither_computed_nor_counted_and_the_boundary_
 
 def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided_by():
     logits, mask, _ = scene()
-    values = (1, 0.5, 10, 1)
-    weighted = only("focal", class_weights=values)
+    factors, weighted = (1, 0.5, 10, 1), only("focal", class_weights=(1, 0.5, 10, 1))
     alone = [torch.where(mask == k, mask, torch.tensor(IGNORE, dtype=torch.uint8)) for k in range(4)]
-    wanted = sum(
-        w * losses.sums(only("focal"), logits, m)["focal"] for w, m in zip((1, 0.5, 10, 1), alone, strict=True)
-    )
+    wanted = sum(w * losses.sums(only("focal"), logits, m)["focal"] for w, m in zip(factors, alone, strict=True))
     assert torch.allclose(losses.sums(weighted, logits, mask)["focal"], wanted)
-    pixels = [(mask == k).sum().item() for k in range(4)]
-    assert losses.count(weighted, mask)["focal"] == pixels[0] + 0.5 * pixels[1] + 10 * pixels[2] + pixels[3]
+    pixels = sum(w * (mask == k).sum().item() for k, w in enumerate(factors))
+    assert losses.count(weighted, mask)["focal"] == pixels

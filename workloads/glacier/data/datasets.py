@@ -13,17 +13,17 @@ import torch
 from lib.machine import platform
 from lib.scores import IGNORE
 from lib.text import aligned
-from workloads.glacier.augment import ANYWHERE
+from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data import download, folds, layout, records, terrain
-from workloads.glacier.data.cutter import Cutter, folder_for
+from workloads.glacier.data.cutter import VERSION, Cutter, Store
 from workloads.glacier.data.folds import Parts
-from workloads.glacier.data.sampling import Draws, reached, shares, tile_weights
-from workloads.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
+from workloads.glacier.data.sampling import Draws, once, other_units, reached, tile_statistics, tile_weights
 from workloads.glacier.model import difference
 from workloads.glacier.settings import BAND, Settings
 
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
+_DRAWN = 2_000  # crops by which the shares of classes are estimated
 
 
 class Sample(NamedTuple):
@@ -48,7 +48,7 @@ class Tiles:
         self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
         self.chosen, self.new_in = chosen, dict[int, np.ndarray]()
         if part != "train":
-            self.chosen, self.new_in = once(store.table, chosen, len(store.target(0)))
+            self.chosen, self.new_in = once(store.table, chosen, store.shape[1])
 
     def __len__(self) -> int:
         return len(self.draws.tiles if self.draws else self.chosen)
@@ -60,6 +60,10 @@ class Tiles:
             target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
         around = int(self.draws.classes[index]) if self.draws else ANYWHERE
         return Sample(image, target, self.part == "train", around)
+
+
+def _hashed(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 class Data:
@@ -79,14 +83,15 @@ class Data:
         archives = () if self.source else settings.download
         with records.writing(self.cache):
             origin = Path("|".join(archives)) if archives else self.root
-            folder = folder_for(self.cache, origin, settings.source, settings.tiles)
+            facts = [VERSION, str(origin.resolve()), asdict(settings.source), asdict(settings.tiles)]
+            folder = self.cache / f"tiles-{_hashed(facts)[:16]}"
             cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
             if archives:
                 return download.cut(archives, self.cache / "downloads", cutter)
-            match = layout.look(origin, settings.source)
+            match = layout.find(origin, settings.source)
             self._matched = match.text if self.source else ""
             print(match.text)
-            return cutter.all(match.scenes, match.problems)
+            return cutter.all(match)
 
     @cached_property
     def root(self) -> Path:
@@ -113,48 +118,58 @@ class Data:
             fixed = folds.given(self.store, self.settings.split)
             split["given"] = sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))
         content = self._generator_key() if self.is_generated else self.store.fingerprint()
-        facts = json.dumps([content, asdict(self.settings.tiles), split], sort_keys=True)
-        return hashlib.sha256(facts.encode()).hexdigest()[:32]
+        return _hashed([content, asdict(self.settings.tiles), split])[:32]
 
     @cached_property
     def parts(self) -> Parts:
         return folds.parts(self.store, self.settings.split, self.settings.source.classes)
 
     @cached_property
-    def statistics(self) -> Statistics:
-        """Mean and deviation of each band over the training tiles."""
-        return tile_statistics(self.store.table, self.parts.train)
+    def counts(self) -> np.ndarray:
+        """(training tiles, classes) valid pixels."""
+        return self.store.table.counts[self.parts.train]
 
     @cached_property
     def weights(self) -> np.ndarray | None:
         """(training tiles) how often each is drawn; None for an even draw."""
-        return tile_weights(self.store.table.counts[self.parts.train], self.settings.sampling)
+        return tile_weights(self.counts, self.settings.sampling)
 
     @cached_property
     def draws(self) -> Draws | None:
         """What crops are drawn from; None where whole tiles are trained on."""
         sampling, classes = self.settings.sampling, self.settings.source.classes
         centred = {classes.index(name): share for name, share in sampling.centred.items()}
-        counts = self.store.table.counts[self.parts.train]
-        return Draws.of(counts, self.weights, centred, sampling.crop) if sampling.crop else None
+        return Draws.of(self.counts, self.weights, centred, sampling.crop) if sampling.crop else None
 
     @cached_property
     def drawn_shares(self) -> np.ndarray:
-        """(classes) shares of the pixels that training draws; of crops it is an estimate."""
-        if self.draws is None:
-            return reached(self.store.table.counts[self.parts.train], self.weights)
-        return shares(self.store, self.parts.train, self.draws, self.settings.sampling.crop)
+        """(classes) shares of the pixels that training draws; of crops estimated by some, drawn as training draws."""
+        draws, size = self.draws, self.settings.sampling.crop
+        if draws is None:
+            return reached(self.counts, self.weights)
+        generator = torch.Generator().manual_seed(0)
+        order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
+        counts, tile = np.zeros(self.counts.shape[1]), -1
+        for index in order[np.argsort(draws.tiles[order], kind="stable")]:
+            if draws.tiles[index] != tile:
+                tile = draws.tiles[index]
+                target = torch.from_numpy(self.store.target(int(self.parts.train[tile])))
+            top, left = corner(target, size, int(draws.classes[index]), generator)
+            crop = target[top : top + size, left : left + size].flatten()
+            counts += torch.bincount(crop, minlength=256)[: len(counts)].numpy()
+        return counts / max(1, counts.sum())
 
     @property
     def prior(self) -> np.ndarray:
         """(classes) what is added to logits: log of the true share in the training, less log of the drawn one."""
-        true = reached(self.store.table.counts[self.parts.train], None)
-        return np.log(np.maximum(true, _LEAST_SHARE)) - np.log(np.maximum(self.drawn_shares, _LEAST_SHARE))
+        true, drawn = (np.log(np.maximum(shares, _LEAST_SHARE)) for shares in (reached(self.counts), self.drawn_shares))
+        return true - drawn
 
     @cached_property
-    def input_statistics(self) -> Statistics:
+    def statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
-        places, bands, train = self.settings.index_places, self.statistics, self.parts.train
+        places, train = self.settings.index_places, self.parts.train
+        bands = tile_statistics(self.store.table, train)
         if not places:
             return bands
         planes = []
@@ -162,9 +177,9 @@ class Data:
             image = torch.from_numpy(self.store.read(int(number))[0])
             planes.append(torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy())
         values = np.concatenate(planes, 1)
-        mean, deviation = np.nanmean(values, 1), np.nanstd(values, 1)
-        deviation = np.where(deviation > 0, deviation, 1.0)
-        return Statistics(np.concatenate([bands.mean, mean]), np.concatenate([bands.deviation, deviation]))
+        deviation = np.nanstd(values, 1)
+        indices = np.nanmean(values, 1), np.where(deviation > 0, deviation, 1.0)
+        return np.concatenate([bands[0], indices[0]]), np.concatenate([bands[1], indices[1]])
 
     @property
     def whole_tiles(self) -> Tiles:
@@ -188,18 +203,14 @@ class Data:
         )  # fmt: skip
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
-        means = enumerate(zip(*self.statistics, strict=True), 1)
-        bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)
         rows = {
-            "training": reached(counts[parts.train], None),
-            "training, wanted": settings.sampling.target_shares,
-            "training, as drawn": self.drawn_shares,
-            "validation": reached(counts[parts.validation], None),
-            "test": reached(counts[parts.test], None),
-        }
+            "training": reached(self.counts), "training, wanted": settings.sampling.target_shares,
+            "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
+            "test": reached(counts[parts.test]),
+        }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes, *other_units(self.store)]
-        head = ["share of pixels", *settings.source.classes]
-        return "\n".join(
-            [*lines, aligned([head, *table], left=[0]), f"Bands (mean ± deviation of the training): {bands}"]
-        )
+        lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
+        means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
+        bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)
+        return "\n".join([*lines, f"Bands (mean ± deviation of the training): {bands}"])

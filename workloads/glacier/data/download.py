@@ -8,7 +8,6 @@ import contextlib
 import lzma
 import shutil
 import tarfile
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +18,11 @@ from urllib.parse import unquote, urlsplit
 import torch
 
 from lib.errors import BadInput
+from lib.report.progress import counted
 from workloads.glacier.data import layout
-from workloads.glacier.data.cutter import Cutter
-from workloads.glacier.data.tiles import Store
+from workloads.glacier.data.cutter import Cutter, Store
 
 _CHUNK = 2**20
-_PROGRESS_SECONDS = 15.0
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
@@ -38,27 +36,23 @@ def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
     for path in stamps:  # empty files of the right names: the layout is found before anything is unpacked
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
-    match = layout.look(unpacked, cutter.source)
+    match = layout.find(unpacked, cutter.source)
     print(match.text, flush=True)
     cutter.problems += match.problems
     stamp_of = {scene: [stamps[path] for path in scene.files] for scene in match.scenes}
-    remaining = [scene for scene in match.scenes if not cutter.take(scene, stamp_of[scene])]
-    before = len(match.scenes) - len(remaining)
-    print(f"{before:,} scenes were cut before; {len(remaining):,} are to be cut.", flush=True)
-    scene_of = {path: scene for scene in remaining for path in scene.files}
-    missing = {scene: set(scene.files) for scene in remaining}
-    masks = {path for path in scene_of if path == scene_of[path].mask}
-    shown = time.monotonic()
-    for path in _unpacked(archives, unpacked, masks, scene_of.keys() - masks):
+    missing = {scene: set(scene.files) for scene in match.scenes if not cutter.take(scene, stamp_of[scene])}
+    before = len(match.scenes) - len(missing)
+    print(f"{before:,} scenes were cut before; {len(missing):,} are to be cut.", flush=True)
+    scene_of = {path: scene for scene in missing for path in scene.files}
+    masks = {scene.mask for scene in missing}
+    paths = _unpacked(archives, unpacked, masks, scene_of.keys() - masks)
+    for path in counted(paths, "files unpacked", len(scene_of)):
         scene = scene_of[path]
         missing[scene].discard(path)
         if not missing[scene]:
             cutter.add(scene, stamp_of[scene])
             for done in scene.files:
                 done.write_bytes(b"")
-        if time.monotonic() - shown > _PROGRESS_SECONDS:
-            shown = time.monotonic()
-            print(f"{sum(map(bool, missing.values())):,} of {len(remaining):,} scenes are still to be cut", flush=True)
     store = cutter.finish(complete=True)
     shutil.rmtree(unpacked)
     for archive in archives:

@@ -10,7 +10,7 @@ import numpy as np
 from lib.errors import BadInput
 from lib.training.splits import refuse_leaks, stratify
 from workloads.glacier.data import windows
-from workloads.glacier.data.tiles import Store, Table
+from workloads.glacier.data.cutter import Store
 from workloads.glacier.settings import Split
 
 _FREE, _OUT = -1, 3
@@ -38,14 +38,12 @@ class Given(NamedTuple):
 
 def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
-    table = store.table
-    needed = (split.test > 0) + (split.folds or 2)
+    table, needed = store.table, (split.test > 0) + (split.folds or 2)
     fixed = given(store, split)
-    sketches = {number: hashes for number, hashes in enumerate(store.sketches) if hashes is not None}
-    linked = windows.pairs(sketches)
+    linked = windows.pairs({number: hashes for number, hashes in enumerate(store.sketches) if hashes is not None})
     if linked and split.by == "scene" and not any(fixed.parts):
         fixed = _joined(store, fixed, linked, needed)
-    names, group = np.unique(_group_names(table, split, fixed), return_inverse=True)
+    names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
     of_tile = np.array([_NUMBERS[fixed.parts[scene]] for scene in table.scene], np.int64)
@@ -57,13 +55,13 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
             f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and needs {needed}. "
             "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         )
-    part, dealt = _dealt(counts, wanted, split)
+    part, notes = _dealt(counts, wanted, split)
+    notes = [*fixed.notes, *notes]
     of_tile = np.where(is_in, part[group], _OUT)
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
-    validation, leaks = _without_leaks(store, validation, test, "validation", "the test")
+    validation = _without_leaks(store, validation, test, "validation", "the test", notes)
     held = np.concatenate([validation, test])
-    train, more = _without_leaks(store, train, held, "training", "validation or test")
-    notes = [*fixed.notes, *dealt, *leaks, *more]
+    train = _without_leaks(store, train, held, "training", "validation or test", notes)
     named = {"training": train, "validation": validation, "test": test}
     refuse_leaks(names[group], named)
     if not split.test and not len(test):
@@ -71,7 +69,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
         test = validation
         del named["test"]
     for name, chosen in named.items():
-        notes += _missing_classes(table, chosen, classes, name)
+        notes += _missing_classes(table.counts[chosen], classes, name)
     notes += _shared_ground(store, linked, {name: table.scene[chosen] for name, chosen in named.items()})
     return Parts(train, validation, test, notes, names[group])
 
@@ -84,10 +82,10 @@ def given(store: Store, split: Split) -> Given:
         if lacking := [part for part in split.names if part not in parts]:
             pattern, name = split.names[lacking[0]], store.names[0]
             raise BadInput(f"workload.split.names: no scene is called {pattern}. Names are such as {name}.")
-    of: dict[str, set[str]] = defaultdict(set)
+    of_group: dict[str, set[str]] = defaultdict(set)
     for part, group in zip(parts, groups, strict=True):
-        of[group] |= {part} - {"", "out"}
-    divided = sorted(group for group, several in of.items() if len(several) > 1)
+        of_group[group] |= {part} - {"", "out"}
+    divided = sorted(group for group, several in of_group.items() if len(several) > 1)
     if divided and split.names:
         raise BadInput(f"workload.split.names puts the group {divided[0]} into two parts. Give all of its scenes one.")
     if divided:
@@ -102,9 +100,9 @@ def given(store: Store, split: Split) -> Given:
 def _joined(store: Store, fixed: Given, linked: Sequence[tuple[int, int]], needed: int) -> Given:
     """Joins the groups of scenes that share ground by equal windows of pixels, unless too few groups would be left."""
     groups = list(fixed.groups)
-    for first, second in linked:
-        one, other = sorted((groups[first], groups[second]))
-        groups = [one if group == other else group for group in groups]
+    for pair in linked:
+        first, second = sorted(groups[scene] for scene in pair)
+        groups = [first if group == second else group for group in groups]
     if len(set(groups)) < needed:
         return fixed
     scenes = sorted({scene for pair in linked for scene in pair})
@@ -117,31 +115,33 @@ def _joined(store: Store, fixed: Given, linked: Sequence[tuple[int, int]], neede
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.ndarray, list[str]]:
     """Returns (groups) the part of each, and sentences: `wanted` (groups) parts, or _FREE, where the shares decide."""
-    part = np.where(wanted == _FREE, 0, wanted)
-    free, notes, is_given = np.flatnonzero(wanted == _FREE), [], (wanted >= 0).any()
+    part, notes = np.where(wanted == _FREE, 0, wanted), []
+
+    def hold_out(pool: np.ndarray, share: float, number: int) -> None:
+        part[pool[stratify(counts[pool], [1 - share, share], split.seed) == 1]] = number
+
     is_test_dealt = split.test > 0 and not (wanted == 2).any()
     if is_test_dealt:
-        pool = free if len(free) else np.flatnonzero(wanted == 0)
-        part[pool[stratify(counts[pool], [1 - split.test, split.test], split.seed) == 1]] = 2
+        free = np.flatnonzero(wanted == _FREE)
+        hold_out(free if len(free) else np.flatnonzero(wanted == 0), split.test, 2)
         if not len(free):
             notes.append(f"The given split has no test: {split.test:.0%} of its training are held out as one.")
     if split.folds:
         pool = np.flatnonzero(part < 2)
-        fold = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed)
-        part[pool] = (fold == split.fold).astype(int)
+        part[pool] = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed) == split.fold
         if (wanted == 1).any():
             notes.append("The folds are made of the given training and validation together (workload.split.folds).")
     elif not (wanted == 1).any():
-        pool = np.flatnonzero(part == 0)
         share = split.validation / (1 - split.test if is_test_dealt else 1)
-        part[pool[stratify(counts[pool], [1 - share, share], split.seed) == 1]] = 1
-        if is_given:
+        hold_out(np.flatnonzero(part == 0), share, 1)
+        if (wanted >= 0).any():
             notes.append(f"The given split has no validation: {share:.0%} of its training validate.")
     return part, notes
 
 
-def _group_names(table: Table, split: Split, fixed: Given) -> list[str]:
+def _group_names(store: Store, split: Split, fixed: Given) -> list[str]:
     """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
+    table = store.table
     if split.by == "scene":
         return [fixed.groups[scene] for scene in table.scene]
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
@@ -152,11 +152,11 @@ def _group_names(table: Table, split: Split, fixed: Given) -> list[str]:
     ]
 
 
-def _missing_classes(table: Table, chosen: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
+def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
     """Returns a sentence where a held-out part lacks classes. Raises BadInput for the training or an empty part."""
-    if not len(chosen):
+    if not len(counts):
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
-    absent = ", ".join(cls for cls, pixels in zip(classes, table.counts[chosen].sum(0), strict=True) if not pixels)
+    absent = ", ".join(cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels)
     if absent and name == "training":
         raise BadInput(
             f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds (workload.split.seed), "
@@ -166,40 +166,31 @@ def _missing_classes(table: Table, chosen: np.ndarray, classes: Sequence[str], n
 
 
 def _without_leaks(
-    store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str
-) -> tuple[np.ndarray, list[str]]:
-    """Leaves out tiles that show ground of `others`, by place or as a copy; returns the rest and a sentence on them."""
-    table = store.table
-    held_scenes = set(table.scene[others].tolist())
-    digests = {store.digests[scene] for scene in held_scenes}
-    copies = [s for s, digest in enumerate(store.digests) if s not in held_scenes and digest in digests]
-    copied = chosen[np.isin(table.scene[chosen], copies)]
-    leaks = np.union1d(copied, overlapping(table, chosen, others))
-    if not len(leaks):
-        return chosen, []
-    scenes = sorted({store.names[scene] for scene in table.scene[leaks]})
-    names = ", ".join(scenes[:5]) + (f" and {len(scenes) - 5} more" if len(scenes) > 5 else "")
-    sentence = f"{len(leaks):,} tiles of the {name} show ground of {held_out} and are left out ({names})."
-    return np.setdiff1d(chosen, leaks), [sentence]
-
-
-def overlapping(table: Table, first: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns those of the tiles `first` (n indices) that show ground of one of the tiles `others`."""
+    store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str, notes: list[str]
+) -> np.ndarray:
+    """Leaves out tiles that show ground of `others`, by place or as a copy, and adds a note on them."""
+    table, scenes = store.table, set(store.table.scene[others].tolist())
+    digests = {store.digests[scene] for scene in scenes}
     of_space: dict[str, list[int]] = defaultdict(list)
     for index in others:
         of_space[table.space[index]].append(index)
     boxes = {space: table.bounds[indices].T for space, indices in of_space.items()}
 
-    def is_touched(index: int) -> bool:
-        if table.space[index] not in boxes:
-            return False
+    def is_leak(index: int) -> bool:
+        if (scene := table.scene[index]) not in scenes and store.digests[scene] in digests:
+            return True
         x, y, right, top = table.bounds[index]
-        lefts, bottoms, rights, tops = boxes[table.space[index]]
+        lefts, bottoms, rights, tops = boxes.get(table.space[index], np.empty((4, 0)))
         slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
         wide, high = np.minimum(right, rights) - np.maximum(x, lefts), np.minimum(top, tops) - np.maximum(y, bottoms)
         return bool(((wide > slack) & (high > slack)).any())
 
-    return first[np.array([is_touched(index) for index in first], bool)]
+    leaks = np.array([is_leak(index) for index in chosen], bool)
+    if leaks.any():
+        names = sorted({store.names[scene] for scene in table.scene[chosen[leaks]]})
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        notes.append(f"{leaks.sum():,} tiles of the {name} show ground of {held_out} and are left out ({shown}).")
+    return chosen[~leaks]
 
 
 def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, Sequence[int]]) -> list[str]:

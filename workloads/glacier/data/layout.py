@@ -14,7 +14,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -61,13 +60,8 @@ class File(NamedTuple):
 Files = dict[str, File]  # by the name of the scene
 
 
-def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene], list[str]]:
-    """Returns scenes, and a sentence for each without a band, or a mask if `labelled`. Raises BadInput for none."""
-    return look(root, source, labelled)[:2]
-
-
-def look(root: Path, source: Source, labelled: bool = True) -> Match:
-    """Does what `find` does, and describes what was matched and what was not."""
+def find(root: Path, source: Source, labelled: bool = True) -> Match:
+    """Finds scenes, those with a mask if `labelled`. Raises BadInput for none."""
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
     rows = [(source.images, source.masks, "")] if source.images else []
@@ -80,7 +74,7 @@ def look(root: Path, source: Source, labelled: bool = True) -> Match:
             return match
         inner = [path for path in folder.iterdir() if not path.name.startswith(".")]
         folder = inner[0] if len(inner) == 1 and inner[0].is_dir() else None
-    names = _listed(root, ())
+    names = _unmatched(root, ())
     there = f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
     held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks, _ in rows)
     raise BadInput(
@@ -94,50 +88,42 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = _files(root, masks, source) if masks else {}
     words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
-    files, problems = _images(root, images, words, source, {file.path for file in mask_of.values()})
+    texts = [images.replace(BAND, word) for word in words] if BAND in images else [images]
+    by_band = {text: _files(root, text, source, {file.path for file in mask_of.values()}) for text in texts}
+    if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
+        how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
+        raise BadInput(f"{root} has no file {empty[0]}. {how}")
+    files, problems = _joined(by_band)
     if not files or (labelled and not mask_of):
         return None
-    masked = {name for name in files if name in mask_of} if labelled else set()
-    if labelled and not masked:
-        examples = f"{min(files)} by {images}, {min(mask_of)} by {masks}"
-        raise BadInput(f"In {root} no mask has the name of an image (names: {examples}). {_HOW_TO_NAME}")
-    scenes = [_scene(name, own, mask_of[name].path if name in masked else None, group, source)
-              for name, own in sorted(files.items())]  # fmt: skip
+    matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
+    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group, source)
+              for name, bands in files.items()]  # fmt: skip
     text = []
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
+        if not labels:
+            examples = f"{min(files)} by {images}, {min(mask_of)} by {masks}"
+            raise BadInput(f"In {root} no mask has the name of an image (names: {examples}). {_HOW_TO_NAME}")
         other = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels)
         text += [f"{number:,} images in {folder} have no masks and are left out" for folder, number in other.items()]
         bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
         problems += [
             f"{s.images[0]} has no mask: {masks} of {s.name} is not there. Add it, or remove it." for s in bare
         ]
-        text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(masked)) else []
         scenes = [scene for scene in scenes if scene.mask]
+        text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(scenes)) else []
     patterns = f"{images} and {masks}" if labelled else images
-    matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
-    if names := _listed(root, matched):
+    if names := _unmatched(root, matched):
         text.append(f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}")
     return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
 
 
-def _scene(name: str, files: list[File], mask: Path | None, group: str, source: Source) -> Scene:
+def _scene(name: str, files: list[File], mask: File | None, group: str, source: Source) -> Scene:
     pattern = source.group_pattern or group
     match = re.search(pattern, files[0].name) if pattern else None
-    return Scene(name, match[1] if match else name, tuple(file.path for file in files), mask, files[0].part)
-
-
-def _images(
-    root: Path, pattern: str, words: tuple[str, ...], source: Source, masks: Collection[Path]
-) -> tuple[dict[str, list[File]], list[str]]:
-    """Returns the bands of each scene, and a sentence for each that lacks one. Raises BadInput for a band of none."""
-    if BAND not in pattern:
-        return {name: [file] for name, file in _files(root, pattern, source, masks).items()}, []
-    by_band = {text: _files(root, text, source, masks) for text in (pattern.replace(BAND, word) for word in words)}
-    if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
-        how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
-        raise BadInput(f"{root} has no file {empty[0]}. {how}")
-    return _joined(by_band)
+    images = tuple(file.path for file in files)
+    return Scene(name, match[1] if match else name, images, mask and mask.path, files[0].part)
 
 
 def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[str]]:
@@ -155,13 +141,13 @@ def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[s
     return images, problems
 
 
-def of_folders(folders: Mapping[str, Path], source: Source) -> tuple[list[Scene], list[str]]:
-    """Returns new scenes of folders by band, {"Band1": path, ...}, and a sentence for each that lacks a band."""
+def of_folders(folders: Mapping[str, Path], source: Source) -> Match:
+    """Finds new scenes in folders by band: {"Band1": path, ...}. Raises BadInput if one is missing."""
     paths = [Path(folders[f"Band{number}"]) for number in source.chosen if f"Band{number}" in folders]
     if len(paths) < len(source.bands):
         raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(folders))}.")
     images, problems = _joined({str(path): _files(path, "{scene}.*", source) for path in paths})
-    return [_scene(name, files, None, "", source) for name, files in images.items()], problems
+    return Match([_scene(name, files, None, "", source) for name, files in images.items()], problems, "")
 
 
 def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = ()) -> Files:
@@ -206,18 +192,17 @@ def matching(root: Path, text: str) -> Iterator[File]:
             yield File("/".join(groups) or "scene", part, path)
 
 
-def _listed(root: Path, matched: Collection[Path]) -> list[str]:
+def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
     """Returns the paths of other rasters and arrays below a folder, sorted; not all of very many."""
-
-    def names() -> Iterator[Path]:
-        for parent, inner, files in os.walk(root):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
-            yield from (Path(parent, name) for name in sorted(files) if has_pixels(name))
-
-    paths = islice(names(), _MOST_LISTED)
+    paths: list[Path] = []
+    for parent, inner, files in os.walk(root):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        paths += [Path(parent, name) for name in sorted(files) if has_pixels(name)]
+        if len(paths) > _MOST_LISTED:
+            break
     return [printable(path.relative_to(root).as_posix()) for path in paths if path not in matched]
 
 
 def has_pixels(name: str) -> bool:
-    """Says whether a file is a raster or an array, by its name; macOS writes ._NAME beside each."""
+    """Tells rasters and arrays by their names; macOS writes ._NAME beside each."""
     return PurePosixPath(name).suffix.lower() in (*DRIVERS, ".npy") and not name.startswith("._")

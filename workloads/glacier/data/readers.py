@@ -1,4 +1,4 @@
-"""Scenes read in windows: rasters by GDAL, or arrays of NumPy; and rasters written.
+"""Reads scenes in windows: rasters by GDAL, or arrays of NumPy.
 
 Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
 Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
@@ -6,7 +6,6 @@ memory without bounds is refused by the sizes that it states.
 """
 
 import contextlib
-import functools
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rasterio
+from rasterio.enums import ColorInterp
 
 from lib.errors import BadInput
-from lib.machine import disk
 from lib.scores import IGNORE
 from lib.text import amount
 from workloads.glacier.settings import Source
@@ -38,6 +38,9 @@ _MOST_ON_A_SIDE = 2**20
 _MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
 _MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
 _MOST_QUOTED = 200  # characters of what a file says
+
+# An image without a place on the map is fine; only the mask that comes out has none either
+warnings.filterwarnings("ignore", category=rasterio.errors.NotGeoreferencedWarning)
 
 Window = tuple[int, int, int, int]  # row, column, height, width
 
@@ -67,168 +70,136 @@ class Scene:
 class Opened:
     """A scene whose files are open: `height`, `width` in pixels, `crs` (text) and `transform` (affine), or None."""
 
-    crs: str | None = None
-    transform: Any = None
-
-    def __init__(self, scene: Scene, source: Source, height: int, width: int):
-        self.scene, self.source = scene, source
-        self.height, self.width = height, width
+    def __init__(self, scene: Scene, source: Source, files: Sequence[Any]):
+        """`files` are those of the scene, rasters or arrays, which must fit together. Raises Unusable."""
+        first, path = files[0], scene.images[0]
+        self.scene, self.source, self.files, self.height, self.width = scene, source, files, first.height, first.width
+        self.crs, self.transform = (first.crs.to_string(), first.transform) if first.crs else (None, None)
+        if len(scene.images) == 1 and first.count < max(source.chosen):
+            what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
+            raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
+        left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
+        if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
+            raise Unusable(f"{path} has no place on the map. Correct its transform, or remove its CRS.")
+        for other, data in zip(scene.files[1:], files[1:], strict=True):
+            if other != scene.mask and len(_planes_of(data)) > 1:
+                raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
+            if (data.height, data.width) != (self.height, self.width):
+                sizes = f"{data.height} x {data.width} pixels and {path} {self.height} x {self.width}"
+                raise Unusable(f"{other} has {sizes}. Resample them to one grid.")
+            if other == scene.mask and not (data.crs and first.crs):  # often exported without a georeference
+                continue
+            if data.crs != first.crs:
+                raise Unusable(f"{other} is in {data.crs} and {path} in {first.crs}. Project them to one of these.")
+            if data.transform and not data.transform.almost_equals(first.transform, 1e-6 * abs(first.transform.a)):
+                what = f"{other} and {path} have the same size but cover other ground"
+                raise Unusable(f"{what}. Resample them to one grid.")
 
     def bands(self, window: Window) -> np.ndarray:
         """Reads (bands, h, w) float32, with NaN in every band where one has no data."""
-        image = self._planes(window)
+        paths = self.scene.images
+        places = (
+            [(0, number) for number in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
+        )
+        image = np.empty((len(places), *window[2:]), np.float32)
+        for plane, (file, number) in zip(image, places, strict=True):
+            values = _read_window(paths[file], self.files[file], number, window)
+            with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
+                plane[:] = values
+            for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
+                if nodata is not None and not np.isnan(nodata):
+                    plane[values == nodata] = np.nan
         image[:, ~np.isfinite(image).all(0)] = np.nan
         return image
 
-    def _planes(self, window: Window) -> np.ndarray:
-        """Reads (bands, h, w) float32 as they are in the files, with NaN for no data."""
-        raise NotImplementedError
+    def _mask(self, window: Window) -> np.ndarray:
+        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable if it is unclear which counts.
 
-    def mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) or (h, w, layers) of the mask as it is on disk."""
-        raise NotImplementedError
+        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
+        """
+        path, data, source = self.scene.files[-1], self.files[-1], self.source
+        numbers, has_layers = _planes_of(data), getattr(data, "has_layers", False)
+        if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
+            raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
+        if source.mask_band or (len(numbers) < 2 and not has_layers):
+            number = source.mask_band or 1
+            values, nodata = _read_window(path, data, number, window), data.nodatavals[number - 1]
+            is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
+            return np.where(values == nodata, np.nan, values) if is_marked else values
+        planes = [_read_window(path, data, number, window) for number in numbers]
+        if source.mask_layers or has_layers:
+            return np.stack(planes, 2)
+        is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
+        if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
+            return _code(*planes)
+        if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
+            return planes[0]
+        if is_coloured:
+            is_colour = (planes[0] != planes[1]) | (planes[0] != planes[2])
+            colour = np.stack(planes, -1)[is_colour][0]
+            raise Unusable(
+                f"The mask {path} has colours, such as {tuple(colour.tolist())}. Give red * 65536 + green * 256 + blue "
+                f"of each class as its code in workload.source.codes (here {_code(*colour)}), or the band that has the "
+                "codes in workload.source.mask_band."
+            )
+        how = "Say in workload.source.mask_band which one has the codes, or in mask_layers which are classes."
+        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. {how}")
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
         image = self.bands(window)
-        target = decode(self.mask(window), self.source, self.scene.mask)
+        target = _decode(self._mask(window), self.source, self.scene.mask)
         target[np.isnan(image[0])] = IGNORE
         return image, target
 
     def bounds(self, window: Window) -> tuple[float, float, float, float]:
         """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
         row, column, h, w = window
-        if self.transform is None:
-            return float(column), float(row), float(column + w), float(row + h)
-        to = self.transform
-        xs = [to.a * x + to.b * y + to.c for x, y in ((column, row), (column + w, row + h))]
-        ys = [to.d * x + to.e * y + to.f for x, y in ((column, row), (column + w, row + h))]
+        a, b, c, d, e, f = self.transform[:6] if self.transform else (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+        xs = [a * x + b * y + c for x, y in ((column, row), (column + w, row + h))]
+        ys = [d * x + e * y + f for x, y in ((column, row), (column + w, row + h))]
         return min(xs), min(ys), max(xs), max(ys)
 
 
 @contextlib.contextmanager
 def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
-    if scene.images[0].suffix == ".npy":
-        yield _Patch(scene, source)
-        return
     with contextlib.ExitStack() as stack:
-        images = [stack.enter_context(raster(path)) for path in scene.images]
-        mask = stack.enter_context(raster(scene.mask)) if scene.mask else None
-        yield _Rasters(scene, source, images, mask)
+        yield Opened(scene, source, [
+            _Array(path, path == scene.mask) if path.suffix == ".npy" else stack.enter_context(raster(path))
+            for path in scene.files
+        ])  # fmt: skip
 
 
-class _Rasters(Opened):
-    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any):
-        first = images[0]
-        super().__init__(scene, source, first.height, first.width)
-        self.images, self._mask = images, mask
-        if several := [path for path, data in zip(scene.images, images, strict=True) if len(_planes_of(data)) > 1][1:]:
-            raise Unusable(f"{several[0]} has several bands, and each band is a file of its own. Export the band.")
-        if len(images) == 1:
-            _check_bands(scene.images[0], first.count, source)
-        if first.crs:
-            self.crs, self.transform = first.crs.to_string(), first.transform
-            left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
-            if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
-                raise Unusable(f"{scene.images[0]} has no place on the map. Correct its transform, or remove its CRS.")
-        for path, other in zip(scene.files[1:], [*images[1:], *([mask] if mask else [])], strict=True):
-            self._refuse_other_grid(path, other, is_mask=other is mask)
-
-    def _refuse_other_grid(self, path: Path, other: Any, is_mask: bool) -> None:
-        first, reference = self.scene.images[0], self.images[0]
-        if (other.height, other.width) != (self.height, self.width):
-            sizes = f"{other.height} x {other.width} pixels and {first} {self.height} x {self.width}"
-            raise Unusable(f"{path} has {sizes}. Resample them to one grid.")
-        if is_mask and not (other.crs and reference.crs):  # masks are often exported without a georeference
-            return
-        if other.crs != reference.crs:
-            raise Unusable(f"{path} is in {other.crs} and {first} in {reference.crs}. Project them to one of these.")
-        if not other.transform.almost_equals(reference.transform, 1e-6 * abs(reference.transform.a)):
-            raise Unusable(f"{path} and {first} have the same size but cover other ground. Resample them to one grid.")
-
-    def _planes(self, window: Window) -> np.ndarray:
-        files = list(zip(self.scene.images, self.images, strict=True))
-        planes = []
-        for path, data, number in (
-            [(*file, 1) for file in files] if files[1:] else [(*files[0], number) for number in self.source.chosen]
-        ):
-            values = _read_window(path, data, number, window)
-            with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
-                plane = values.astype(np.float32)
-            for nodata in (data.nodatavals[number - 1], *self.source.nodata):
-                if nodata is not None and not np.isnan(nodata):
-                    plane[values == nodata] = np.nan
-            planes.append(plane)
-        return np.stack(planes)
-
-    def mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
-
-        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255. Raises
-        Unusable if several bands differ and no key says which of them counts.
-        """
-        path, data, source = self.scene.mask, self._mask, self.source
-        assert path
-        numbers = _planes_of(data)
-        if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
-            raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
-        if source.mask_band or len(numbers) < 2:
-            number = source.mask_band or 1
-            values = _read_window(path, data, number, window)
-            nodata = data.nodatavals[number - 1]
-            is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
-            return np.where(values == nodata, np.nan, values) if is_marked else values
-        planes = [_read_window(path, data, number, window) for number in numbers]
-        if source.mask_layers:
-            return np.stack(planes, 2)
-        is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
-        red, green, blue = (plane.astype(np.int32) for plane in planes) if is_coloured else (planes[0],) * 3
-        if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
-            return red * 65536 + green * 256 + blue
-        if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
-            return planes[0]
-        if is_coloured:
-            r, g, b = (int(plane[(red != green) | (red != blue)][0]) for plane in (red, green, blue))
-            raise Unusable(
-                f"The mask {path} has colours, such as {(r, g, b)}. Give red * 65536 + green * 256 + blue of each "
-                f"class as its code in workload.source.codes (here {r * 65536 + g * 256 + b}), or the band that has "
-                "the codes in workload.source.mask_band."
-            )
-        how = "Say in workload.source.mask_band which one has the codes, or in mask_layers which are classes."
-        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. {how}")
+def _code(red: Any, green: Any, blue: Any) -> Any:
+    return red.astype(np.int32) * 65536 + green.astype(np.int32) * 256 + blue.astype(np.int32)
 
 
-class _Patch(Opened):
-    def __init__(self, scene: Scene, source: Source):
-        image = _load_array(scene.images[0])
-        if image.ndim != 3:
-            raise Unusable(f"{scene.images[0]} has the shape {image.shape}. A patch is (height, width, bands).")
-        self._image = image if image.shape[2] <= image.shape[0] else np.moveaxis(image, 0, 2)
-        super().__init__(scene, source, *self._image.shape[:2])
-        _check_bands(scene.images[0], self._image.shape[2], source)
-        _check_size(scene.images[0], self.height, self.width)
-        self._mask = _load_array(scene.mask) if scene.mask else None
-        if self._mask is not None and self._mask.ndim == 3 and self._mask.shape[0] == 1 < self.height:
-            self._mask = self._mask[0]
-        if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
-            raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
+class _Array:
+    """A .npy as a raster: an image (h, w, bands) or (bands, h, w); a mask of codes, or of layers (h, w, layers)."""
 
-    def _planes(self, window: Window) -> np.ndarray:
-        row, column, h, w = window
-        values = np.asarray(self._image[row : row + h, column : column + w])
-        with np.errstate(over="ignore", invalid="ignore"):
-            image = np.moveaxis(values[..., [n - 1 for n in self.source.chosen]], 2, 0).astype(np.float32)
-        for nodata in self.source.nodata:
-            image[image == np.float32(nodata)] = np.nan
-        return image
+    crs = transform = None
+    colorinterp = ()
 
-    def mask(self, window: Window) -> np.ndarray:
-        row, column, h, w = window
-        return np.asarray(self._mask[row : row + h, column : column + w])  # type: ignore[index]
+    def __init__(self, path: Path, is_mask: bool):
+        array = _load_array(path)
+        if array.ndim != 3 and not (is_mask and array.ndim == 2):
+            raise Unusable(f"{path} has the shape {array.shape}. A patch is (height, width, bands).")
+        if is_mask and array.ndim == 3 and array.shape[0] == 1:
+            array = array[0]
+        self.has_layers = is_mask and array.ndim == 3
+        array = array[..., None] if array.ndim == 2 else array
+        self.array = array if is_mask or array.shape[2] <= array.shape[0] else np.moveaxis(array, 0, 2)
+        self.height, self.width, self.count = self.array.shape
+        self.dtypes, self.nodatavals = [str(array.dtype)] * self.count, [None] * self.count
+        _check_size(path, self.height, self.width)
+
+    def read(self, number: int, window: Any) -> np.ndarray:
+        rows, columns = window.toslices()
+        return np.asarray(self.array[rows, columns, number - 1])
 
 
-def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
+def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     """Returns (h, w) uint8 classes with IGNORE, from (h, w) codes or (h, w, layers) of zeros and ones.
 
     Of layers, the last that is set decides (debris lies on ice). Raises Unusable, which names `path`.
@@ -237,9 +208,8 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
         layers = source.mask_layers or tuple(range(1, mask.shape[2] + 1))
         if len(layers) != len(source.classes) - 1 or max(layers) > mask.shape[2]:
             beside = f"there are {len(source.classes) - 1} classes beside {source.classes[0]}"
-            raise Unusable(
-                f"The mask {path} has {mask.shape[2]} layers, and {beside}. Set workload.source.mask_layers."
-            )
+            what = f"The mask {path} has {mask.shape[2]} layers, and {beside}"
+            raise Unusable(f"{what}. Set workload.source.mask_layers.")
         target = np.zeros(mask.shape[:2], np.uint8)
         for index, layer in enumerate(layers, 1):
             target[np.nan_to_num(mask[..., layer - 1]) > 0] = index
@@ -258,18 +228,6 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     return target
 
 
-@functools.cache
-def import_rasterio() -> Any:
-    """Imports rasterio when the first raster is met; NumPy patches do without. Raises BadInput if it is missing."""
-    try:
-        import rasterio
-    except ImportError:
-        raise BadInput("GeoTIFFs are read by rasterio, which is missing: pip install rasterio.") from None
-    # An image without a place on the map is fine; only the mask that comes out has none either.
-    warnings.filterwarnings("ignore", category=rasterio.errors.NotGeoreferencedWarning)
-    return rasterio
-
-
 @contextlib.contextmanager
 def raster(path: Path) -> Iterator[Any]:
     """Opens one raster in the format that its name says. Raises Unusable, also where reading takes too much memory."""
@@ -279,11 +237,18 @@ def raster(path: Path) -> Iterator[Any]:
     if driver == "HFA" and path.with_suffix(".hdr").is_file():
         raise Unusable(f"{path} is an image of ENVI. Convert it: gdal_translate {path.name} {path.stem}.tif.")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(import_rasterio().Env(**_GDAL))
+        stack.enter_context(rasterio.Env(**_GDAL))
         with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
-            data = stack.enter_context(import_rasterio().open(name, driver=driver))
+            data = stack.enter_context(rasterio.open(name, driver=driver))
             _check_size(path, data.height, data.width)
-            _check_blocks(path, data)
+            if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
+                raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
+            is_whole = driver in ("PNG", "JPEG")  # unpacked at once
+            rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
+            planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
+            if (size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize) > _MOST_BYTES_AT_ONCE:
+                how = "Run gdal_translate -co TILED=YES."
+                raise Unusable(f"{path} can only be read in pieces of {amount(size)}. {how}")
             if driver == "HFA" and (others := [file for file in data.files if Path(file) != Path(data.name)]):
                 raise Unusable(f"{path} takes its pixels from {others[0]}. Export it to a file of its own.")
         yield data
@@ -295,33 +260,15 @@ def _check_size(path: Path, height: int, width: int) -> None:
         raise Unusable(f"{path} states {height:,} x {width:,} pixels; {most}. Cut it (gdal_translate -srcwin).")
 
 
-def _check_bands(path: Path, count: int, source: Source) -> None:
-    if count < max(source.chosen):
-        wanted = f"the settings read band {max(source.chosen)}. Set workload.source.bands and workload.source.channels"
-        raise Unusable(f"{path} has {count} bands; {wanted}.")
-
-
-def _check_blocks(path: Path, data: Any) -> None:
-    """Refuses complex numbers, and blocks that no memory holds."""
-    if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
-        raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
-    is_whole = data.driver in ("PNG", "JPEG")  # unpacked at once
-    rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
-    planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
-    if (size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize) > _MOST_BYTES_AT_ONCE:
-        raise Unusable(f"{path} can only be read in pieces of {amount(size)}. Run gdal_translate -co TILED=YES.")
-
-
 def _read_window(path: Path, data: Any, number: int, window: Window) -> np.ndarray:
     row, column, h, w = window
     with _naming(path, f"ends or breaks in the middle, at row {row}"):
-        return data.read(number, window=import_rasterio().windows.Window(column, row, w, h))
+        return data.read(number, window=rasterio.windows.Window(column, row, w, h))
 
 
 @contextlib.contextmanager
 def _naming(path: Path, what: str) -> Iterator[None]:
     """Raises Unusable, which names the file, for what rasterio and GDAL raise."""
-    rasterio = import_rasterio()
     try:
         yield
     except Unusable:
@@ -352,19 +299,5 @@ def _load_array(path: Path) -> np.ndarray:
 
 def _planes_of(data: Any) -> list[int]:
     """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
-    alpha = import_rasterio().enums.ColorInterp.alpha
-    return [number for number, kind in enumerate(data.colorinterp, 1) if kind != alpha]
-
-
-def write_tiff(
-    path: Path, values: np.ndarray, crs: str, transform: Any, nodata: int | None = None, cache: bool = False
-) -> None:
-    """Writes (h, w) values as a GeoTIFF of one band, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
-    options = {"driver": "GTiff", "compress": "deflate", "nodata": nodata, "crs": crs, "transform": transform}
-    with import_rasterio().MemoryFile() as memory:  # GDAL does not report a full disk in every case
-        with memory.open(**shape, **options) as file:
-            file.write(values, 1)
-        with disk.whole(path, cache) as aside:
-            aside.write_bytes(memory.getbuffer())
+    kinds = data.colorinterp or [None] * data.count
+    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]

@@ -1,35 +1,29 @@
-"""What an epoch trains on: tiles towards wanted shares of classes, or crops; functions of seed, epoch and index."""
+"""What an epoch trains on: tiles towards wanted shares of classes, or crops; and what tiles hold together."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from workloads.glacier.augment import ANYWHERE, corner
-from workloads.glacier.data.tiles import Store
+from workloads.glacier.augment import ANYWHERE
+from workloads.glacier.data.cutter import Store, Table
 from workloads.glacier.settings import Sampling
 
-_DRAWN = 2_000  # crops by which the shares of classes are estimated
-# From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached.
+_OTHER_UNITS = 50  # times the median scene
+# From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
 
 def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
-    """Returns (tiles) weights of mean 1, or None for an even draw; `counts` (tiles, classes) are valid pixels."""
+    """Returns (tiles) weights of mean 1, or None for an even draw; `counts` (tiles, classes) are valid pixels.
+
+    They are as even as can be, and bring the shares of the classes to those wanted. The weights of largest entropy are
+    exponential in the shares (Jaynes, 1957); a ridge on their coefficients bounds them. The smallest ridge is taken
+    under which no weight is above `most_often`: shares that can be reached are reached, the others are approached.
+    """
     if not sampling.target_shares:
         return None
-    weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares, sampling.most_often)
-    return None if np.allclose(weight, 1) else weight / weight.mean()
-
-
-def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
-    """Returns (tiles) weights of mean 1, as even as can be, whose mean of `shares` (tiles, classes) comes to `goal`.
-
-    The weights of largest entropy are exponential in the shares (Jaynes, 1957); a ridge on their coefficients bounds
-    them. The smallest ridge is taken under which no weight is above `most`: shares that can be reached are reached, and
-    the others are approached.
-    """
     from scipy.optimize import minimize
     from scipy.special import logsumexp, softmax
 
@@ -43,22 +37,23 @@ def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
         centred = shares - weight @ shares
         return (centred * weight[:, None]).T @ centred + ridge * np.eye(len(c))
 
+    shares = counts / counts.sum(1, keepdims=True)
     present = shares.any(0)  # no weight moves the share of a class that no tile has
-    shares, goal = shares[:, present], np.asarray(goal, np.float64)[present]
+    shares, goal = shares[:, present], np.asarray(sampling.target_shares, np.float64)[present]
     coefficients, best = np.zeros(len(goal)), np.ones(len(shares))
     for ridge in _RIDGES:
-        # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given.
+        # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given
         how = {"method": "trust-exact", "options": {"gtol": 1e-10, "max_trust_radius": 1e12}}
         coefficients = minimize(dual, coefficients, (ridge,), jac=True, hess=curvature, **how).x
         weight = softmax(shares @ coefficients) * len(shares)
-        if weight.max() > most:
+        if weight.max() > sampling.most_often:
             break
         best = weight
-    return best
+    return None if np.allclose(best, 1) else best / best.mean()
 
 
-def reached(counts: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Returns (classes) shares of the valid pixels, drawn with these (tiles) weights; None is an even draw."""
+def reached(counts: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Returns (classes) shares of the valid pixels, drawn with these (tiles) weights, else evenly."""
     drawn = counts if weight is None else counts * weight[:, None]
     return drawn.sum(0) / drawn.sum()
 
@@ -85,19 +80,56 @@ class Draws(NamedTuple):
         # of a class every pixel is as likely, so a tile comes as often as it has pixels of it
         parts += [shown[k] * counts[counts[:, k] > 0, k] / counts[:, k].sum() for k in sorted(shown)]
         times = max(1, round(float(counts.sum()) / size**2 / len(tiles)))
-        return cls(*(np.tile(own, times) for own in (tiles, classes, np.concatenate(parts) * len(tiles))))
+        return cls(*(np.tile(column, times) for column in (tiles, classes, np.concatenate(parts) * len(tiles))))
 
 
-def shares(store: Store, chosen: np.ndarray, draws: Draws, size: int) -> np.ndarray:
-    """Estimates (classes) the shares of the pixels that crops show, by some that are drawn as training draws them."""
-    generator = torch.Generator().manual_seed(0)
-    order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
-    counts, tile = np.zeros(store.table.counts.shape[1]), -1
-    for index in order[np.argsort(draws.tiles[order], kind="stable")]:
-        if draws.tiles[index] != tile:
-            tile = draws.tiles[index]
-            target = torch.from_numpy(store.target(int(chosen[tile])))
-        top, left = corner(target, size, int(draws.classes[index]), generator)
-        crop = target[top : top + size, left : left + size].flatten()
-        counts += torch.bincount(crop, minlength=256)[: len(counts)].numpy()
-    return counts / max(1, counts.sum())
+def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Returns tiles that together show each pixel of the chosen ones, and which pixels of a tile are new.
+
+    Tiles side by side come first. The second value holds (S * S / 8) bits by index, for tiles that overlap earlier
+    ones. Metrics must not count a pixel twice.
+    """
+    new_in: dict[int, np.ndarray] = {}
+    needed, corners = [], table.corner[chosen]
+    off_grid = (corners % size).any(1)  # the grid of tiles that do not overlap
+    order = chosen[np.lexsort((corners[:, 1], corners[:, 0], off_grid, table.scene[chosen]))]
+    for scene, tiles in itertools.groupby(order, key=lambda index: table.scene[index]):
+        covered = np.zeros(table.corner[table.scene == scene].max(0) + size, bool)
+        for index in tiles:
+            row, column = table.corner[index]
+            window = covered[row : row + size, column : column + size]
+            if not window.all():
+                needed.append(index)
+                new_in |= {int(index): np.packbits(~window)} if window.any() else {}
+                window[:] = True
+    return np.array(needed, dtype=chosen.dtype), new_in
+
+
+def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Merges the moments of the chosen tiles (Chan, Golub and LeVeque, 1983, equation 2.1): (bands) mean, deviation."""
+    valid = table.valid[chosen].astype(np.float64)[:, None]  # (n, 1)
+    total = max(valid.sum(), 1.0)
+    mean = (valid * table.mean[chosen]).sum(0) / total
+    between = valid * (table.mean[chosen] - mean) ** 2
+    variance = (table.squares[chosen] + between).sum(0) / total
+    return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
+
+
+def other_units(store: Store) -> list[str]:
+    """Returns a sentence on scenes of whose bands half or more are far larger or smaller than the median scene's."""
+    table, count = store.table, len(store.names)
+    valid = table.valid.astype(np.float64)[:, None]
+    pixels, total = np.zeros((count, 1)), np.zeros((count, table.mean.shape[1]))
+    np.add.at(pixels, table.scene, valid)
+    np.add.at(total, table.scene, valid * table.mean**2 + table.squares)
+    seen = np.flatnonzero(pixels[:, 0])
+    sizes = np.maximum(np.sqrt(total[seen] / pixels[seen]), 1e-30)  # (scenes, bands) root mean squares
+    ratio = np.abs(np.log(sizes / np.sort(sizes, 0)[(len(sizes) - 1) // 2]))
+    strange = np.flatnonzero((ratio > np.log(_OTHER_UNITS)).mean(1) >= 0.5)
+    if not len(strange):
+        return []
+    return [
+        f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
+        f"{store.names[seen[strange[0]]]} are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. "
+        "Bring all scenes to one unit."
+    ]

@@ -9,10 +9,11 @@ short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilo
 from pathlib import Path
 
 import numpy as np
+import rasterio
 
 from lib.errors import BadInput
+from lib.machine import disk
 from workloads.glacier.data import records
-from workloads.glacier.data.readers import import_rasterio, write_tiff
 from workloads.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
@@ -57,13 +58,24 @@ def write(folder: Path, options: Generator, source: Source) -> None:
         # Scenes lie apart on the map, so that none shows another one's ground.
         apart = options.size * METRES * 1.25
         x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
-        transform = import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
         planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
-        files = [folder / kind / f"{name}.tif" for kind in (*planes, "label")]
-        for path, plane in zip(files, planes.values(), strict=False):
-            write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
-        write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
+        planes["label"] = codes[classes]
+        files = [folder / kind / f"{name}.tif" for kind in planes]
+        for path, (kind, plane) in zip(files, planes.items(), strict=True):
+            _write_tiff(path, plane, x, y, None if kind == "label" else _NODATA)
         verified.write(f"{name}.json", {}, files)
+
+
+def _write_tiff(path: Path, values: np.ndarray, x: float, y: float, nodata: int | None) -> None:
+    """Writes (h, w) values as a GeoTIFF with its corner at (x, y), whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
+    place = {"crs": _CRS, "transform": rasterio.Affine(METRES, 0, x, 0, -METRES, y), "nodata": nodata}
+    with rasterio.MemoryFile() as memory:  # GDAL does not report a full disk in every case
+        with memory.open(driver="GTiff", compress="deflate", **shape, **place) as file:
+            file.write(values, 1)
+        with disk.whole(path, cache=True) as aside:
+            aside.write_bytes(memory.getbuffer())
 
 
 def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,23 +13,20 @@ import pytest
 from lib.errors import BadInput
 from lib.scores import IGNORE
 from tests.conftest import ROOT
-from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes, write_tiff
-from workloads.glacier.data import download, layout, tiles
+from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes, write_tiff
+from workloads.glacier.data import download, layout, sampling
 from workloads.glacier.data.cutter import Cutter
-from workloads.glacier.settings import Cut, Source
-
-TWO = Source(bands=("red", "nir"))
-SMALL = Cut(size=32)
+from workloads.glacier.settings import Cut
 
 
-def cut(root, folder, source=TWO, options=SMALL, limit=0):
-    return Cutter(folder, source, options, limit).all(*layout.find(root, source))
+def cut(root, source=TWO, limit=0, **options):
+    return Cutter(root.parent / "folder", source, Cut(size=32, **options), limit).all(layout.find(root, source))
 
 
 def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_filled_with_no_data(tmp_path):
     image, classes = scene()
     write_bands(tmp_path / "data", "img001", image, classes, origin=(600, 9000))
-    store = cut(tmp_path / "data", tmp_path / "store")
+    store = cut(tmp_path / "data")
     assert len(store) == 4
     for index, (row, column) in enumerate(((0, 0), (0, 32), (32, 0), (32, 32))):
         got, target = store.read(index)
@@ -38,10 +35,9 @@ def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_
         left, top = 600 + 30 * column, 9000 - 30 * row
         assert store.table.bounds[index].tolist() == [left, top - 960, left + 960, top]
     assert store.table.counts.tolist() == (1024 * np.eye(4, dtype=int)).tolist()
-    image, classes = scene(size=(20, 24))
-    write_bands(tmp_path / "small", "img001", image, classes)
-    got, target = cut(tmp_path / "small", tmp_path / "store").read(0)
-    assert np.array_equal(got[:, :20, :24], image) and np.isnan(got[:, 20:]).all()
+    write_bands(tmp_path / "small", "img001", image[:, :20, :24], classes[:20, :24])
+    got, target = cut(tmp_path / "small").read(0)
+    assert np.array_equal(got[:, :20, :24], image[:, :20, :24]) and np.isnan(got[:, 20:]).all()
     assert (target[20:] == IGNORE).all() and (target[:, 24:] == IGNORE).all()
 
 
@@ -49,15 +45,13 @@ def test_filters_leave_tiles_out_and_half_precision_refuses_what_it_cannot_hold(
     image, classes = scene()
     image[:, :32, 32:] = np.nan  # the tile of class 1 has no data
     write_bands(tmp_path / "data", "img001", image, classes)
-    store = cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, min_label_share=0.05))
-    assert store.table.counts.sum(0).tolist() == [0, 0, 1024, 1024]
+    assert cut(tmp_path / "data", min_label_share=0.05).table.counts.sum(0).tolist() == [0, 0, 1024, 1024]
     assert "left out 1 with fewer than 10% valid pixels and 1 with fewer than 5% labelled" in capsys.readouterr().out
     write_bands(tmp_path / "data", "img001", image.round(), classes)
-    store = cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, storage="float16"))
-    assert np.array_equal(store.read(0)[0], image.round()[:, :32, :32])
+    assert np.array_equal(cut(tmp_path / "data", storage="float16").read(0)[0], image.round()[:, :32, :32])
     write_bands(tmp_path / "data", "img001", image * 1000, classes)
     with pytest.raises(BadInput, match=r"Band1/img001.tif holds values above 65,504"):
-        cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, storage="float16"))
+        cut(tmp_path / "data", storage="float16")
 
 
 def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, capsys):
@@ -67,18 +61,18 @@ def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, caps
     write_tiff(data / "label" / "img101.tif", np.full((64, 64), np.nan, np.float32))
     band = data / "Band2" / "img102.tif"
     band.write_bytes(band.read_bytes()[:9000])
-    with pytest.raises(BadInput) as refused:
-        cut(data, tmp_path / "store")
-    sentences = str(refused.value)
-    assert sentences.startswith("Scenes that cannot be used: 3; workload.bad_input_limit allows 0.")
-    assert "Band1/img100.tif holds no data at all" in sentences
-    assert "label/img101.tif labels none of the pixels" in sentences
-    assert "Band2/img102.tif ends or breaks in the middle" in sentences
+    with pytest.raises(BadInput, match="^Scenes that cannot be used: 3; workload.bad_input_limit allows 0.") as refused:
+        cut(data)
+    for sentence in (
+        "Band1/img100.tif holds no data at all", "label/img101.tif labels none of the pixels",
+        "Band2/img102.tif ends or breaks in the middle",
+    ):  # fmt: skip
+        assert sentence in str(refused.value)
     capsys.readouterr()
-    assert len(cut(data, tmp_path / "store", limit=3)) == 12
+    assert len(cut(data, limit=3)) == 12
     text = capsys.readouterr().out
     assert "Left out 3 unusable scenes" in text and "img100.tif" in text and "img102.tif" in text
-    assert not list((tmp_path / "store").glob("*.tmp")), "nothing half written stays"
+    assert not list((tmp_path / "folder").glob("*.tmp")), "nothing half written stays"
 
 
 MEMORY = """
@@ -88,9 +82,9 @@ from workloads.glacier.data import layout
 from workloads.glacier.settings import Cut, Source
 from workloads.glacier.data.cutter import Cutter
 source = Source(bands=("a", "b", "c", "d"))
-scenes, problems = layout.find(Path(sys.argv[1]), source)
-for few in (scenes[:1], scenes[1:2], scenes[2:]):  # the second one grows what the first did not, and then five
-    Cutter(Path(sys.argv[2]), source, Cut(size=128)).all(few, problems)
+match = layout.find(Path(sys.argv[1]), source)
+for few in (match.scenes[:1], match.scenes[1:2], match.scenes[2:]):  # the 2nd grows what the 1st did not
+    Cutter(Path(sys.argv[2]), source, Cut(size=128)).all(match._replace(scenes=few))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -104,92 +98,69 @@ def test_memory_stays_while_five_times_the_data_is_cut(tmp_path):
 
 
 def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
-    write_scenes(tmp_path / "data", 3)
     image, classes = scene(9)
     image[:, 10:20, 5:9] = np.nan
-    write_bands(tmp_path / "data", "img900", image + 50, classes, origin=(0, 900_000))
-    store = cut(tmp_path / "data", tmp_path / "store")
-    chosen = np.array([0, 3, 5, 12, 13])
+    write_bands(write_scenes(tmp_path / "data", 3), "img900", image + 50, classes, origin=(0, 900_000))
+    store, chosen = cut(tmp_path / "data"), np.array([0, 3, 5, 12, 13])
     pixels = np.concatenate([store.read(i)[0].reshape(2, -1) for i in chosen], 1).astype(np.float64)
-    found = tiles.tile_statistics(store.table, chosen)
-    assert np.allclose(found.mean, np.nanmean(pixels, 1), rtol=1e-12)
-    assert np.allclose(found.deviation, np.nanstd(pixels, 1), rtol=1e-12)
+    mean, deviation = sampling.tile_statistics(store.table, chosen)
+    assert np.allclose(mean, np.nanmean(pixels, 1), rtol=1e-12)
+    assert np.allclose(deviation, np.nanstd(pixels, 1), rtol=1e-12)
 
 
-PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-
-
-def packed(folder: Path, archive: Path) -> Path:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if archive.suffix == ".zip":
+def packed(folder: Path, suffix: str) -> Path:
+    files, archive = sorted(path for path in folder.rglob("*") if path.is_file()), folder.with_suffix(f".{suffix}")
+    if suffix == "zip":
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
             for path in files:
                 out.write(path, path.relative_to(folder))
     else:
-        with tarfile.open(archive, "w:gz" if archive.suffix == ".gz" else "w") as out:
+        with tarfile.open(archive, "w:gz" if suffix == "tar.gz" else "w") as out:
             for path in files:
                 out.add(path, path.relative_to(folder))
     return archive
 
 
-def cutter_of(tmp_path, source, name="store"):
-    return Cutter(tmp_path / name, source, Cut(size=32))
+def cut_archive(archive, source=PATCHES):
+    """Its tiles, by way of a folder `downloads` beside it, for a path or an address."""
+    place = Path(archive.removeprefix("file://") if isinstance(archive, str) else archive).parent
+    return download.cut([str(archive)], place / "downloads", Cutter(place / "store", source, Cut(size=32)))
 
 
 @pytest.mark.parametrize("suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)])
 def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
-    write(tmp_path / "data")
-    archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
-    there = cutter_of(tmp_path, source, "folder").all(*layout.find(tmp_path / "data", source))
-    store = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, source))
+    archive = packed(write(tmp_path / "data"), suffix)
+    there, store = cut(tmp_path / "data", source), cut_archive(archive, source)
     assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
     assert not (tmp_path / "downloads" / "unpacked").exists(), "what was unpacked is deleted"
     assert archive.is_file(), "an archive given by its path is not ours to delete"
     assert "6 scenes by " in capsys.readouterr().out
 
 
-def test_the_unpacked_data_never_lies_there_as_a_whole(tmp_path, monkeypatch):
-    write_patches(tmp_path / "data", sources=8, patches=4)
+def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_goes_on(tmp_path, monkeypatch, capsys):
+    write_patches(tmp_path / "data", sources=4, patches=4)
     total = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*img*"))
-    archive = packed(tmp_path / "data", tmp_path / "data.tar.gz")
-    held = []
-    add = Cutter.add
-
-    def measured(self, *arguments):
-        held.append(sum(p.stat().st_size for p in (tmp_path / "downloads").rglob("*img*.npy")))
-        add(self, *arguments)
-
-    monkeypatch.setattr(Cutter, "add", measured)
-    download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
-    assert len(held) == 32 and max(held) <= total / 32, "one image at a time"
-
-
-def test_an_interrupted_cut_goes_on_and_a_finished_one_needs_no_archive(tmp_path, monkeypatch, capsys):
-    write_patches(tmp_path / "data")
-    archive = packed(tmp_path / "data", tmp_path / "data.zip")
-    add, done = Cutter.add, []
+    archive, add, held = packed(tmp_path / "data", "tar.gz"), Cutter.add, []
 
     def interrupted(self, *arguments):
-        if len(done) == 4:
+        held.append(sum(p.stat().st_size for p in (tmp_path / "downloads").rglob("*img*.npy")))
+        if len(held) == 5:
             raise KeyboardInterrupt
-        done.append(1)
         add(self, *arguments)
 
     monkeypatch.setattr(Cutter, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
-    monkeypatch.setattr(Cutter, "add", add)
-    store = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
-    assert "4 scenes were cut before; 2 are to be cut" in capsys.readouterr().out and len(store) == 6
+        cut_archive(archive)
+    store = cut_archive(archive)
+    assert "4 scenes were cut before; 12 are to be cut" in capsys.readouterr().out and len(store) == 16
+    assert len(held) == 17 and max(held) <= total / 16, "one image at a time"
     archive.unlink()
-    again = download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
-    assert again.fingerprint() == store.fingerprint()
+    assert cut_archive(archive).fingerprint() == store.fingerprint(), "a finished cut needs no archive"
 
 
 @pytest.mark.parametrize("damage", ["holed zip", "one bit zip", "cut off tar.gz", "one bit tar.gz", "a header tar"])
 def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tmp_path, damage):
-    write_patches(tmp_path / "data")
-    archive = packed(tmp_path / "data", tmp_path / f"data.{damage.split()[-1]}")
+    archive = packed(write_patches(tmp_path / "data"), damage.split()[-1])
     content = bytearray(archive.read_bytes())
     middle = len(content) // 2
     if damage == "holed zip":
@@ -205,22 +176,21 @@ def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tm
     archive.write_bytes(bytes(content))
     sentence = "a header in the middle is broken" if "header" in damage else rf"The archive {archive} is damaged"
     with pytest.raises(BadInput, match=sentence):
-        download.cut([str(archive)], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))
+        cut_archive(archive)
 
 
 def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_points_outside_is_refused(tmp_path):
-    write_patches(tmp_path / "data")
-    archive = packed(tmp_path / "data", tmp_path / "data.zip")
-    assert len(download.cut([archive.as_uri()], tmp_path / "downloads", cutter_of(tmp_path, PATCHES))) == 6
+    archive = packed(write_patches(tmp_path / "data"), "zip")
+    assert len(cut_archive(archive.as_uri())) == 6
     assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
-    with pytest.raises(BadInput, match="could not be fetched"):
-        download.fetch((tmp_path / "none.zip").as_uri(), tmp_path)
-    with pytest.raises(BadInput, match="which is no file"):
-        download.fetch("nowhere/a.zip", tmp_path)
-    with tarfile.open(tmp_path / "evil.tar", "w") as out:
+    for address, sentence in (((tmp_path / "none.zip").as_uri(), "not be fetched"), ("nowhere/a.zip", "is no file")):
+        with pytest.raises(BadInput, match=sentence):
+            download.fetch(address, tmp_path)
+    (tmp_path / "other").mkdir()
+    with tarfile.open(tmp_path / "other" / "evil.tar", "w") as out:
         entry = tarfile.TarInfo("../evil_img_000.npy")
         entry.size = 3
         out.addfile(entry, io.BytesIO(b"abc"))
     with pytest.raises(BadInput, match="points outside of the archive"):
-        download.cut([str(tmp_path / "evil.tar")], tmp_path / "downloads", cutter_of(tmp_path, PATCHES, "other"))
-    assert not (tmp_path / "evil_img_000.npy").exists()
+        cut_archive(tmp_path / "other" / "evil.tar")
+    assert not [*tmp_path.rglob("evil_img_000.npy")]

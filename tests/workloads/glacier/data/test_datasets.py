@@ -14,20 +14,20 @@ from lib.task import load_task
 from tests.workloads.glacier.files import scene, write_bands, write_scenes
 from workloads.glacier.data import records, terrain
 
-GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
+GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 4, "workload.generator.size": 64}
 
 
 def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny):
     task = load_task(tiny({**GENERATED, "workload.source.bands": "[swir1, blue]"}))
-    told = task.describe_data()
-    assert "The embedded default is used: 5 generated scenes of 64 x 64 pixels" in told
-    table = [line.split("  ")[0] for line in told.splitlines() if line.endswith("%")]
+    text = task.describe_data()
+    assert "The embedded default is used: 4 generated scenes of 64 x 64 pixels" in text
+    table = [line.split("  ")[0] for line in text.splitlines() if line.endswith("%")]
     assert table == ["training", "training, wanted", "training, as drawn", "validation", "test"]
     image, classes = terrain.scene(0, 0, 64)
-    sample = task.data.store.read(0)
-    known = ~np.isnan(sample[0][0])
-    assert np.array_equal(sample[0][:, known], image[[4, 0], :32, :32][:, known])
-    assert np.array_equal(sample[1][known], classes[:32, :32][known])
+    got, target = task.data.store.read(0)
+    known = ~np.isnan(got[0])
+    assert np.array_equal(got[:, known], image[[4, 0], :32, :32][:, known])
+    assert np.array_equal(target[known], classes[:32, :32][known])
     sea = {"source.classes": "[background, sea]", "source.codes": "[0, 1]", "sampling.target_shares": "[]"}
     for change, sentence in (({"source.bands": "[red, uv]"}, "no band uv, only blue"), (sea, "no class sea, only")):
         with pytest.raises(BadInput, match=sentence):
@@ -60,11 +60,8 @@ def test_scenes_in_other_units_are_said(tiny, tmp_path):
     for number in (1, 4, 6):
         image, classes = scene(number)
         write_bands(tmp_path / "scenes", f"img{number:03d}", image / 10_000, classes, origin=(number * 100_000, 0))
-    told = load_task(tiny()).describe_data()
-    assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in told
-
-
-SMALL = {**GENERATED, "workload.generator.scenes": 4}
+    text = load_task(tiny()).describe_data()
+    assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in text
 
 
 def flip(path):
@@ -74,9 +71,9 @@ def flip(path):
 
 
 DAMAGES = {  # a file of the cache, and what is done to it
-    "truncated": ("tiles-*/*.image.npy", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
-    "missing": ("tiles-*/*.image.npy", lambda path: path.unlink()),
-    "flipped": ("tiles-*/*.target.npy", flip),
+    "truncated": ("tiles-*/*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+    "missing": ("tiles-*/*.image", lambda path: path.unlink()),
+    "flipped": ("tiles-*/*.target", flip),
     "record a folder": ("tiles-*/*.json", lambda path: (path.unlink(), path.mkdir())),
     "record flipped": ("tiles-*/*.json", flip),
     "record a number": ("tiles-*/*.json", lambda path: path.write_text('{"sha256": 1, "record": 2}')),
@@ -95,7 +92,7 @@ def content(task):
 
 @pytest.mark.parametrize("pattern, way", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsys, pattern, way):
-    overrides = SMALL if pattern.startswith("generated") else None
+    overrides = GENERATED if pattern.startswith("generated") else None
     before = content(load_task(tiny(overrides)))
     path = sorted((tmp_path / "cache" / "glacier").glob(pattern))[0]
     status = path.stat()
@@ -108,7 +105,7 @@ def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsy
     assert capsys.readouterr().out.count(f"such scenes are {'drawn' if overrides else 'cut'} again") == 1
 
 
-@pytest.mark.parametrize("overrides", [None, SMALL], ids=["given", "generated"])
+@pytest.mark.parametrize("overrides", [None, GENERATED], ids=["given", "generated"])
 def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, overrides):
     whole = disk.whole
     for first in (1, 4, 7):  # the disk is full from this file on

@@ -1,7 +1,6 @@
 """No ground is on two sides of a split; tiles are weighed and crops drawn towards wanted shares of the classes."""
 
 import contextlib
-import dataclasses
 
 import numpy as np
 import pytest
@@ -10,124 +9,110 @@ import torch
 from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
-from tests.workloads.glacier.files import scene, write_bands, write_image, write_patches, write_scenes
+from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
 from workloads.glacier.augment import ANYWHERE, Augmentation, augment, corner
 from workloads.glacier.data import folds, layout, sampling, windows
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.settings import Cut, Sampling, Source, Split
 
-TWO = Source(bands=("red", "nir"))
+
+def store_of(root, source=TWO):
+    return Cutter(root.parent / "store", source, Cut(size=32)).all(layout.find(root, source))
 
 
-def store_of(root, folder, source=TWO, **options):
-    return Cutter(folder, source, Cut(size=32, **options)).all(*layout.find(root, source))
+def split(store, source=TWO, **options):
+    return folds.parts(store, Split(**options), source.classes)
 
 
 def sides(values, parts):
-    """What the tiles of training, validation and test belong to."""
-    return [{values[s] for s in part} for part in (parts.train, parts.validation, parts.test)]
+    """What the tiles of training, validation and test belong to; no two have anything in common."""
+    train, validation, test = ({values[s] for s in part} for part in (parts.train, parts.validation, parts.test))
+    assert not train & validation and not train & test and not validation & test
+    return [sorted(side) for side in (train, validation, test)]
+
+
+def scenes_of(store, parts):
+    return sides([store.names[s] for s in store.table.scene], parts)
 
 
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
-    store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
-    split = Split(folds=5, test=0.15)
-    found = [folds.parts(store, dataclasses.replace(split, fold=k), TWO.classes) for k in range(5)]
-    assert all(np.array_equal(parts.test, found[0].test) for parts in found)
-    everything = np.sort(np.concatenate([found[0].test, *(parts.validation for parts in found)]))
+    store = store_of(write_scenes(tmp_path / "data", 12))
+    every = [split(store, folds=5, test=0.15, fold=k) for k in range(5)]
+    assert all(np.array_equal(parts.test, every[0].test) and sides(store.table.scene, parts) for parts in every)
+    everything = np.sort(np.concatenate([every[0].test, *(parts.validation for parts in every)]))
     assert np.array_equal(everything, np.arange(len(store)))
-    for parts in found:
-        train, validation, test = sides(store.table.scene, parts)
-        assert not train & validation and not train & test and not validation & test
-    parts = folds.parts(store, Split(validation=0.15, test=0), TWO.classes)
+    parts = split(store, validation=0.15, test=0)
     assert np.array_equal(parts.test, parts.validation)
     assert any("no test of its own" in note for note in parts.notes)
 
 
 def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
-    image, _ = scene(size=(512, 512))
     classes = np.random.default_rng(0).integers(0, 4, (512, 512), dtype=np.uint8)
-    write_bands(tmp_path / "data", "scene", image, classes, origin=(960_000, 9_600_000))
-    store = store_of(tmp_path / "data", tmp_path / "store")
-    split = Split(by="map", square=2, test=0.2, validation=0.2)
-    parts = folds.parts(store, split, TWO.classes)
+    write_bands(tmp_path / "data", "scene", scene(size=(512, 512))[0], classes, origin=(960_000, 9_600_000))
+    store = store_of(tmp_path / "data")
+    parts = split(store, by="map", square=2, test=0.2, validation=0.2)
     assert len(parts.train) + len(parts.validation) + len(parts.test) == len(store) == 256
     with pytest.raises(BadInput, match="has 1 groups to split"):
-        folds.parts(store, Split(), TWO.classes)
+        split(store)
 
 
-def brute_force_overlaps(table, first, others):
-    def touch(a, b):
-        return min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 1
-
+def overlapping(table, first, others):
+    """Pairs of tiles of one space that touch, by looking at all of them."""
+    boxes = table.bounds
     return [
-        i
-        for i in first
-        if any(table.space[i] == table.space[o] and touch(table.bounds[i], table.bounds[o]) for o in others)
-    ]
+        (i, o) for i in first for o in others if table.space[i] == table.space[o]
+        and (np.minimum(boxes[i, 2:], boxes[o, 2:]) - np.maximum(boxes[i, :2], boxes[o, :2]) > 1).all()
+    ]  # fmt: skip
 
 
 def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path):
     write_scenes(tmp_path / "data", 8)
     image, classes = scene(3)
     write_bands(tmp_path / "data", "img900", image + 1, classes, origin=(3 * 100_000 + 480, 0))  # half over img003
-    for seed in range(20):  # until the two fall to different parts
-        store = store_of(tmp_path / "data", tmp_path / "store")
-        parts = folds.parts(store, Split(seed=seed), TWO.classes)
+    store = store_of(tmp_path / "data")
+    every = [split(store, seed=seed) for seed in range(12)]
+    for parts in every:
         held = np.concatenate([parts.validation, parts.test])
-        assert brute_force_overlaps(store.table, parts.train, held) == []
-        assert brute_force_overlaps(store.table, parts.validation, parts.test) == []
-        if parts.notes:
-            break
-    assert "show ground of" in parts.notes[0] and "img" in parts.notes[0]
+        assert not overlapping(store.table, parts.train, held)
+        assert not overlapping(store.table, parts.validation, parts.test)
+    (note, *_) = [parts.notes[0] for parts in every if parts.notes]  # where the two fell to different parts
+    assert "show ground of" in note and "img" in note
 
 
 def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
-    for number in range(8):
-        write_bands(tmp_path / "data", f"img{number:03d}", *scene(number), crs=None)
-    write_bands(tmp_path / "data", "copy", *scene(3), crs=None)
-    store = store_of(tmp_path / "data", tmp_path / "store")
-    left_out = 0
+    for name, number in [*((f"img{n:03d}", n) for n in range(8)), ("copy", 3)]:
+        write_bands(tmp_path / "data", name, *scene(number), crs=None)
+    store, left_out = store_of(tmp_path / "data"), 0
     for seed in range(20):
-        try:
-            parts = folds.parts(store, Split(seed=seed, test=0.3, validation=0.3), TWO.classes)
-        except BadInput:  # the copy was all that this part had
-            continue
-        left_out += any("show ground of" in note for note in parts.notes)
-        train, validation, test = sides([store.digests[s] for s in store.table.scene], parts)
-        assert not train & (validation | test) and not validation & test
+        with contextlib.suppress(BadInput):  # the copy was all that this part had
+            parts = split(store, seed=seed, test=0.3, validation=0.3)
+            left_out += any("show ground of" in note for note in parts.notes)
+            sides([store.digests[s] for s in store.table.scene], parts)
     assert left_out
 
 
 def test_training_without_a_class_is_refused_and_a_held_out_part_without_one_is_said(tmp_path):
-    write_scenes(tmp_path / "data", 8, classes=3)
-    store = store_of(tmp_path / "data", tmp_path / "store")
+    store = store_of(write_scenes(tmp_path / "data", 8, classes=3))
     with pytest.raises(BadInput, match="No tile of the training shows lake"):
-        folds.parts(store, Split(), TWO.classes)
+        split(store)
     write_bands(tmp_path / "data", "img99", *scene(99), origin=(9 * 10**6, 0))
-    store = store_of(tmp_path / "data", tmp_path / "store")
-    notes = []
+    store, notes = store_of(tmp_path / "data"), []
     for seed in range(20):  # until the only scene with a lake trains
         with contextlib.suppress(BadInput):
-            notes += folds.parts(store, Split(seed=seed), TWO.classes).notes
+            notes += split(store, seed=seed).notes
     assert "The validation shows no lake" in " ".join(notes)
 
 
-def scenes_of(store, parts):
-    return [sorted(side) for side in sides([store.names[s] for s in store.table.scene], parts)]
-
-
 def test_names_give_parts_and_leave_the_rest_to_the_shares(tmp_path):
-    store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
+    store = store_of(write_scenes(tmp_path / "data", 12))
     given = {"train": "img00[0-6]", "validation": "img00[78]", "test": "img009|img010", "out": "img011"}
-    parts = folds.parts(store, Split(names=given), TWO.classes)
-    names = [f"img{number:03d}" for number in range(12)]
+    parts, names = split(store, names=given), [f"img{number:03d}" for number in range(12)]
     assert scenes_of(store, parts) == [names[:7], names[7:9], names[9:11]]
     assert "7 to train, 2 to validate, 2 to test, 1 left out" in parts.notes[0]
-    found = [folds.parts(store, Split(names={"test": "img00[0-2]"}, folds=3, fold=k), TWO.classes) for k in range(3)]
-    assert all(scenes_of(store, fold)[2] == names[:3] for fold in found)
-    assert sorted(name for fold in found for name in scenes_of(store, fold)[1]) == names[3:]
+    every = [scenes_of(store, split(store, names={"test": "img00[0-2]"}, folds=3, fold=k)) for k in range(3)]
+    assert all(fold[2] == names[:3] for fold in every) and sorted(n for fold in every for n in fold[1]) == names[3:]
     with pytest.raises(BadInput, match="no scene is called x9. Names are such as img000"):
-        folds.parts(store, Split(names={"test": "x9"}), TWO.classes)
+        split(store, names={"test": "x9"})
     with pytest.raises(ValueError, match="Give train, validation, test or out a regular expression"):
         Split(names={"practice": "a"})
 
@@ -136,24 +121,22 @@ def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_
     for part, first, count in (("train", 0, 8), ("val", 20, 2)):
         for number in range(first, first + count):
             write_bands(tmp_path / "data" / part, f"img{number:03d}", *scene(number), origin=(number * 10**5, 0))
-    store = store_of(tmp_path / "data", tmp_path / "store")
-    parts = folds.parts(store, Split(test=0.2), TWO.classes)
+    store = store_of(tmp_path / "data")
+    parts = split(store, test=0.2)
     train, validation, test = scenes_of(store, parts)
     assert validation == ["val/img020", "val/img021"] and {name[:6] for name in train + test} == {"train/"}
     assert test and "The given split has no test: 20% of its training are held out" in " ".join(parts.notes)
 
 
 def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken_or_refused(tmp_path):
-    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
     for part in ("train", "test"):
         write_patches(tmp_path / "data" / part, sources=6, patches=2)
-    store = store_of(tmp_path / "data", tmp_path / "store", source)
-    parts = folds.parts(store, Split(), source.classes)
+    store = store_of(tmp_path / "data", PATCHES)
+    parts = split(store, PATCHES)
     assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
-    train, validation, test = sides([store.groups[s] for s in store.table.scene], parts)
-    assert not train & validation and not train & test
+    assert sides([store.groups[s] for s in store.table.scene], parts)
     with pytest.raises(BadInput, match="puts the group slice_0 into two parts"):
-        folds.parts(store, Split(names={"test": ".*/000", "train": ".*/001"}), source.classes)
+        split(store, PATCHES, names={"test": ".*/000", "train": ".*/001"})
 
 
 def test_the_fingerprint_follows_a_given_split_by_what_it_says(tiny):
@@ -164,11 +147,12 @@ def test_the_fingerprint_follows_a_given_split_by_what_it_says(tiny):
     assert first != of() and first == of(test="img004|img005", train="img00[0-3]") != of(test="img004", train="img00.*")
 
 
-SOURCE = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
-
-
 def ground(seed, size=160, bands=2):
     return np.random.default_rng(seed).normal(100, 10, (bands, size, size)).astype(np.float32)
+
+
+def pairs(chips):
+    return windows.pairs({number: windows.sketch(chip) for number, chip in enumerate(chips)})
 
 
 @pytest.mark.parametrize("row, column", [(0, 0), (31, 5), (0, 90)])
@@ -176,46 +160,42 @@ def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column)
     whole, elevation = ground(1), ground(3, 128, 3)
     elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]  # one equal band, under another day's light
     chips = [whole[:, :160, :], whole[:, row : row + 96, column : column + 70], ground(2, 128), elevation]
-    pairs = windows.pairs({n: windows.sketch(chip) for n, chip in enumerate(chips)})
-    assert pairs == [(0, 1), (0, 3), (1, 3)]
+    assert pairs(chips) == [(0, 1), (0, 3), (1, 3)]
     assert len(windows.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
 
 
 def test_gaps_flat_water_and_rounded_values_are_no_ground():
     chips = [ground(n, 128) for n in range(3)]
     for chip in chips:
-        chip[:, :40] = np.nan
-        chip[:, 40:80] = 7
+        chip[:, :40], chip[:, 40:80] = np.nan, 7
         chip[:, 80:120] = np.random.default_rng(0).integers(0, 3, (2, 40, 128))
-    assert windows.pairs({n: windows.sketch(chip) for n, chip in enumerate(chips)}) == []
+    assert pairs(chips) == []
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def chips(tmp_path_factory):
     """Eight scenes without a place on the map, of which c6 and c7 share ground."""
+    source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
     folder, whole = tmp_path_factory.mktemp("chips"), ground(7, 128)
     for number, image in enumerate([*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]):
         write_image(folder / "images" / f"c{number}.tif", image, "GTiff")
         chessboard = np.indices(image.shape[1:]).sum(0) % 2
         write_image(folder / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
-    return Cutter(folder / "store", SOURCE, Cut(size=64)).all(*layout.find(folder, SOURCE))
+    return store_of(folder, source)
 
 
-def test_shared_ground_in_two_parts_of_a_given_split_is_one_warning_with_the_way_out(store):
+def test_shared_ground_is_one_group_or_one_warning_where_a_given_split_parts_it(chips):
     def notes(**names):
-        return [n for n in folds.parts(store, Split(names=names), SOURCE.classes).notes if "equal windows" in n]
+        return [n for n in folds.parts(chips, Split(names=names), "ab").notes if "equal windows" in n]
 
     (warning,) = notes(train="c[01236]", validation="c[47]", test="c5")
     assert "1 of 2 scenes of the validation and 0 of 1 scenes of the test" in warning
     assert "(such as c6 and c7)" in warning and "Give such scenes one part" in warning
     assert notes(train="c[012367]", validation="c4", test="c5") == []
-
-
-def test_without_a_given_split_scenes_of_shared_ground_are_one_group(store):
     for seed in range(4):
-        parts = folds.parts(store, Split(seed=seed, test=0.25, validation=0.25), SOURCE.classes)
+        parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
         assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
-        groups = {store.names[s]: group for s, group in zip(store.table.scene, parts.groups, strict=True)}
+        groups = {chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)}
         assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
 
 
@@ -225,10 +205,9 @@ def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the
     generator, seen = torch.Generator().manual_seed(0), set()
     for _ in range(300):
         top, left = corner(target, 32, 2, generator)
-        assert 0 <= top <= 64 and 0 <= left <= 64
-        window = target[top : top + 32, left : left + 32]
-        assert (window == 2).any()
-        seen |= {tuple(place) for place in (window == 2).nonzero().tolist()}
+        places = (target[top : top + 32, left : left + 32] == 2).nonzero().tolist()
+        assert 0 <= top <= 64 and 0 <= left <= 64 and places
+        seen |= {tuple(place) for place in places}
     assert len(seen) > 120, "the pixel lies at ever new places of the crop"
     places = np.array([corner(target, 32, ANYWHERE, generator) for _ in range(600)])
     assert places.min() == 0 and places.max() == 64 and abs(places.mean() - 32) < 4
@@ -260,14 +239,14 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
         assert made["image"].shape[2:] == made["target"].shape[1:] == (32, 32)
         counts += np.bincount(made["target"].flatten(), minlength=256)[:4]
     assert data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
-    true = data.store.table.counts[data.parts.train].sum(0) / data.store.table.counts[data.parts.train].sum()
+    true = data.counts.sum(0) / data.counts.sum()
     assert data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares)) and data.prior[3] < -0.5
     model, image = task.model().eval(), torch.randn(1, 2, 32, 32)
+    prior = torch.from_numpy(data.prior).float().view(-1, 1, 1)
     with torch.inference_mode():
+        corrected = model(image)
         model.prior.zero_()
-        plain = model(image)
-        model.prior.copy_(torch.from_numpy(data.prior).view(-1, 1, 1))
-        assert torch.allclose(model(image) - plain, model.prior.expand_as(plain), atol=1e-5)
+        assert torch.allclose(corrected - model(image), prior.expand_as(corrected), atol=1e-5)
 
 
 def test_tilted_weights_reach_the_wanted_shares_where_they_can():
@@ -281,15 +260,11 @@ def test_tilted_weights_reach_the_wanted_shares_where_they_can():
 @pytest.mark.parametrize("most", [1.5, 2, 4, 20])
 def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
     """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
-    draw = np.random.default_rng(0)
-    ice = draw.uniform(0, 0.6, 200)
+    ice = np.random.default_rng(0).uniform(0, 0.6, 200)
     counts = np.stack([1 - ice, ice * 0.7, ice * 0.3, np.full(200, 0.001)], 1) * 9216
     weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
     assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
-    assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
-
-
-DEVIATION = torch.tensor([1.0, 100.0])
+    assert sampling.reached(counts, weight)[0] < sampling.reached(counts)[0] - 0.03
 
 
 def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band():
@@ -298,7 +273,8 @@ def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the
     empty[:, 2, 2] = float("nan")
 
     def changed(seed, image, **options):
-        return augment(image, target, DEVIATION, Augmentation(**options), torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        return augment(image, target, torch.tensor([1.0, 100.0]), Augmentation(**options), generator)
 
     for seed in range(400):
         turned, mask = changed(seed, image, band_noise=0)

@@ -11,7 +11,9 @@ from lib.scores import IGNORE
 from lib.task import find_task, load_config, load_task, locate_data
 from tests.machine.conftest import kaggle
 from tests.workloads.glacier.files import (
-    CODES,
+    PATCHES,
+    TWO,
+    coded,
     scene,
     write_bands,
     write_image,
@@ -24,13 +26,23 @@ from workloads.glacier.data.datasets import Data
 from workloads.glacier.data.readers import Unusable
 from workloads.glacier.settings import Settings, Source
 
-TWO = Source(bands=("red", "nir"))
-
 
 def names(root, source=TWO, labelled=True):
-    scenes, problems = layout.find(root, source, labelled)
+    scenes, problems, _ = layout.find(root, source, labelled)
     assert problems == []
     return [scene.name for scene in scenes]
+
+
+def read(where, source=TWO, size=64):
+    """What is read of a scene, or of the first in a folder."""
+    found = where if isinstance(where, readers.Scene) else layout.find(where, source).scenes[0]
+    with readers.opened(found, source) as opened:
+        return opened.read((0, 0, size, size))
+
+
+def write_empty(root, *paths, bands=1):
+    for path in paths:
+        write_tiff(root / f"{path}.tif", np.zeros((bands, 8, 8), np.uint8))
 
 
 RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
@@ -117,38 +129,34 @@ def write_sample(root, source, files):
 
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
-    read, images, masks, files, first = COLLECTIONS[name]
-    text = f"{read}images: '{images}'\nmasks: '{masks}'"
+    keys, images, masks, files, first = COLLECTIONS[name]
+    text = f"{keys}images: '{images}'\nmasks: '{masks}'"
     assert len(text.splitlines()) <= 6
     run = {"task": "glacier", "training": {"effective_batch": 1, "max_steps": 1}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}}))
     source = load_config(tmp_path / "own.yaml").workload.source
     write_sample(tmp_path / "data", source, files.split(", "))
-    scenes, problems = layout.find(tmp_path / "data", source)
+    scenes, problems, _ = layout.find(tmp_path / "data", source)
     assert (len(scenes), problems, scenes[0].name) == (3 if "{n}" in files else 1, [], first)
-    with readers.opened(scenes[0], source) as opened:
-        image, target = opened.read((0, 0, 32, 32))
+    image, target = read(scenes[0], source, 32)
     assert image.shape == (len(source.bands), 32, 32) and len(set(target.flat)) == len(source.codes)
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
 def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_finds_in_a_name(tmp_path):
-    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, problems = layout.find(write_patches(tmp_path / "patches"), source)
+    scenes, problems, _ = layout.find(write_patches(tmp_path / "patches"), PATCHES)
     assert problems == [] and len(scenes) == 6
     assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
-    scenes, _ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
+    scenes, *_ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
     assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
 def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
     for part in ("Train", "val", "Test"):
         write_scenes(tmp_path / part, 1)
-    scenes, _ = layout.find(tmp_path, TWO)
-    assert {scene.name: scene.part for scene in scenes} == {
-        "Test/img000": "test", "Train/img000": "train", "val/img000": "validation",
-    }  # fmt: skip
-    assert names(tmp_path, labelled=False) == [scene.name for scene in scenes]
+    parts = {scene.name: scene.part for scene in layout.find(tmp_path, TWO).scenes}
+    assert parts == {"Test/img000": "test", "Train/img000": "train", "val/img000": "validation"}
+    assert names(tmp_path, labelled=False) == [*parts]
 
 
 @pytest.mark.parametrize("pattern", ["", "train/{scene}_img.tif"])
@@ -156,43 +164,37 @@ def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_any_layou
     write_bands(tmp_path / "bands", "img001", scene()[0], None)
     with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
         layout.find(tmp_path / "bands", TWO)
-    scenes, problems = layout.find(tmp_path / "bands", TWO, labelled=False)
+    scenes, problems, _ = layout.find(tmp_path / "bands", TWO, labelled=False)
     assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
-    source = Source(bands=("red", "nir"), images=pattern, masks=pattern and "train/{scene}_mask.tif")
-    for name in ("a", "b"):
-        write_tiff(tmp_path / "new" / f"{name}.tif", scene()[0])
+    source = dataclasses.replace(TWO, images=pattern, masks=pattern and "train/{scene}_mask.tif")
+    write_empty(tmp_path / "new", "a", "b", bands=2)
     assert names(tmp_path / "new", source, labelled=False) == ["a", "b"]
 
 
 def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_path, tiny):
-    for number in range(5):
-        write_tiff(tmp_path / "scenes" / "extra" / f"x{number}.tif", np.zeros((8, 8), np.uint8))
+    write_empty(tmp_path / "scenes" / "extra", *(f"x{number}" for number in range(5)))
     text = load_task(tiny()).describe_data()
     assert "8 scenes by Band{band}/{scene}.* and label/{scene}.*" in text
     assert "5 files do not match" in text and "such as extra/x0.tif, extra/x1.tif, extra/x2.tif." in text
 
 
 def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(tmp_path):
-    def refused(sentence, *files, root=tmp_path, source=TWO):
-        for name in files:
-            write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
+    single = Source(bands=("a",), images="{scene}.tif", masks="{scene}_mask.tif")
+    with pytest.raises(BadInput, match="is no folder"):
+        layout.find(tmp_path / "none", TWO)
+    for sentence, files, source in (
+        ("No raster and no .npy lies there", "", TWO),
+        (r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif", "x/a, x/b, x/c, x/d", single),
+        (r"no mask has the name of an image \(names: a by images.*, x by masks", "images/a, masks/x", TWO),
+        (r"img\\x1b\[2J\\nTraining done.tif' has control characters", "images/img\x1b[2J\nTraining done", TWO),
+    ):
+        write_empty(tmp_path, *filter(None, files.split(", ")))
         with pytest.raises(BadInput, match=sentence):
-            layout.find(root, source)
-
-    refused("is no folder", root=tmp_path / "none")
-    refused("No raster and no .npy lies there")
-    source = Source(bands=("a",), images="{scene}.tif", masks="{scene}_mask.tif")
-    sentence = r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif"
-    refused(sentence, *(f"tiles/{name}.tif" for name in "abcd"), source=source)
-    sentence = r"no mask has the name of an image \(names: a by images.*, x by masks"
-    refused(sentence, "images/a.tif", "masks/x.tif")
+            layout.find(tmp_path, source)
 
 
 def test_files_named_differently_in_each_folder_are_matched_by_a_regular_expression(tmp_path):
-    image, classes = scene()
-    for number, (band, name) in enumerate((("Band1", "B2_masked_02_07"), ("Band2", "B3_masked_02_07"))):
-        write_tiff(tmp_path / band / f"{name}.tif", image[number])
-    write_tiff(tmp_path / "label" / "Y_output_02_07.tif", np.asarray(CODES, np.uint8)[classes])
+    write_empty(tmp_path, "Band1/B2_masked_02_07", "Band2/B3_masked_02_07", "label/Y_output_02_07")
     with pytest.raises(BadInput, match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*name_pattern"):
         layout.find(tmp_path, TWO)
     assert names(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")) == ["02_07"]
@@ -202,28 +204,20 @@ def test_files_named_differently_in_each_folder_are_matched_by_a_regular_express
 
 def test_a_band_that_a_scene_lacks_is_named_and_a_band_that_all_lack_is_refused(tmp_path):
     source = Source(bands=("red", "nir"), images="{band}/{scene}.tif", masks="gt/{scene}.tif")
-    for name in ("red/a", "red/b", "nir/a", "gt/a", "gt/b"):
-        write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    scenes, problems = layout.find(tmp_path, source)
+    write_empty(tmp_path, "red/a", "red/b", "nir/a", "gt/a", "gt/b")
+    scenes, problems, _ = layout.find(tmp_path, source)
     assert len(scenes) == 1 and "b has no file by nir/{scene}.tif: a band is missing" in problems[0]
     with pytest.raises(BadInput, match=r"no file swir/\{scene\}.tif.*name the bands as the files do in workload"):
-        layout.find(tmp_path, Source(bands=("red", "swir"), images=source.images, masks=source.masks))
+        layout.find(tmp_path, dataclasses.replace(source, bands=("red", "swir")))
 
 
 def test_images_of_a_folder_without_any_mask_are_left_out_and_one_among_labelled_is_a_mistake(tmp_path):
-    for name in ("train/images/a", "train/images/b", "train/gt/a", "test/images/c", "test/images/d"):
-        write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    write_empty(tmp_path, "train/images/a", "train/images/b", "train/gt/a", "test/images/c", "test/images/d")
     source = Source(bands=("a",), images="{part}/images/{scene}.tif", masks="{part}/gt/{scene}.tif")
-    match = layout.look(tmp_path, source)
-    assert [one.name for one in match.scenes] == ["train/a"]
-    assert len(match.problems) == 1 and "images/b.tif has no mask" in match.problems[0]
-    assert "2 images in" in match.text and "test/images have no masks and are left out" in match.text
-
-
-def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
-    write_bands(tmp_path, "img\x1b[2J\nTraining completed", *scene())
-    with pytest.raises(BadInput, match=r"img\\x1b\[2J\\nTraining completed.tif' has control characters"):
-        layout.find(tmp_path, TWO)
+    scenes, problems, text = layout.find(tmp_path, source)
+    assert [one.name for one in scenes] == ["train/a"]
+    assert len(problems) == 1 and "images/b.tif has no mask" in problems[0]
+    assert "2 images in" in text and "test/images have no masks and are left out" in text
 
 
 @pytest.mark.parametrize("below", ["", "GlacierHack/data"])
@@ -231,17 +225,14 @@ def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
 def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(monkeypatch, tmp_path, capsys, below, name):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
     run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
-    for number in (1, 2):
-        write_tiff(run / "masks" / f"img00{number}.tif", np.zeros((64, 64), np.uint8))
+    write_empty(run / "masks", "img001", "img002")
     for record in ("config.yaml", "summary.json"):
         (run / record).write_text("{}")
     sentinels = find_task("glacier").sentinels
     assert locate_data("", sentinels) is None
     root = tmp_path / "input" / "datasets" / "ada" / "scenes" / below
-    image, classes = scene(bands=5)
-    for number in range(2):
-        write_bands(root / "Train", f"img{number:03d}", image, classes)
-    write_bands(root / "Test", "img900", image, None)
+    write_scenes(root / "Train", 2, bands=5)
+    write_bands(root / "Test", "img900", scene(bands=5)[0], None)
     capsys.readouterr()
     assert locate_data(name, sentinels) == root and capsys.readouterr().out == ""
     assert names(root, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
@@ -250,96 +241,65 @@ def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(monkeypatc
 def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(monkeypatch, tmp_path):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes"])
     root = tmp_path / "input" / "datasets" / "ada" / "scenes"
-    for name in ("aachen/images/a", "aachen/masks/a", "lima/images/b", "lima/masks/b"):
-        write_tiff(root / f"{name}.tif", np.zeros((2, 8, 8), np.uint8))
+    write_empty(root, "aachen/images/a", "aachen/masks/a", "lima/images/b", "lima/masks/b")
     source = dataclasses.replace(TWO, images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
     found = locate_data("scenes", find_task("glacier").sentinels)
     assert Data(Settings(source=source), found).root == root
-
-
-WHOLE = (0, 0, 64, 64)
 
 
 def test_channels_choose_folders_and_bands(tmp_path):
     image, classes = scene(bands=4)
     write_bands(tmp_path / "a", "img001", image, classes)
     write_tiff(tmp_path / "b" / "images" / "img001.tif", image)
-    write_tiff(tmp_path / "b" / "masks" / "img001.tif", np.asarray(CODES, np.uint8)[classes])
-    source = Source(bands=("red", "nir"), channels=(4, 2))
-    for folder in ("a", "b"):
-        assert np.array_equal(read(only(tmp_path / folder, source), source)[0], image[[3, 1]])
+    write_tiff(tmp_path / "b" / "masks" / "img001.tif", coded(classes))
+    source = dataclasses.replace(TWO, channels=(4, 2))
+    assert all(np.array_equal(read(tmp_path / folder, source)[0], image[[3, 1]]) for folder in "ab")
 
 
 def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
-    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, _ = layout.find(write_patches(tmp_path), source)
+    first = layout.find(write_patches(tmp_path), PATCHES).scenes[0]
     image, classes = scene(0, (32, 32), 5)
-    got, target = read(scenes[0], source, (0, 0, 32, 32))
-    assert np.array_equal(got, image[:3])
-    assert np.array_equal(target, np.minimum(classes, 2))
+    got, target = read(first, PATCHES, 32)
+    assert np.array_equal(got, image[:3]) and np.array_equal(target, np.minimum(classes, 2))
     with pytest.raises(Unusable, match="has 2 layers, and there are 1 classes beside land"):
-        read(scenes[0], Source(bands=("a",), classes=("land", "ice"), codes=(0, 1)), (0, 0, 32, 32))
+        read(first, Source(bands=("a",), classes=("land", "ice"), codes=(0, 1)), 32)
 
 
 def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(tmp_path):
     image, classes = scene()
     image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
     write_bands(tmp_path, "img001", image, classes, nodata=-9999)
-    mask = np.asarray(CODES, np.uint8)[classes]
+    mask = coded(classes)
     mask[3, 3] = 7
     write_tiff(tmp_path / "label" / "img001.tif", mask, nodata=255)
-    source = dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,))
-    got, target = read(only(tmp_path, source), source)
-    ignored = [(0, 0), (1, 1), (2, 2)]
-    for pixel in ignored:
-        assert np.isnan(got[:, *pixel]).all()
-    assert [tuple(place) for place in np.argwhere(target == IGNORE)] == [*ignored, (3, 3)]
-    assert np.isfinite(got[:, 3, 3]).all() and (target[classes == 3] == 3).all()
+    got, target = read(tmp_path, dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,)))
+    ignored = [[0, 0], [1, 1], [2, 2]]
+    assert np.argwhere(np.isnan(got).all(0)).tolist() == np.argwhere(np.isnan(got).any(0)).tolist() == ignored
+    assert np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]] and (target[classes == 3] == 3).all()
 
 
-def masked(tmp_path, mask, source, **options):
-    """What is read of a scene whose mask is these (bands, h, w)."""
-    write_tiff(tmp_path / "images" / "0.tif", np.ones((2, *mask.shape[1:]), np.float32))
-    write_image(tmp_path / "masks" / "0.png", mask)
-    return read(only(tmp_path, source), source, (0, 0, *mask.shape[1:]))[1]
-
-
-def test_a_mask_of_equal_bands_is_its_first_and_one_of_colours_is_refused_or_coded(tmp_path):
+def test_a_mask_is_equal_bands_or_colours_or_layers_as_the_settings_say_and_refused_otherwise(tmp_path):
     classes = scene(size=(16, 16))[1]
-    grey = np.asarray(CODES, np.uint8)[classes]
-    assert np.array_equal(masked(tmp_path, np.stack([grey] * 3), TWO), classes)
-    opaque = np.stack([grey, grey, grey, np.full_like(grey, 200)])
-    assert np.array_equal(masked(tmp_path, opaque, TWO), classes)
+    grey, layers = coded(classes), np.stack([classes == k for k in (1, 2, 3)])
     colours = np.stack([grey, grey * 0, grey * 0])
-    with pytest.raises(Unusable, match=r"has colours, such as \(85, 0, 0\).*\(here 5570560\).*source.mask_band"):
-        masked(tmp_path, colours, TWO)
-    assert np.array_equal(masked(tmp_path, colours, dataclasses.replace(TWO, mask_band=1)), classes)
-    coded = dataclasses.replace(TWO, codes=tuple(code * 65536 for code in CODES))
-    assert np.array_equal(masked(tmp_path, colours, coded), classes)
-
-
-def test_a_mask_of_several_bands_is_layers_where_the_settings_say_so(tmp_path):
-    classes = scene(size=(16, 16))[1]
-    layers = np.stack([classes == k for k in (1, 2, 3)]).astype(np.uint8)
-    source = dataclasses.replace(TWO, mask_layers=(1, 2, 3))
-    assert np.array_equal(masked(tmp_path, layers, source), classes)
-    (tmp_path / "masks" / "0.png").unlink()
-    write_tiff(tmp_path / "masks" / "0.tif", layers.astype(np.int16))
-    with pytest.raises(Unusable, match="has 3 bands that differ. Say in workload.source.mask_band"):
-        read(only(tmp_path), TWO, (0, 0, 16, 16))
-    with pytest.raises(Unusable, match="has 3 bands, fewer than workload.source.mask_band"):
-        read(only(tmp_path), dataclasses.replace(TWO, mask_band=4), (0, 0, 16, 16))
-
-
-def read(found, source=TWO, window=WHOLE):
-    with readers.opened(found, source) as opened:
-        return opened.read(window)
-
-
-def only(root, source=TWO):
-    scenes, problems = layout.find(root, source)
-    assert problems == [] and len(scenes) == 1
-    return scenes[0]
+    for mask, options, sentence in (
+        (np.stack([grey] * 3), {}, ""),
+        (np.stack([grey, grey, grey, np.full_like(grey, 200)]), {}, ""),  # opacity
+        (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\).*source.mask_band"),
+        (colours, {"mask_band": 1}, ""),
+        (colours, {"codes": tuple(code * 65536 for code in TWO.codes)}, ""),
+        (layers.astype(np.uint8), {"mask_layers": (1, 2, 3)}, ""),
+        (layers.astype(np.uint16), {}, "has 3 bands that differ. Say in workload.source.mask_band"),
+        (layers.astype(np.uint16), {"mask_band": 4}, "has 3 bands, fewer than workload.source.mask_band"),
+    ):
+        write_tiff(tmp_path / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
+        write_image(tmp_path / "masks" / "0.png", mask)
+        source = dataclasses.replace(TWO, **options)
+        if sentence:
+            with pytest.raises(Unusable, match=sentence):
+                read(tmp_path, source, 16)
+        else:
+            assert np.array_equal(read(tmp_path, source, 16)[1], classes)
 
 
 BAND, LABEL = "Band2/img001.tif", "label/img001.tif"
@@ -362,7 +322,7 @@ def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not
     for name in ("img001", "img009"):
         write_bands(tmp_path, name, *scene())
     change(tmp_path)
-    scenes, problems = layout.find(tmp_path, TWO)
+    scenes, problems, _ = layout.find(tmp_path, TWO)
     for found in scenes:
         try:
             read(found)
