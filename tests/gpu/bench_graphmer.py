@@ -28,7 +28,7 @@ from lib.training.precision import Precision, autocast
 from lib.training.session import Session
 from tests.bench.record import head, publish
 from tests.conftest import ROOT
-from workloads.graphmer import tokens
+from workloads.graphmer import settings
 
 STEPS, LOG_EVERY, WARM_ROWS = 120, 10, 3
 GOALS = {"model_flop_utilisation": 0.45, "data_wait_share": 0.02}  # at least, at most
@@ -65,7 +65,7 @@ def work(run: launch.Run, outcome: loop.Outcome, steps: range) -> tuple[float, f
                         sums, _ = task.loss(state.model, data.to_device(micro, state.device))
                     sum(sums.values()).backward()
         flops.append(counter.get_total_flops())
-        pads = {"roots": tokens.PAD, "gold": tokens.IGNORE}
+        pads = {"roots": settings.PAD, "gold": settings.IGNORE}
         positions.append(sum(int((slot[key] != pad).sum()) for slot in slots for key, pad in pads.items()))
         state.model.zero_grad()
     return statistics.mean(flops), statistics.mean(positions)

@@ -15,24 +15,18 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.task import Batch, Task
-from workloads.graphmer import tokens
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Settings
-from workloads.graphmer.tokens import IGNORE
+from workloads.graphmer.settings import CONDITIONS, FEATURES, IGNORE, LONGEST_WORD, NEAR, SPECIALS, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Answers, Evaluator
     from workloads.graphmer.predicting.calibration import Calibration
 
-
-# What learning the text does not reach
-_RANKS = [
-    f"{name}.*" for name in (
-        "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
-        "vector", "trust", "trust_beside_file",
-    )
-]  # fmt: skip
+_RANKING = (  # weights that learning the text does not reach
+    "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
+    "vector", "trust", "trust_beside_file",
+)  # fmt: skip
 
 
 class Graphmer(Task):
@@ -73,15 +67,14 @@ class Graphmer(Task):
         return self.data.datasets()
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of samples (training) or of queries (evaluation): see `chains.Collator`."""
-        self.data.use(self.learned()["counts"])
-        collator = self.data.collator
+        """Returns the tensors of samples (training) or of queries (evaluation): see `batches.Collator`."""
+        collator = self._fitted.collator
         return collator.training(samples, generator) if isinstance(samples[0], int) else collator.queries(samples)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts of full length, as many facts as a sample may have, and as many candidates as may compete.
 
-        The shapes are those of `chains.Collator`.
+        The shapes are those of `batches.Collator`.
         """
         chain, objective, model = self.settings.chain, self.settings.objective, self.settings.model
         L, G, V = chain.roots, chain.facts, chain.vocabulary
@@ -94,8 +87,7 @@ class Graphmer(Task):
             return torch.rand((), device=device).expand(size, *shape)
 
         batch = {
-            "roots": below(V - len(tokens.SPECIALS), L) + len(tokens.SPECIALS),
-            "within": below(tokens.LONGEST_WORD, L),
+            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(LONGEST_WORD, L),
             "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
             "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
@@ -121,7 +113,8 @@ class Graphmer(Task):
         fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
         if not (begin := self.settings.objective.mlm_steps):
             return [fast]
-        return [{**fast, "from_step": begin}, {"names": _RANKS, "from_step": begin}]
+        ranking = [f"{name}.*" for name in _RANKING]
+        return [{**fast, "from_step": begin}, {"names": ranking, "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
@@ -165,7 +158,7 @@ class Graphmer(Task):
         if self._taken and "data" not in vars(self):  # in a prediction
             return dict(self._taken)
         if self._weights is None:
-            from workloads.graphmer.scoring import fit
+            from workloads.graphmer.counts.scoring import fit
 
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
             self._weights = weights.as_json(self.data.corpus)
@@ -176,19 +169,23 @@ class Graphmer(Task):
         if "data" in vars(self):
             self.data.use(self._weights)
 
+    @property
+    def _fitted(self) -> "Data":
+        """The data with the weights of its counts."""
+        self.data.use(self.learned()["counts"])
+        return self.data
+
     @cached_property
     def evaluator(self) -> "Evaluator":
         from workloads.graphmer.evaluation import Evaluator
 
-        self.data.use(self.learned()["counts"])
-        return Evaluator(self.data)
+        return Evaluator(self._fitted)
 
     @cached_property
     def calibration(self) -> "Calibration":
         from workloads.graphmer.predicting.calibration import Calibration
 
-        self.data.use(self.learned()["counts"])
-        return Calibration(self.data)
+        return Calibration(self._fitted)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns the figures of both protocols; on the validation set it chooses the model's gate first.
@@ -210,14 +207,14 @@ class Graphmer(Task):
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds."""
-        from workloads.graphmer import ranking
+        from workloads.graphmer import evaluation
         from workloads.graphmer.predicting import calibration
 
         assert self._answers, "evaluate the test set first"
         text = self.evaluator.report({**self.evaluator.counted, **self._answers}, folder)
         if not self._measured:
             return f"{text}\nNothing is predicted of such a graph: it has no unresolved names."
-        ranking.write(folder / "predictions.csv", self._measured)
+        evaluation.write(folder / "predictions.csv", self._measured)
         return f"{text}\n{calibration.as_text(self._measured)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
@@ -225,7 +222,7 @@ class Graphmer(Task):
 
         Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
         """
-        from workloads.graphmer.predicting.answers import predict
+        from workloads.graphmer.predicting import predict
 
         if "corpus" not in self._taken and "data" not in vars(self):
             raise BadInput(

@@ -1,16 +1,19 @@
-"""The settings of graphmer, one class for each part of the `workload:` section."""
+"""Names that data and model share, and the settings: a class for each part of the `workload:` section."""
 
 from dataclasses import dataclass
 
 from lib.config.reader import option
 
+PAD, MASK, NAME, SEP, UNKNOWN = range(5)
+SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[UNK]"]
+LONGEST_WORD = 8  # pieces of a word whose place in it is told apart
+IGNORE = -100  # the target of a position that is not predicted
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
 FEATURES = (  # of a question and a candidate, that are counted
     "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",
     "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
-
 NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")  # of them, to the head alone
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
 OF_REFERENCES = (

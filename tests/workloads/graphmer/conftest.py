@@ -103,10 +103,10 @@ def words_of(corpus, window):
     return [corpus.word_list[word] for word in corpus.text[corpus.window_start[window] : corpus.window_stop[window]]]
 
 
-def pieces_of(pieces, words):
+def pieces_of(corpus, words):
     """The pieces of words, by their numbers."""
-    parts = [pieces.flat[pieces.offsets[word] : pieces.offsets[word + 1]].tolist() for word in words]
-    return [piece for part in parts for piece in part]
+    begin = corpus.piece_offsets
+    return [piece for word in words for piece in corpus.piece_flat[begin[word] : begin[word + 1]].tolist()]
 
 
 def everything(corpus):

@@ -32,7 +32,7 @@ def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_s
             assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(corpus, window)
     assert seen == files.keys() and len(seen) == len(corpus.relation)
     assert all(of_split) and not any(a & b for a, b in itertools.combinations(of_split, 2))
-    lengths = np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))])
+    lengths = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
     assert (lengths[corpus.window_stop] - lengths[corpus.window_start]).max() < 24
     for index, name in enumerate(corpus.entities):
         file = corpus.entity_file[index]
@@ -64,12 +64,9 @@ def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_
         assert np.array_equal(getattr(want, name), getattr(corpus, name)), name
 
 
-def test_the_corpus_is_mapped_and_workers_get_its_place_alone(shared):
+def test_workers_get_no_graph_and_no_evaluation_and_make_the_same_batches(shared):
     train = shared.datasets()["train"]
     shared.evaluator.counted  # noqa: B018  what has been computed for the evaluation is not sent
-    for name in ("text", "parts", "relation", "words"):
-        array = getattr(shared.data.corpus, name)
-        assert workers._place_of(array) and array.flags.aligned, name
     sent = workers._pickled((shared, train), [])
     assert b"graph.Graph" not in sent and b"Evaluator" not in sent
     again, their_train = pickle.loads(sent)

@@ -8,11 +8,10 @@ import torch
 
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import generator, moved
-from workloads.graphmer import ranking
-from workloads.graphmer.answering import Answering
+from workloads.graphmer import evaluation
 from workloads.graphmer.counts import CandidateSet, Questions
-from workloads.graphmer.evaluation import GATES
-from workloads.graphmer.ranking import COMBINED, CUE, ENCODER, FREQUENCY, RULE, Answers, Candidates
+from workloads.graphmer.counts.answering import Answering
+from workloads.graphmer.evaluation import COMBINED, CUE, ENCODER, FREQUENCY, GATES, RULE, Answers, Candidates
 from workloads.graphmer.settings import CONDITIONS
 
 
@@ -164,15 +163,15 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
 
 
 def test_the_headline_leaves_structural_relations_out_and_averages_conditions_and_candidates(shared):
-    ranks = ranking.figures(np.array([1, 2, 4, 20]))
+    ranks = evaluation.figures(np.array([1, 2, 4, 20]))
     assert ranks == {"mrr": (1 + 0.5 + 0.25 + 0.05) / 4, "hits1": 0.25, "hits3": 0.5, "hits10": 0.75}
-    assert ranking.figures(np.array([]))["mrr"] == 0.0
+    assert evaluation.figures(np.array([]))["mrr"] == 0.0
     corpus, structural = shared.data.corpus, shared.data.structural
     is_rule = structural[corpus.relation]
     other, rule = int(np.flatnonzero(~is_rule)[0]), int(np.flatnonzero(is_rule)[0])
     ranks, first = np.array([1.0, 2.0, 4.0, 100.0]), np.array([1.0, np.nan, np.nan, np.nan])
     answers = Answers(np.array([other] * 3 + [rule]), np.arange(4) % 3, ranks, 2 * ranks, first, np.ones(4, bool))
-    scores = ranking.headline(answers, structural, corpus.relation)
+    scores = shared.evaluator.headline(answers)
     assert scores["mrr_masked"] == 0.5 and scores["mrr_trained_masked"] == 0.25 and scores["hits3_name_only"] == 0.0
     assert scores["mrr"] == (1 + 0.5 + 0.25 + 0.5 + 0.25 + 0.125) / 6 and scores["resolved"] == 1.0
 
@@ -180,8 +179,8 @@ def test_the_headline_leaves_structural_relations_out_and_averages_conditions_an
 def test_an_interval_draws_whole_files():
     """Facts of a file that are all alike count as one: the interval is that of as many values as there are files."""
     of_file = np.random.default_rng(0).random(30)
-    low, high = ranking.interval(of_file, np.arange(30))
-    assert np.allclose(ranking.interval(np.repeat(of_file, 50), np.repeat(np.arange(30), 50)), (low, high))
+    low, high = evaluation.interval(of_file, np.arange(30))
+    assert np.allclose(evaluation.interval(np.repeat(of_file, 50), np.repeat(np.arange(30), 50)), (low, high))
     assert low < of_file.mean() < high and 0.1 < high - low < 0.35  # 4 standard errors of uniform numbers: 0.21
-    alone = ranking.interval(np.repeat(of_file, 50), np.arange(1500))
+    alone = evaluation.interval(np.repeat(of_file, 50), np.arange(1500))
     assert alone[1] - alone[0] < 0.3 * (high - low)

@@ -105,7 +105,7 @@ def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(shared):
         words, name = (corpus.name[entity], corpus.owner[entity], corpus.package[entity]), 0
         for (part, most), word in zip((("name", 6), ("owner", 4), ("package", 3)), words, strict=True):
             if word >= 0:
-                ids = torch.tensor(pieces_of(corpus.pieces, [word])[:most])
+                ids = torch.tensor(pieces_of(corpus, [word])[:most])
                 composed = model.compose[part](model.token(ids).sum(0) / len(ids) ** 0.5)
                 want, name = want + composed, composed if part == "name" else name
         assert torch.allclose(vectors[entity], want, atol=1e-5)

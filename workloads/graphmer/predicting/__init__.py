@@ -1,1 +1,192 @@
-"""Answers about a tree of Python files: what unresolved names mean."""
+"""Predictions about a new tree: what its unresolved names mean. Each `task` is a Graphmer."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.report.progress import counted, working
+from workloads.codegraph import ontology, trees
+from workloads.codegraph.graph import build as build_graph
+from workloads.codegraph.ontology import Ontology
+from workloads.codegraph.records import Graph, Triple
+from workloads.codegraph.trees import Sources
+from workloads.graphmer.corpus import Corpus, build
+from workloads.graphmer.counts.answering import Answering
+from workloads.graphmer.counts.ragged import offsets
+from workloads.graphmer.predicting import files
+from workloads.graphmer.predicting.calibration import Calibration, weights_of
+from workloads.graphmer.predicting.choices import Choices
+from workloads.graphmer.predicting.files import Answer, Predictions
+from workloads.graphmer.predicting.joined import Joined, join
+
+_CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
+_ANSWERS = 5  # of a reference that are written down
+_LEAST = 0.01  # the probability of an answer that is
+_SHOWN = 20  # files that are left out
+
+
+def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+    """Returns a row of values for each answer, by head, relation and tail; see `Graphmer.predict`. Raises BadInput."""
+    if out is not None:
+        disk.check_writable(out)
+    sources = _sources(source)
+    trained, rules = _trained(task)
+    with working("Reading the tree"):
+        graph = _graph(sources, source)
+        with _kept_data():
+            text = trained.tokenizer.tobytes().decode()
+            tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=text)
+            joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
+    if not len(joined.triples):
+        kinds = ", ".join(trained.relations[:_SHOWN])
+        what = f"The model was trained on facts of other kinds than Python files have: {kinds}"
+        raise BadInput(f"{what}. Train on a tree of them.")
+    predictions = Predictions(graph, joined, [], {})
+    if all(weights_of(model).any() for model in models):
+        calibration = Calibration(joined.data, leave_out=True)
+        with torch.inference_mode():
+            answers = _answers(calibration, joined, models, graph)
+            predictions = Predictions(graph, joined, answers, _checked(calibration, joined, models[0]))
+    else:
+        print("No references are asked for: the run's validation had none, so that probabilities were not fitted.")
+    print(predictions.text(out))
+    if out is not None:
+        files.write(predictions, out)
+    return {" ".join(answer.asked.key): predictions.row(answer) for answer in predictions.answers}
+
+
+def _sources(source: Any) -> Sources:
+    if not isinstance(source, Path | str):
+        raise BadInput(f"Give one folder or file of Python to predict, not a {type(source).__name__}.")
+    path = Path(source)
+    if path.is_file() and path.suffix != ".py":
+        raise BadInput(f"{printable(path)} is no Python file. Give a file NAME.py, or the folder of a tree of them.")
+    return Sources([trees.Tree(path.stem, path.parent, (path.name,)) if path.is_file() else trees.folder(path)])
+
+
+def _trained(task: Any) -> tuple[Corpus, Ontology]:
+    """Returns the corpus and the ontology that the run was trained on. Raises BadInput."""
+    if "data" in vars(task):
+        corpus, rules = task.data.corpus, task.data.rules
+    else:
+        with _kept_data():
+            corpus, rules = Corpus.load(task.learned()["corpus"]), ontology.load(task.learned()["ontology"])
+            _check(corpus)
+    if not len(corpus.text):
+        raise BadInput(
+            "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
+            "about Python files. Train on a tree of them: data.dir."
+        )
+    return corpus, rules
+
+
+def _check(corpus: Corpus) -> None:
+    """Raises ValueError if an index leads out of the corpus: that of a stranger could ask for any amount of memory."""
+    words, entities, names = len(corpus.word_list), len(corpus.entities), len(corpus.files)
+    text, facts, pieces = len(corpus.text) + 1, len(corpus.tail) + 1, len(corpus.piece_flat) + 1
+    below = {
+        "text": words, "parts": words, "window_start": text, "window_stop": text, "first_triple": facts,
+        "head": entities, "tail": entities, "relation": len(corpus.relations), "window_file": names, "split": 3,
+        "entity_type": len(corpus.types), "entity_file": names, "part_offsets": len(corpus.parts) + 1,
+        "piece_offsets": pieces,
+    }  # fmt: skip
+    for name, most in below.items():
+        array = getattr(corpus, name)
+        is_flat = array.ndim == 1 and array.dtype.kind in "iu"
+        if not is_flat or (len(array) and (array.min() < -1 or array.max() >= most)):
+            raise ValueError(f"{name} leads out of the corpus")
+
+
+@contextmanager
+def _kept_data() -> Iterator[None]:
+    """Raises BadInput if what a run kept, which may be anybody's, is not as this version writes it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        why = printable(error, most=200)
+        raise BadInput(f"The data that the run kept cannot be read by this version ({why}). Train again.") from None
+
+
+def _graph(sources: Sources, source: Any) -> Graph:
+    """Returns the graph of a tree; prints which of its files are left out. Raises BadInput if none can be read."""
+    graph = build_graph(sources)
+    lines = [f"Left out {sources.path(file)}: {reason}" for file, reason in graph.skipped]
+    more = [f"Left out {len(lines) - _SHOWN:,} more files."] if len(lines) > _SHOWN else []
+    for line in [*lines[:_SHOWN], *more]:
+        print(printable(line))
+    if not graph.triples:
+        raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
+    return graph
+
+
+def _checked(calibration: Calibration, joined: Joined, model: nn.Module) -> dict[str, float]:
+    """Returns how well a model answers known references of the tree when they are hidden.
+
+    They are those of an object, as nearly all unresolved ones are; if there are none, all.
+    """
+    choices, _ = calibration.hidden(joined.windows, Answering(joined.data, model), _CHECKED)
+    if choices is None:
+        return {}
+    weights = weights_of(model)[1]
+    every, alike = choices.judged(weights), choices[choices.of_object]
+    shares = alike.judged(weights) if len(alike) else every
+    return {**shares, "number of all": every["number"], "right of all": every["right"]}
+
+
+def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Module], graph: Graph) -> list[Answer]:
+    """Returns an answer for each reference that is not resolved, in the order of the graph."""
+    asking, corpus = calibration.asking, joined.data.corpus
+    by_key = {triple.key: triple for triple in graph.triples}
+    triples = joined.triples[asking.is_unresolved(joined.triples)]
+    references = asking.references(triples)
+    asked = [
+        by_key[corpus.entities[head], corpus.relations[relation], corpus.entities[tail]]
+        for head, relation, tail in zip(
+            corpus.head[references.window], references.relation, corpus.tail[triples], strict=True
+        )
+    ]
+    answers: dict[int, Answer] = {}
+    batches = zip(*(asking.ask(references, Answering(joined.data, model)) for model in models), strict=True)
+    for parts in counted(batches, "batches of references answered", len(asking.batches(references))):
+        numbers = parts[0].reference.tolist()
+        voted = _voted(joined, parts, models, [asked[number] for number in numbers])
+        answers |= dict(zip(numbers, voted, strict=True))
+    return [answers[number] for number in sorted(answers)]
+
+
+def _voted(
+    joined: Joined, parts: Sequence[Choices], models: Sequence[nn.Module], asked: Sequence[Triple]
+) -> Iterator[Answer]:
+    """Yields an answer for each question that models were asked, by the means of their probabilities."""
+    corpus = joined.data.corpus
+    keys = [np.stack([part.question, part.entity, part.relation], 1) for part in parts]
+    rows, index = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+    question, entity, relation = rows.T
+    places = np.split(index.reshape(-1), np.cumsum([len(key) for key in keys])[:-1])
+    probability, counted, none = np.zeros(len(question)), np.zeros(len(question)), np.zeros(len(asked))
+    for part, model, place in zip(parts, models, places, strict=True):
+        alone, chosen = weights_of(model)
+        of_answer, of_none = part.probabilities(chosen)
+        probability[place] += of_answer / len(parts)
+        none += of_none / len(parts)
+        counted[place] += part.probabilities(alone)[0] / len(parts)
+    begin = offsets(question, len(asked))
+    for row, triple in enumerate(asked):
+        own = np.arange(begin[row], begin[row + 1])
+        best = own[np.argsort(-probability[own], kind="stable")[:_ANSWERS]]
+        tails = [
+            (corpus.relations[relation[place]], corpus.entities[entity[place]], float(probability[place]))
+            for place in best
+            if probability[place] >= _LEAST
+        ]
+        inside = float(probability[own][joined.in_tree[entity[own]]].sum())
+        first = own[np.argmax(counted[own])] if len(own) else -1
+        by_counts = (corpus.entities[entity[first]], float(counted[first])) if len(own) else ("", 0.0)
+        yield Answer(triple, tails, inside, float(none[row]), by_counts)

@@ -1,16 +1,16 @@
 """Writes predictions: a table, JSON lines, the completed graph as data that training reads, and a summary."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lib.machine import disk
+from lib.report.result import write_table
 from lib.text import aligned
 from workloads.codegraph import records
 from workloads.codegraph.records import Entity, Graph, Triple
-from workloads.graphmer.predicting.calibration import SURE
+from workloads.graphmer.predicting.choices import SURE
 from workloads.graphmer.predicting.joined import Joined
 from workloads.graphmer.predicting.references import UNRESOLVED
 
@@ -18,7 +18,10 @@ COLUMNS = (
     "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
 )  # fmt: skip
 TABLE, JSON_LINES, SUMMARY = "predictions.csv", "references.jsonl", "summary.txt"
-_WHERE = ("this tree", "outside", "not in this tree")
+_WHERE = {
+    "this tree": "references to an entity of this tree", "outside": "references to something known outside",
+    "not in this tree": "references to nothing that is known",
+}  # fmt: skip
 _EXAMPLES = 8
 _LIKELY = 0.5
 
@@ -39,9 +42,15 @@ class Answer:
     counted: tuple[str, float]
 
     @property
-    def is_answered(self) -> bool:
-        """Whether an entity is more probable than that none is right."""
-        return bool(self.tails) and self.tails[0][2] > self.none
+    def best(self) -> tuple[str, str, float]:
+        """Relation, entity and probability of the answer; no entity where it is more probable that none is."""
+        nothing = self.asked.relation, "", self.none
+        return self.tails[0] if self.tails and self.tails[0][2] > self.none else nothing
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether an entity is likelier than all others."""
+        return bool(self.best[1]) and self.best[2] >= _LIKELY
 
 
 @dataclass(frozen=True)
@@ -55,31 +64,28 @@ class Predictions:
 
     def where(self, tail: str) -> str:
         """Returns whether an answer is an entity of this tree, one outside of it that training knows, or neither."""
-        return _WHERE[2] if not tail else _WHERE[not self.joined.is_in_tree(tail)]
+        if not tail:
+            return "not in this tree"
+        return "this tree" if self.joined.in_tree[self.joined.index[tail]] else "outside"
 
     def row(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer as a row of the table: the most probable one, or none."""
-        asked, (counted, chance) = answer.asked, answer.counted
-        relation, tail, probability = answer.tails[0] if answer.is_answered else (asked.relation, "", answer.none)
+        asked, (counted, chance), (relation, tail, probability) = answer.asked, answer.counted, answer.best
         place = (self.where(tail), asked.tail, counted, round(chance, 4), asked.file, asked.line)
         return dict(zip(COLUMNS, (asked.head, relation, tail, round(probability, 4), *place), strict=True))
 
     def line(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer as a JSON line, with all that it may be."""
-        asked = answer.asked
+        asked, (counted, chance) = answer.asked, answer.counted
         tails = [
             {"relation": relation, "tail": tail, "where": self.where(tail), "probability": round(p, 4)}
             for relation, tail, p in answer.tails
         ]
-        counted = {"tail": answer.counted[0], "probability": round(answer.counted[1], 4)}
-        place = {"head": asked.head, "relation": asked.relation, "file": asked.file, "line": asked.line}
-        others = {"not_in_this_tree": round(1 - answer.inside, 4), "unknown": round(answer.none, 4)}
-        return {**place, "name": asked.tail.partition("::")[2], "answers": tails, **others, "counts": counted}
-
-    @property
-    def likely(self) -> list[Answer]:
-        """The answers that are likelier than all others."""
-        return [answer for answer in self.answers if answer.is_answered and answer.tails[0][2] >= _LIKELY]
+        return {
+            "head": asked.head, "relation": asked.relation, "file": asked.file, "line": asked.line,
+            "name": asked.tail.partition("::")[2], "answers": tails, "not_in_this_tree": round(1 - answer.inside, 4),
+            "unknown": round(answer.none, 4), "counts": {"tail": counted, "probability": round(chance, 4)},
+        }  # fmt: skip
 
     def text(self, out: Path | None) -> str:
         """Returns a summary: what was asked, how much was answered, how good that is on this tree, and examples."""
@@ -90,18 +96,11 @@ class Predictions:
             about = f"{unresolved:,} of them are references that could not be followed; asked is which entity of the "
             about += "name is meant."
         lines = [f"The tree has {len(graph.triples):,} facts of {number:,} file{'s' if number > 1 else ''}. {about}"]
-        lines.append(aligned(self._numbers(), left=(0,)))
-        lines += [self._quality()] if self.checked else []
-        likely = sorted(self.likely, key=lambda answer: (-answer.tails[0][2], answer.asked.key))
-        evenly = [likely[n * (len(likely) - 1) // max(1, _EXAMPLES - 1)] for n in range(_EXAMPLES) if likely]
-        rows = [self.row(answer) for answer in {answer.asked.key: answer for answer in evenly}.values()]
-        if rows:
-            shown = [[f"{r['file']}:{r['line']}", r["relation"], r["asked"], r["tail"]] for r in rows]
-            chances = [[f"{r['probability']:.3f}"] for r in rows]
-            table = [["file:line", "relation", "asked", "answer", "probability"]]
-            table += [cells + chance for cells, chance in zip(shown, chances, strict=True)]
-            lines += ["Some answers, from the surest to the least sure one above one half:"]
-            lines += [aligned(table, left=(0, 1, 2, 3))]
+        table = [["", "all", f"p >= {SURE:g}", f"p >= {_LIKELY:g}"]]
+        for where, name in _WHERE.items():
+            chances = [answer.best[2] for answer in self.answers if self.where(answer.best[1]) == where]
+            table.append([name, *(f"{sum(chance >= least for chance in chances):,}" for least in (0, SURE, _LIKELY))])
+        lines += [aligned(table, left=(0,)), *([self._quality()] if self.checked else []), *self._examples()]
         if out is not None:
             lines.append(
                 f"{out / TABLE} has all answers, {JSON_LINES} says more of each. The completed graph is "
@@ -109,20 +108,17 @@ class Predictions:
             )
         return "\n".join(lines)
 
-    def _numbers(self) -> list[list[str]]:
-        """Returns the lines of a table: how many answers there are of each kind, and how sure they are."""
-        by_kind: list[tuple[str, list[float]]] = [
-            ("references to an entity of this tree", []),
-            ("references to something known outside", []),
-            ("references to nothing that is known", []),
-        ]
-        for answer in self.answers:
-            tail, chance = answer.tails[0][1:] if answer.is_answered else ("", answer.none)
-            by_kind[_WHERE.index(self.where(tail))][1].append(chance)
-        lines = [["", "all", f"p >= {SURE:g}", f"p >= {_LIKELY:g}"]]
-        for name, values in by_kind:
-            lines.append([name, *(f"{sum(value >= least for value in values):,}" for least in (0, SURE, _LIKELY))])
-        return lines
+    def _examples(self) -> list[str]:
+        likely = [answer for answer in self.answers if answer.is_likely]
+        likely.sort(key=lambda answer: (-answer.best[2], answer.asked.key))
+        evenly = {n * (len(likely) - 1) // (_EXAMPLES - 1): None for n in range(_EXAMPLES) if likely}
+        rows = [self.row(likely[number]) for number in evenly]
+        table = [["file:line", "relation", "asked", "answer", "probability"]]
+        for r in rows:
+            place = f"{r['file']}:{r['line']}"
+            table.append([place, r["relation"], r["asked"], r["tail"], f"{r['probability']:.3f}"])
+        text = "Some answers, from the surest to the least sure one above one half:"
+        return [text, aligned(table, left=(0, 1, 2, 3))] if rows else []
 
     def _quality(self) -> str:
         """Returns a sentence on how well known references of this tree were answered, each hidden in its turn."""
@@ -139,18 +135,18 @@ class Predictions:
 
 def write(predictions: Predictions, out: Path) -> None:
     """Writes the completed graph, JSON lines, the table and the summary into a folder."""
-    graph, joined = predictions.graph, predictions.joined
+    graph, corpus, index = predictions.graph, predictions.joined.data.corpus, predictions.joined.index
     triples, chances = {triple.key: triple for triple in graph.triples}, {}
-    for answer in predictions.likely:
-        relation, tail, chance = answer.tails[0]
-        triple = replace(answer.asked, relation=relation, tail=tail)
-        triples[triple.key], chances[triple.key] = triple, chance
-    more = {tail: Entity(tail, joined.type_of(tail)) for _, _, tail in triples if tail not in graph.entities}
+    for answer in predictions.answers:
+        if answer.is_likely:
+            relation, tail, chance = answer.best
+            triple = replace(answer.asked, relation=relation, tail=tail)
+            triples[triple.key], chances[triple.key] = triple, chance
+    new = [tail for _, _, tail in triples if tail not in graph.entities]
+    more = {tail: Entity(tail, corpus.types[corpus.entity_type[index[tail]]]) for tail in new}
     ordered = [triples[key] for key in sorted(triples)]
     records.write(replace(graph, triples=ordered, entities={**graph.entities, **more}), out, chances)
     records.write_lines(out / JSON_LINES, map(predictions.line, predictions.answers))
-    with disk.whole(out / TABLE) as aside, aside.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(map(predictions.row, predictions.answers))
+    rows = (predictions.row(answer).values() for answer in predictions.answers)
+    write_table(out / TABLE, [COLUMNS, *map(list, rows)])
     disk.write_text(out / SUMMARY, predictions.text(None) + "\n")

@@ -6,14 +6,20 @@ import torch
 
 from tests.workloads.graphmer.conftest import moved
 from tests.workloads.graphmer.test_evaluation import evaluated
-from workloads.graphmer.answering import Answering
+from workloads.graphmer.counts.answering import Answering
+from workloads.graphmer.evaluation import COMBINED, ENCODER
 from workloads.graphmer.predicting import calibration
-from workloads.graphmer.predicting.calibration import judged, weights_of
-from workloads.graphmer.predicting.references import Choices, calibration_error, fit
-from workloads.graphmer.ranking import COMBINED, ENCODER
+from workloads.graphmer.predicting.calibration import weights_of
+from workloads.graphmer.predicting.choices import Choices, calibration_error, fit
 from workloads.graphmer.settings import OF_REFERENCES
 
 TRUE = np.array([1.5, -1.0, 0.7])
+
+
+def choices_of(question, features, of_none, gold):
+    """Choices whose other fields are zeros."""
+    answers, questions = np.zeros(len(question), int), np.zeros(len(gold), int)
+    return Choices(question, features, of_none, gold, answers, answers, questions, questions)
 
 
 def drawn(number, seed=0):
@@ -22,13 +28,13 @@ def drawn(number, seed=0):
     question = np.repeat(np.arange(number), random.integers(0, 5, number))
     features = np.concatenate([random.normal(size=(len(question), 2)), np.zeros((len(question), 1))], 1)
     none = np.tile([0.0, 0.0, 1.0], (number, 1))
-    of_answer, of_none = Choices(question, features, none, np.full(number, -1)).probabilities(TRUE)
+    of_answer, of_none = choices_of(question, features, none, np.full(number, -1)).probabilities(TRUE)
     gold = np.full(number, -1)
     for one in range(number):
         own = np.flatnonzero(question == one)
         place = random.choice(len(own) + 1, p=np.append(of_answer[own], of_none[one]))
         gold[one] = own[place] if place < len(own) else -1
-    return Choices(question, features, none, gold)
+    return choices_of(question, features, none, gold)
 
 
 def test_probabilities_of_answers_and_of_none_add_up_to_one():
@@ -79,12 +85,13 @@ def test_parts_of_questions_and_joined_ones_are_the_same_questions():
 
 
 def test_the_best_answer_is_none_if_that_is_the_most_probable_and_figures_are_shares_of_right_answers():
-    choices = Choices(np.array([0, 0, 2]), np.array([[1.0], [2.0], [-1.0]]), np.zeros((3, 1)), np.full(3, -1))
+    choices = choices_of(np.array([0, 0, 2]), np.array([[1.0], [2.0], [-1.0]]), np.zeros((3, 1)), np.full(3, -1))
     place, probability = choices.best(np.ones(1))
     assert place.tolist() == [1, -1, -1] and choices.first(np.ones(1)).tolist() == [1, -1, 2]
     assert probability[1] == 1.0 and probability[2] == pytest.approx(1 / (1 + np.exp(-1)))
     features = np.array([[9.0], [0.0], [0.1], [0.0]])
-    figures = judged(Choices(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3])), np.ones(1))
+    choices = choices_of(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3]))
+    figures = choices.judged(np.ones(1))
     assert figures["right"] == figures["resolved"] == figures["sure"] == 0.5 and figures["right of the sure"] == 1.0
 
 
@@ -94,9 +101,9 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any(1).all()
-    hidden = shared.calibration.hidden(shared.data.corpus.windows_of("validation"), Answering(shared.data, model))
+    choices, _ = shared.calibration.hidden(shared.data.corpus.windows_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
-    assert hidden.choices.loss(weights_of(model)[1]) < hidden.choices.loss(start)
+    assert choices.loss(weights_of(model)[1]) < choices.loss(start)
     alone, chosen = weights_of(still)
     encoder = [OF_REFERENCES.index(name) for name in ("trust", "likeness")]
     assert np.array_equal(alone, chosen) and not chosen[encoder].any()
@@ -106,10 +113,9 @@ def test_an_encoder_that_knows_the_answers_takes_part(shared, monkeypatch):
     model, hidden = moved(shared), shared.calibration.hidden
 
     def told(windows, answering):
-        references = hidden(windows, answering)
-        choices = references.choices
+        choices, files = hidden(windows, answering)
         choices.features[:, OF_REFERENCES.index("likeness")] = np.isin(np.arange(len(choices.question)), choices.gold)
-        return references
+        return choices, files
 
     monkeypatch.setattr(shared.calibration, "hidden", told)
     shared.calibration.fit(model)
@@ -121,12 +127,12 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     task, model = fitted
     with torch.inference_mode():
         measured = task.calibration.measured(model)
-        hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
+        choices, _ = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
         train = task.data.corpus.windows_of("train")
-        first, again = (task.calibration.hidden(train, Answering(task.data, model), 7) for _ in range(2))
+        (first, files), (again, _) = (task.calibration.hidden(train, Answering(task.data, model), 7) for _ in range(2))
     rows = {(row["references"], row["method"]): row for row in measured}
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
-        for name, value in judged(hidden.choices, weights).items():
+        for name, value in choices.judged(weights).items():
             assert rows["all", method][name] == pytest.approx(value, nan_ok=True)
     assert "calibration error" in calibration.as_text(measured)
-    assert len(first.file) == 7 and np.array_equal(first.choices.features, again.choices.features)
+    assert len(files) == 7 and np.array_equal(first.features, again.features)

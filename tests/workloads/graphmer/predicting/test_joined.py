@@ -49,7 +49,7 @@ def test_tables_of_training_stay_and_what_is_new_has_no_vector_of_its_own(fitted
     assert np.array_equal(old, new)
     for word in ("open_slowly", "return", "door"):
         corpora = [c for c in (data.corpus, task.data.corpus, tree) if c.word_index(word) >= 0]
-        pieces = [pieces_of(corpus.pieces, [corpus.word_index(word)]) for corpus in corpora]
+        pieces = [pieces_of(corpus, [corpus.word_index(word)]) for corpus in corpora]
         assert len(pieces) > 1 and all(part == pieces[0] for part in pieces) and max(pieces[0]) < 400
 
 

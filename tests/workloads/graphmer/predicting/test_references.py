@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.workloads.graphmer.predicting.conftest import joined_with, tree_of
-from workloads.graphmer.answering import Answering
+from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.predicting import references
 from workloads.graphmer.predicting.references import Asking
 from workloads.graphmer.settings import OF_REFERENCES
@@ -20,12 +20,11 @@ def asked(asking, wanted, answering):
     """{(head, name): {entity or None: features by name}} of references."""
     corpus, found = asking.corpus, {}
     for part in batches(asking, wanted, answering):
-        for row, number in enumerate(part.chosen):
+        for row, number in enumerate(part.reference):
             head = corpus.entities[corpus.head[wanted.window[number]]]
             key = head.removeprefix("shop.main."), corpus.word_list[wanted.name[number]]
-            own = np.flatnonzero(part.choices.question == row)
-            named = {corpus.entities[part.entity[p]]: part.choices.features[p] for p in own}
-            named[None] = part.choices.of_none[row]
+            named = {corpus.entities[part.entity[p]]: part.features[p] for p in np.flatnonzero(part.question == row)}
+            named[None] = part.of_none[row]
             found[key] = {e: dict(zip(OF_REFERENCES, values, strict=True)) for e, values in named.items()}
     return found
 
@@ -37,9 +36,9 @@ def answers(joined, fitted):
 
 def answers_of(joined, model):
     """What competes for the names that could not be followed."""
-    asking, corpus = Asking(joined.data, leave_out=True), joined.data.corpus
-    triples = joined.triples[corpus.entity_type[corpus.tail[joined.triples]] == asking.unresolved_kind]
-    return asked(asking, asking.unresolved(triples), Answering(joined.data, model))
+    asking = Asking(joined.data, leave_out=True)
+    triples = joined.triples[asking.is_unresolved(joined.triples)]
+    return asked(asking, asking.references(triples), Answering(joined.data, model))
 
 
 def test_entities_of_the_name_compete_and_nothing_else(answers):
@@ -94,8 +93,8 @@ def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fi
     corpus, answering = joined.data.corpus, Answering(joined.data, fitted[1].eval())
     assert {corpus.entities[t] for t in wanted.tail} == {"shop.main.Room.leave", "shop.doors.Door"}
     for part in batches(asking, wanted, answering):
-        gold = part.choices.gold
-        assert (gold >= 0).all() and part.entity[gold].tolist() == wanted.tail[part.chosen].tolist()
+        gold = part.gold
+        assert (gold >= 0).all() and part.entity[gold].tolist() == wanted.tail[part.reference].tolist()
         assert corpus.relations[part.relation[gold[0]]] in ("calls", "instantiates")
     found = asked(asking, wanted, answering)
     assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
@@ -109,7 +108,7 @@ def test_a_tail_that_no_other_fact_names_is_no_answer_to_its_own_question(joined
     corpus = joined.data.corpus
     golds = {}
     for part in batches(asking, wanted, Answering(joined.data, fitted[1])):
-        golds |= {corpus.entities[wanted.tail[c]]: g for c, g in zip(part.chosen, part.choices.gold, strict=True)}
+        golds |= {corpus.entities[wanted.tail[c]]: g for c, g in zip(part.reference, part.gold, strict=True)}
     assert golds["posixpath.expanduser" if "posixpath.expanduser" in golds else "os.path.expanduser"] == -1
     assert golds["os.path.join"] >= 0  # training names it too
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-_NONE = np.zeros(0, np.int64)
-
 
 def expand(begin: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N) where rows begin and how long they are -> (M) the row of each of their places, and the place itself."""
@@ -40,49 +38,39 @@ class Groups:
 
     def places(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(M) values -> (L) the index of each among them, and a place where it stands."""
-        place = find(self.values, wanted)
-        row, at = expand(self.begin[place], np.where(place >= 0, self.begin[place + 1] - self.begin[place], 0))
+        row, at = expand(self.begin[find(self.values, wanted)], self.sizes(wanted))
         return row, self.order[at]
 
 
-class Postings:
-    """The tails of training facts by a key, with their number, and of those the ones of each file.
+class Lists:
+    """Lists of different tails with their numbers, found by a key; built from (N) keys and tails below `entities`."""
 
-    Built from (N) facts: `key`, `tail` and `file`. So the number of a tail without the facts of one file is exact.
-    """
-
-    def __init__(self, key: np.ndarray, tail: np.ndarray, file: np.ndarray, entities: int, files: int):
-        self.entities, self.files = entities, files
+    def __init__(self, key: np.ndarray, tail: np.ndarray, entities: int):
         self.keys, index = np.unique(key, return_inverse=True)
-        self.begin, self.tail, self.count = self._counted(index, tail, len(self.keys))
-        self.own_keys, own = np.unique(index * files + file, return_inverse=True)
-        self.own_begin, self.own_tail, self.own_count = self._counted(own, tail, len(self.own_keys))
-
-    def _counted(self, index: np.ndarray, tail: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        pairs, count = np.unique(index * self.entities + tail, return_counts=True)
-        return offsets(pairs // self.entities, rows), pairs % self.entities, count.astype(np.float32)
+        pairs, count = np.unique(index * entities + tail, return_counts=True)
+        self.begin, self.tail = offsets(pairs // entities, len(self.keys)), pairs % entities
+        self.count = count.astype(np.float32)
 
     def get(self, key: np.ndarray, longest: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(P) keys -> (M) the index of each among them, ascending; a tail, ascending for each key; its number.
 
         Lists of more than `longest` tails are passed over.
         """
-        return self._rows(find(self.keys, key), self.begin, self.tail, self.count, longest)
+        if not len(self.tail):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+        place = find(self.keys, key)
+        length = np.where(place >= 0, self.begin[place + 1] - self.begin[place], 0)
+        row, at = expand(self.begin[place], np.where(length > longest, 0, length) if longest else length)
+        return row, self.tail[at], self.count[at]
+
+
+class Postings(Lists):
+    """The same with the lists of each file's facts beside them, so the number of a tail without one file is exact."""
+
+    def __init__(self, key: np.ndarray, tail: np.ndarray, file: np.ndarray, entities: int, files: int):
+        super().__init__(key, tail, entities)
+        self.files, self.of_files = files, Lists(key * files + file, tail, entities)
 
     def own(self, key: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(P) keys and files -> the same of the facts of that file."""
-        index = find(self.keys, key)
-        place = np.where(index >= 0, find(self.own_keys, index * self.files + file), -1)
-        return self._rows(place, self.own_begin, self.own_tail, self.own_count, 0)
-
-    @staticmethod
-    def _rows(
-        place: np.ndarray, begin: np.ndarray, tail: np.ndarray, count: np.ndarray, longest: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if not len(tail):
-            return _NONE, _NONE, np.zeros(0, np.float32)
-        length = np.where(place >= 0, begin[place + 1] - begin[place], 0)
-        if longest:
-            length = np.where(length > longest, 0, length)
-        row, at = expand(begin[place], length)
-        return row, tail[at], count[at]
+        """(P) keys and files -> what `get` returns, of the facts of that file alone."""
+        return self.of_files.get(key * self.files + file)

@@ -5,9 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from workloads.graphmer import tokens
 from workloads.graphmer.corpus import Corpus, header_room
-from workloads.graphmer.ragged import expand, find
+from workloads.graphmer.counts.ragged import expand, find
+from workloads.graphmer.settings import NAME, PAD, SEP
 
 PREVIOUS = 16  # kinds of words before a name that a place tells apart; 0 is any other
 _HEAD, _SEPARATOR, _TEXT = range(3)
@@ -40,9 +40,9 @@ class Rows:
         A leaf hangs on the places of its hidden word, and where there are none on the head's name.
         """
         length = self.ids.shape[1]
-        on = (self.hidden[row] == hidden[:, None]) & (hidden >= 0)[:, None]
-        on = np.where(on.any(1)[:, None], on, np.arange(length)[None] < self.name_length[row][:, None])
         place = np.arange(length)[None]
+        on = (self.hidden[row] == hidden[:, None]) & (hidden >= 0)[:, None]
+        on = np.where(on.any(1)[:, None], on, place < self.name_length[row][:, None])
         before = np.maximum.accumulate(np.where(on, place, -length), 1)
         behind = np.minimum.accumulate(np.where(on, place, 2 * length)[:, ::-1], 1)[:, ::-1]
         return (1 + np.minimum(place - before, behind - place)).astype(np.int64)
@@ -60,13 +60,8 @@ class Layout:
         corpus = self.corpus
         windows = corpus.windows_of("train")
         _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
-        is_inside = np.zeros(len(corpus.text), bool)
-        is_inside[place] = True
-        place = np.flatnonzero(is_inside)
-        place = place[place > 0]
-        is_name = np.zeros(len(corpus.word_list), bool)
-        is_name[corpus.name] = True
-        before = corpus.text[place - 1][is_name[corpus.text[place]]] if len(place) else place
+        place = np.unique(place[place > 0])
+        before = corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)] if len(place) else place
         count = np.bincount(before, minlength=len(corpus.word_list))
         kind = np.zeros(len(count), np.int64)
         frequent = np.argsort(-count, kind="stable")[: PREVIOUS - 1]
@@ -83,45 +78,41 @@ class Layout:
         """
         row, word, zone, part = self._words(window, with_text, drop)
         words = len(self.corpus.word_list)
-        code = row * words + word
-        is_hidden = (find(np.unique(hidden_row * words + hidden_word), code) >= 0) & (zone != _SEPARATOR)
-        pieces = self.corpus.pieces
-        length = np.where((zone == _SEPARATOR) | is_hidden, 1, pieces.lengths(np.maximum(word, 0)))
+        is_hidden = find(np.unique(hidden_row * words + hidden_word), row * words + word) >= 0
+        is_hidden &= zone != _SEPARATOR
+        length = np.where((zone == _SEPARATOR) | is_hidden, 1, self.corpus.sizes[np.maximum(word, 0)])
         index, at = expand(np.zeros(len(word), np.int64), length)  # of each piece its word, and its place in it
-        ids = pieces.flat[np.minimum(pieces.offsets[np.maximum(word[index], 0)] + at, len(pieces.flat) - 1)]
-        ids = np.where(is_hidden[index], tokens.NAME, np.where(zone[index] == _SEPARATOR, tokens.SEP, ids))
+        piece, flat = self.corpus.piece_offsets[np.maximum(word[index], 0)] + at, self.corpus.piece_flat
+        ids = flat[np.minimum(piece, len(flat) - 1)]
+        ids = np.where(is_hidden[index], NAME, np.where(zone[index] == _SEPARATOR, SEP, ids))
         place, keep = self._places(row[index], zone[index], len(window))
         index, at, ids, place = index[keep], at[keep], ids[keep], place[keep]
-        owner_row, shape = row[index], (len(window), int(place.max()) + 1)
+        shape = len(window), int(place.max()) + 1
 
         def laid(values: np.ndarray, otherwise: int = -1) -> np.ndarray:
             array = np.full(shape, otherwise, np.int64)
-            array[owner_row, place] = values
+            array[row[index], place] = values
             return array
 
         begins = (zone[index] == _TEXT) & (at == 0) & ~is_hidden[index]
-        marks = {name: laid(value[index]) for name, value in self._marks(row, word, zone, is_hidden).items()}
+        of_name = row[index][(zone[index] == _HEAD) & (part[index] == 0)]
         return Rows(
-            ids=laid(ids, tokens.PAD),
-            within=laid(at, 0),
-            word=laid(np.where(begins, word[index], -1)),
+            ids=laid(ids, PAD), within=laid(at, 0), word=laid(np.where(begins, word[index], -1)),
             hidden=laid(np.where(is_hidden[index], word[index], -1)),
-            name_length=np.bincount(owner_row[(zone[index] == _HEAD) & (part[index] == 0)], minlength=len(window)),
-            **marks,
-        )
+            name_length=np.bincount(of_name, minlength=len(window)),
+            **{name: laid(value[index]) for name, value in self._marks(row, word, zone, is_hidden).items()},
+        )  # fmt: skip
 
     def _words(
         self, window: np.ndarray, with_text: np.ndarray, drop: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns the words of all rows: row, word, zone, and its place among the parts of the head's name."""
-        corpus = self.corpus
+        corpus, separators = self.corpus, np.arange(len(window))
         head = corpus.head[window]
         parts = np.diff(corpus.part_offsets)[head]
-        kept = parts if drop is None else np.maximum(1, parts - drop)
-        head_row, head_at = expand(corpus.part_offsets[head], kept)
+        head_row, head_at = expand(corpus.part_offsets[head], parts if drop is None else np.maximum(1, parts - drop))
         length = np.where(with_text, corpus.window_stop[window] - corpus.window_start[window], 0)
         text_row, text_at = expand(corpus.window_start[window], length)
-        separators = np.arange(len(window))
         row = np.concatenate([head_row, separators, text_row])
         word = np.concatenate([corpus.parts[head_at], np.full(len(window), -1), corpus.text[text_at]])
         zone = np.repeat([_HEAD, _SEPARATOR, _TEXT], [len(head_row), len(window), len(text_row)])
@@ -131,35 +122,32 @@ class Layout:
 
     def _places(self, row: np.ndarray, zone: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """(M) rows and zones of pieces -> (M) the place of each in its row, and whether it has one."""
-        of_head = np.bincount(row[zone == _HEAD], minlength=rows)
-        most = header_room(self.roots)
-        begin = np.searchsorted(row, np.arange(rows))
-        place = np.arange(len(row)) - begin[row]
-        keep = (zone != _HEAD) | (place < most)
-        place = np.where(zone == _HEAD, place, place - np.maximum(of_head - most, 0)[row])
+        is_head, most = zone == _HEAD, header_room(self.roots)
+        place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
+        keep = ~is_head | (place < most)
+        cut = np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)
+        place = np.where(is_head, place, place - cut[row])
         return place, keep & (place < self.roots)
 
     def _marks(
         self, row: np.ndarray, word: np.ndarray, zone: np.ndarray, is_hidden: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Returns what stands before and behind each word of the texts."""
-        corpus = self.corpus
         shown = np.where((zone == _TEXT) & ~is_hidden, word, -1)
 
         def near(offset: int) -> np.ndarray:
             # What goes round the end comes from the head's name or from another row, and so is not shown.
             return np.where(np.roll(row, -offset) == row, np.roll(shown, -offset), -1)
 
-        before = near(-1)
-        dot, bracket, called = map(corpus.word_index, (".", "(", "super"))
-        owner = np.where(before == dot, near(-2), -1)
+        before, index = near(-1), self.corpus.word_index
+        owner = np.where(before == index("."), near(-2), -1)
         # No text has closing brackets: super ( . m, and super ( Name self . m
-        is_super = (owner == bracket) & (near(-3) == called)
-        is_super |= (owner >= 0) & (near(-3) != dot) & (near(-4) == bracket) & (near(-5) == called)
+        is_super = (owner == index("(")) & (near(-3) == index("super"))
+        is_super |= (owner >= 0) & (near(-3) != index(".")) & (near(-4) == index("(")) & (near(-5) == index("super"))
         return {
             "owner": owner,
             "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
-            "is_self": np.isin(owner, [corpus.word_index("self"), corpus.word_index("cls")]).astype(np.int64),
+            "is_self": np.isin(owner, [index("self"), index("cls")]).astype(np.int64),
             "is_super": is_super.astype(np.int64),
-            "is_call": (near(1) == bracket).astype(np.int64),
+            "is_call": (near(1) == index("(")).astype(np.int64),
         }

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from workloads.graphmer.corpus import Corpus
-from workloads.graphmer.ragged import Groups, Postings, expand, find
+from workloads.graphmer.counts.ragged import Groups, Lists, Postings, expand, find
 from workloads.graphmer.settings import CONDITIONS, FEATURES
 
 FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
@@ -24,6 +24,7 @@ _WEIGHT_OF_FREQUENCY = {
     "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
     "context": 10.0,
 }  # fmt: skip
+Sparse = tuple[np.ndarray, np.ndarray, np.ndarray]  # (N) questions, candidates and values
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Questions:
         return len(self.window)
 
     def __getitem__(self, chosen: np.ndarray) -> "Questions":
-        return Questions(self.window[chosen], self.relation[chosen], self.condition[chosen], self.hidden[chosen])
+        return Questions(*(value[chosen] for value in vars(self).values()))
 
     @classmethod
     def of_facts(cls, corpus: Corpus, triple: np.ndarray, condition: np.ndarray) -> "Questions":
@@ -67,8 +68,12 @@ class CandidateSet:
     def by_owner(self) -> Groups:
         return Groups(self.corpus.owner[self.entities])
 
-
-Sparse = tuple[np.ndarray, np.ndarray, np.ndarray]  # (N) questions, candidates and values
+    def summed(self, question: np.ndarray, tail: np.ndarray, value: np.ndarray, asked: Questions) -> np.ndarray:
+        """(N) questions, tails and values -> (Q, C) the sums for those that compete."""
+        column = self.place[tail]
+        inside = column >= 0
+        code = question[inside] * len(self) + column[inside]
+        return np.bincount(code, value[inside], len(asked) * len(self)).reshape(len(asked), len(self))
 
 
 @dataclass(frozen=True)
@@ -102,41 +107,35 @@ class Counts:
         np.add.at(self.of_tail, (relation, tail), 1)
         self.total = self.of_tail.sum(1)
         file = self.file[corpus.window_of[self.train]]
-        self.own = self._postings(relation * len(corpus.files) + file)
-        self.of_file = self._postings(file)
-
-    def _postings(self, key: np.ndarray, facts: np.ndarray | None = None) -> Postings:
-        """Returns the postings of training facts by (N) keys; `facts` (N) are indices of training facts, else all."""
-        triple = self.train if facts is None else self.train[facts]
-        file = self.file[self.corpus.window_of[triple]]
-        return Postings(key, self.corpus.tail[triple], file, len(self.corpus.entities), len(self.corpus.files))
+        self.own = Lists(relation * len(corpus.files) + file, tail, len(corpus.entities))
+        self.of_file = Lists(file, tail, len(corpus.entities))
 
     @cached_property
     def tables(self) -> dict[str, Postings]:
         """The postings of each lift."""
-        tables = {}
+        corpus, tables = self.corpus, {}
         for lift in _WEIGHT_OF_FREQUENCY:
             condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
-            fact, key, _ = self.keys(lift, Questions.of_facts(self.corpus, self.train, condition))
-            tables[lift] = self._postings(key, fact)
+            fact, key, _ = self.keys(lift, Questions.of_facts(corpus, self.train, condition))
+            triple = self.train[fact]
+            file = self.file[corpus.window_of[triple]]
+            tables[lift] = Postings(key, corpus.tail[triple], file, len(corpus.entities), len(corpus.files))
         return tables
 
     def keys(self, lift: str, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns (P) questions with a key of the lift, the keys, and the weights with which several add up."""
-        corpus, words = self.corpus, len(self.corpus.word_list)
+        corpus = self.corpus
         if lift == "context":
             return self._contexts(asked)
         if lift == "words of the head's name":
             row, sub_token = self.head_words(asked)
-            count = np.bincount(row, minlength=len(asked))
             key = asked.relation[row] * (self._sub_tokens[2] + 1) + sub_token
-            return row, key, 1 / count[row].astype(np.float32)
-        head = corpus.head[asked.window]
+            return row, key, 1 / np.bincount(row, minlength=len(asked))[row].astype(np.float32)
         if lift == "folder":
-            value, size = self.folder[self.file[asked.window]], len(corpus.files)
+            value, size = corpus.folder[self.file[asked.window]], len(corpus.files)
         else:
-            value = {"head's name": corpus.name, "parent's name": corpus.owner, "package": corpus.package}[lift][head]
-            size = words
+            names = {"head's name": corpus.name, "parent's name": corpus.owner, "package": corpus.package}
+            value, size = names[lift][corpus.head[asked.window]], len(corpus.word_list)
             value = np.where(value == asked.hidden, -1, value)  # a name that is hidden is so in the head's id too
         row = np.flatnonzero(value >= 0)
         return row, asked.relation[row] * size + value[row], np.ones(len(row), np.float32)
@@ -144,21 +143,15 @@ class Counts:
     def _contexts(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
-        parts = []
+        parts, every = [], len(self.corpus.relations) * self.contexts_a_relation
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
-            other = place + offset
-            inside = (other >= first) & (other < last)
-            row = question[inside]
-            word = self.corpus.text[other[inside]]
+            inside = (place + offset >= first) & (place + offset < last)
+            row, word = question[inside], self.corpus.text[place[inside] + offset]
             is_shown = word != asked.hidden[row]
             row, word = row[is_shown], word[is_shown]
             key = asked.relation[row] * self.contexts_a_relation + (offset + REACH) * len(self.corpus.word_list) + word
-            parts.append(np.stack([row, key]))
-        pairs = np.concatenate(parts, 1)
-        pairs = pairs[:, np.lexsort((pairs[1], pairs[0]))]
-        is_new = np.ones(pairs.shape[1], bool)
-        is_new[1:] = (pairs[:, 1:] != pairs[:, :-1]).any(0)
-        row, key = pairs[:, is_new]
+            parts.append(row * every + key)
+        row, key = np.divmod(np.unique(np.concatenate(parts)), every)
         return row, key, np.ones(len(row), np.float32)
 
     @property
@@ -168,31 +161,22 @@ class Counts:
 
     def hidden_places(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
-        corpus = self.corpus
         masked = np.flatnonzero(asked.hidden >= 0)
-        first, last = corpus.window_start[asked.window[masked]], corpus.window_stop[asked.window[masked]]
+        first, last = (bound[asked.window[masked]] for bound in (self.corpus.window_start, self.corpus.window_stop))
         row, place = expand(first, last - first)
-        hit = corpus.text[place] == asked.hidden[masked[row]]
+        hit = self.corpus.text[place] == asked.hidden[masked[row]]
         row, place = row[hit], place[hit]
         return masked[row], place, first[row], last[row]
-
-    @cached_property
-    def folder(self) -> np.ndarray:
-        """(files) the folder of each file, a number."""
-        folders: dict[str, int] = {}
-        return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.corpus.files])
 
     @cached_property
     def _sub_tokens(self) -> tuple[np.ndarray, np.ndarray, int]:
         """(words + 1) where the sub-tokens of each name begin, these (N), and how many different ones there are."""
         numbers: dict[str, int] = {}
         begin, flat = [0], []
-        is_name = np.zeros(len(self.corpus.word_list), bool)
-        is_name[self.corpus.name] = True
+        is_name = np.isin(np.arange(len(self.corpus.word_list)), self.corpus.name)
         for word, wanted in zip(self.corpus.word_list, is_name.tolist(), strict=True):
-            if wanted:
-                parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)})
-                flat += [numbers.setdefault(part, len(numbers)) for part in parts]
+            parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)}) if wanted else []
+            flat += [numbers.setdefault(part, len(numbers)) for part in parts]
             begin.append(len(flat))
         return np.array(begin, np.int64), np.array(flat, np.int64), len(numbers)
 
@@ -225,11 +209,9 @@ class Counts:
         count = self.count(asked, among, leave_out)
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
         dense = {
-            "frequency": np.log(count + np.float32(0.2)),
-            "unseen": count <= 0,
-            **self.near(asked, among),
+            "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
             "same name": self.corpus.name[among.entities][None] == name[:, None],
-        }
+        }  # fmt: skip
         own = self.own_count(asked, among) if leave_out else None
         lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
         shared = {"words shared with the head's name": self._shared_words(asked, among)}
@@ -241,13 +223,13 @@ class Counts:
         head, file = corpus.head[asked.window], self.file[asked.window]
         of_file, parent, package = corpus.entity_file[entities], corpus.parent[entities], corpus.package[head]
         package = np.where(package == asked.hidden, -2, package)
-        folder = np.where(of_file >= 0, self.folder[of_file], -1)
+        folder = np.where(of_file >= 0, corpus.folder[of_file], -1)
         return {
             "same file": of_file[None] == file[:, None],
             "same parent": parent[None] == corpus.parent[head][:, None],
             "child of the head": parent[None] == head[:, None],
             "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
-            "same folder": folder[None] == self.folder[file][:, None],
+            "same folder": folder[None] == corpus.folder[file][:, None],
         }
 
     def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
@@ -257,28 +239,20 @@ class Counts:
 
     def elsewhere(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
-        file = self.file[asked.window]
-        row, tail, number = self.of_file.own(file, file)
-        column = among.place[tail]
-        inside = column >= 0
-        found = np.repeat(self.of_tail[:, among.entities].sum(0)[None], len(asked), 0)
-        found[row[inside], column[inside]] -= number[inside]
-        return found > 0
+        own = among.summed(*self.of_file.get(self.file[asked.window]), asked)
+        return self.of_tail[:, among.entities].sum(0)[None] - own > 0
 
     def own_count(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
-        file = self.file[asked.window]
-        row, tail, number = self.own.own(asked.relation * len(self.corpus.files) + file, file)
-        column = among.place[tail]
-        inside = column >= 0
-        code = row[inside] * len(among) + column[inside]
-        return np.bincount(code, number[inside], len(asked) * len(among)).astype(np.float32).reshape(-1, len(among))
+        return among.summed(*self.own.get(self._own_key(asked)), asked).astype(np.float32)
+
+    def _own_key(self, asked: Questions) -> np.ndarray:
+        return asked.relation * len(self.corpus.files) + self.file[asked.window]
 
     def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: np.ndarray | None) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
-        table = self.tables[lift]
-        pair, tail, number = table.get(key, _LONGEST)
+        pair, tail, number = self.tables[lift].get(key, _LONGEST)
         column = among.place[tail]
         inside = column >= 0
         pair, tail, number, column = pair[inside], tail[inside], number[inside], column[inside]
@@ -286,12 +260,11 @@ class Counts:
         relation = asked.relation[row]
         frequency, total = self.of_tail[relation, tail], self.total[relation]
         if own is not None:
-            file = self.file[asked.window]
-            theirs, their_tail, less = table.own(key, file[question])
+            theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
             place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
             number[place[place >= 0]] -= less[place >= 0]
             frequency = frequency - own[row, column]
-            facts, _, less = self.own.own(asked.relation * len(self.corpus.files) + file, file)
+            facts, _, less = self.own.get(self._own_key(asked))
             total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
         value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
         return row, column, value * weight[pair]
@@ -313,12 +286,11 @@ class Counts:
         far = place - 2 >= first
         question, place = question[far], place[far]
         dotted = corpus.text[place - 1] == corpus.word_index(".")
-        question, before = question[dotted], corpus.text[place[dotted] - 2]
-        pairs = np.unique(np.stack([question, before], 1), axis=0)
+        pairs = np.unique(np.stack([question[dotted], corpus.text[place[dotted] - 2]], 1), axis=0)
         pair, column = among.by_owner.places(pairs[:, 1])
         owner = pairs[pair, 0], column, np.ones(len(pair), np.float32)
         is_self = np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")])
         asking = np.unique(pairs[is_self, 0])
-        parent = corpus.parent[among.entities]
-        row, column = np.nonzero(parent[None] == corpus.parent[corpus.head[asked.window[asking]]][:, None])
+        of_class = corpus.parent[corpus.head[asked.window[asking]]]
+        row, column = np.nonzero(corpus.parent[among.entities][None] == of_class[:, None])
         return {"owner before": owner, "self before": (asking[row], column, np.ones(len(row), np.float32))}
