@@ -229,7 +229,7 @@ class Collator:
         return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
 
     def queries(self, queries: Sequence[Query]) -> Batch:
-        """Returns an evaluation batch of B queries: roots, within, relation, condition, distance, triple, as above."""
+        """Returns an evaluation batch of B queries: what `of_questions` returns, and `triple`."""
         triple, condition = (np.array(values) for values in zip(*queries, strict=True))
         asked = Questions.of_facts(self.corpus, triple, condition)
         return {**self.of_questions(asked)[0], "triple": torch.from_numpy(triple)}

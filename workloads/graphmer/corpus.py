@@ -30,7 +30,6 @@ Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in t
 
 
 def _listed(name: str) -> "cached_property[list[str]]":
-    """Returns a property: the list of what a field has joined by line ends."""
     return cached_property(lambda corpus: getattr(corpus, name).tobytes().decode().split("\n"))
 
 
@@ -171,10 +170,7 @@ class Corpus:
 
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
-    """Builds the arrays of a graph. `sources` are its files; None leaves the windows without text.
-
-    A `tokenizer` of another corpus cuts the words; without one it is learned. Then an empty split raises BadInput.
-    """
+    """Builds the arrays of a graph, without text where `sources` is None. A given `tokenizer` cuts the words."""
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
     ids = sorted({entity for t in graph.triples for entity in (t.head, t.tail)})
@@ -220,10 +216,7 @@ def joined_texts(texts: Iterable[str]) -> np.ndarray:
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
-    """Returns the index of each file's split, by a hash of its path: it stays there when others come or go.
-
-    `validation` and `test` are their shares of the files.
-    """
+    """Returns the index of each file's split, by a hash of its path; validation and test are shares."""
     return {file: by_hash(file, (validation, test)) for file in files}
 
 
@@ -237,7 +230,7 @@ def _offsets(lengths: Sequence[int]) -> np.ndarray:
 
 
 def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[np.ndarray, Lines]:
-    """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
+    """Returns all words of the entities' files, as indices into `words`, which grows."""
 
     def contents(file: str) -> tuple[bytes]:
         try:
@@ -261,7 +254,6 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[n
 def _learn_pieces(
     text: np.ndarray, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
 ) -> str:
-    """Learns pieces from the words of the training files and of all names."""
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
@@ -289,10 +281,7 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
 
 
 def cut(text: str, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the pieces of words by what `learn` returned, flat (int32), and (words + 1) where each word's begin.
-
-    Raises ValueError where the text is none of its.
-    """
+    """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     try:
@@ -316,10 +305,7 @@ def header_room(roots: int) -> int:
 def _windows(
     graph: Graph, text: np.ndarray, lines: Lines, sizes: np.ndarray, names: dict[str, list[int]], chain: Chain
 ) -> list[tuple[int, int, list[Triple]]]:
-    """Returns start, stop and triples of the windows of every head: whole lines that fit behind its name.
-
-    A longer line is cut off.
-    """
+    """Returns start, stop and triples of each head's windows: whole lines that fit behind its name."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)

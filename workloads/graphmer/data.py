@@ -153,10 +153,7 @@ class Data:
         return {**files, "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
-        """Takes what `stored` was when the run began, unless it is of another source or of other settings.
-
-        Returns a sentence if the source has changed since, or this version cannot read the arrays.
-        """
+        """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
         try:
             about = begun["about"]
             content, versions = about["content"], about["versions"]

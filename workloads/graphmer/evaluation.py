@@ -21,13 +21,12 @@ from lib.training.order import mix, permutation
 from workloads.graphmer.batches import Queries
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import CandidateSet, Questions
-from workloads.graphmer.counts.answering import Answering, Scores
-from workloads.graphmer.counts.baselines import Baselines
-from workloads.graphmer.counts.scoring import Scorer
+from workloads.graphmer.counts.answering import Answering, Baselines, Scores
 from workloads.graphmer.data import Data
-from workloads.graphmer.settings import CONDITIONS
+from workloads.graphmer.predicting.calibration import Calibration, as_text
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER
 
-FREQUENCY, CUE, RULE, COMBINED, ENCODER = "frequency", "single cue", "rule", "counts combined", "counts + encoder"
+FREQUENCY, CUE, RULE = "frequency", "single cue", "rule"
 SHOWN = (FREQUENCY, CUE, COMBINED, ENCODER)
 RANGE, TRAINED, NAMESAKES = "by range", "of training", "of its name"
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -63,34 +62,46 @@ class Answers:
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
 
-class Candidates:
-    """The entities that compete for each relation: by range, and the part of them that training has seen."""
+class Evaluator:
+    """Answers the questions of an evaluation by every method, and measures the probabilities of predictions."""
 
-    def __init__(self, corpus: Corpus, scorer: Scorer):
-        self.corpus, self.scorer = corpus, scorer
-        self._of: dict[int, tuple[CandidateSet, np.ndarray]] = {}
+    def __init__(self, data: Data):
+        self.data, self.corpus, self.structural, self.scorer = data, data.corpus, data.structural, data.scorer
+        self.calibration = Calibration(data)
+        self.answers: dict[str, Answers] = {}  # of the newest evaluation on the test set
+        self.measured: list[dict[str, Any]] = []  # of its predictions
+        self.examples: list[dict[str, Any]] = []
+        self._candidates: dict[int, tuple[CandidateSet, np.ndarray]] = {}
 
-    def of(self, relation: int) -> tuple[CandidateSet, np.ndarray]:
-        """Returns the candidates of a relation (C), and which of them training has as its tails (C)."""
-        if relation not in self._of:
+    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """Returns the figures of both protocols. Validation chooses the gate and fits probabilities first."""
+        is_test = loader.dataset.split == "test"
+        answers = self.answer(model, loader, chooses_gate=not is_test)
+        if is_test:
+            self.answers, self.measured = {ENCODER: answers}, self.calibration.measured(model)
+            self._show(model, loader.dataset)
+        else:
+            self.calibration.fit(model)
+        return self.headline(answers)
+
+    def candidates(self, relation: int) -> tuple[CandidateSet, np.ndarray]:
+        """Returns the candidates of a relation by range (C), and which of them training has as its tails (C)."""
+        if relation not in self._candidates:
             allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
             among = CandidateSet(self.corpus, np.flatnonzero(allowed))
-            self._of[relation] = among, self.scorer.counts.of_tail[relation, among.entities] > 0
-        return self._of[relation]
+            self._candidates[relation] = among, self.scorer.counts.of_tail[relation, among.entities] > 0
+        return self._candidates[relation]
 
     def hide_others(self, asked: Questions, tail: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
         scores = scores.copy()
-        scores[self.scorer.other_tails(asked, tail, self.of(int(asked.relation[0]))[0])] = -np.inf
+        scores[self.scorer.other_tails(asked, tail, self.candidates(int(asked.relation[0]))[0])] = -np.inf
         return scores
 
     def rank(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> Answers:
-        """Ranks the tails of Q triples of one relation by the scores (Q, C). Ties take the mean rank.
-
-        A tail that is no candidate is last.
-        """
+        """Ranks the tails of Q triples by (Q, C) scores: ties take the mean rank; no candidate is last."""
         tail = self.corpus.tail[triple]
-        among, trained = self.of(int(asked.relation[0]))
+        among, trained = self.candidates(int(asked.relation[0]))
         scores, column = self.hide_others(asked, tail, scores), np.maximum(among.place[tail], 0)
         own, is_there = scores[np.arange(len(triple)), column], among.place[tail] >= 0
         seen = is_there & trained[column]
@@ -115,22 +126,13 @@ class Candidates:
     def log_likelihood(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> np.ndarray:
         """(Q) the logarithm of each tail's softmax among the candidates; 0 where it is none of them."""
         tail = self.corpus.tail[triple]
-        column = self.of(int(asked.relation[0]))[0].place[tail]
+        column = self.candidates(int(asked.relation[0]))[0].place[tail]
         scores = self.hide_others(asked, tail, scores)
         most = scores.max(1)
         total = most + np.log(np.exp(scores - most[:, None]).sum(1))
         return np.where(column >= 0, scores[np.arange(len(tail)), np.maximum(column, 0)] - total, 0.0)
 
-
-class Evaluator:
-    """Answers the questions of an evaluation by every method."""
-
-    def __init__(self, data: Data):
-        self.data, self.corpus, self.structural = data, data.corpus, data.structural
-        self.candidates = Candidates(data.corpus, data.scorer)
-        self.examples: list[dict[str, Any]] = []
-
-    def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> dict[str, Answers]:
+    def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> Answers:
         """Returns the answers of the model to the questions of a loader, by its gate.
 
         The gate of each condition can be set first: to that of most likelihood here, so that an encoder that adds
@@ -148,12 +150,12 @@ class Evaluator:
                 encoded = Scores(self.data, asked, among, rows).encoded(own, answering.of(among))
                 for gate in gates:
                     scores = encoded(*(gate or answering.gate[int(asked.condition[0])].tolist()))
-                    parts[gate].append(self.candidates.rank(triples[chosen], asked, scores))
+                    parts[gate].append(self.rank(triples[chosen], asked, scores))
                     if chooses_gate:
-                        likelihoods[gate].append(self.candidates.log_likelihood(triples[chosen], asked, scores))
+                        likelihoods[gate].append(self.log_likelihood(triples[chosen], asked, scores))
         answers = {gate: Answers.joined(of_gate) for gate, of_gate in parts.items()}
         if not chooses_gate:
-            return {ENCODER: answers[None]}
+            return answers[None]
         by_condition, first = [], answers[GATES[0]]
         is_asked = ~self.structural[self.corpus.relation[first.triple]]
         for number in range(len(CONDITIONS)):
@@ -162,7 +164,7 @@ class Evaluator:
             best = max(GATES, key=lambda gate: (round(total[gate], 3), -sum(gate)))
             answering.gate[number] = answering.gate.new_tensor(best)
             by_condition.append(answers[best][first.condition == number])
-        return {ENCODER: Answers.joined(by_condition)}
+        return Answers.joined(by_condition)
 
     def _alike(
         self, triples: np.ndarray, conditions: np.ndarray
@@ -174,7 +176,7 @@ class Evaluator:
             for first in range(0, len(of_kind), _AT_ONCE):
                 chosen = of_kind[first : first + _AT_ONCE]
                 asked = Questions.of_facts(self.corpus, triples[chosen], conditions[chosen])
-                yield asked, chosen, self.candidates.of(int(kind))[0]
+                yield asked, chosen, self.candidates(int(kind))[0]
 
     @cached_property
     def counted(self) -> dict[str, Answers]:
@@ -189,7 +191,7 @@ class Evaluator:
                 RULE: baselines.rule(asked, among), COMBINED: Scores(self.data, asked, among, rows).counted(),
             }  # fmt: skip
             for name, scores in by_method.items():
-                parts.setdefault(name, []).append(self.candidates.rank(triples[chosen], asked, scores))
+                parts.setdefault(name, []).append(self.rank(triples[chosen], asked, scores))
         return {name: Answers.joined(of_method) for name, of_method in parts.items()}
 
     def headline(self, answers: Answers) -> dict[str, float]:
@@ -209,36 +211,37 @@ class Evaluator:
         known = answers.namesake[~np.isnan(answers.namesake) & (answers.condition == 0)]
         return {"mrr": mean, **scores, "resolved": float(known.mean()) if len(known) else 0.0}
 
-    def report(self, methods: Mapping[str, Answers], folder: Path) -> str:
-        """Writes evaluation.csv with every table of the protocol, and examples.csv; returns the headline as text."""
-        table = rows(methods, self.corpus, self.structural)
-        write(folder / "evaluation.csv", table)
+    def report(self, folder: Path) -> str:
+        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds."""
+        assert self.answers, "evaluate the test set first"
+        table = rows({**self.counted, **self.answers}, self.corpus, self.structural)
         text = headline_text(table)
         if self.examples:
-            write(folder / "examples.csv", self.examples)
             shown = ({**row, "right": "yes" if row["right"] else "no"} for row in self.examples)
             blocks = ("\n".join(f"  {name}: {value}" for name, value in row.items()) for row in shown)
             text += "\nExamples, right ones and wrong ones:\n" + "\n\n".join(blocks)
-        return text
+        for name, lines in (("evaluation", table), ("examples", self.examples), ("predictions", self.measured)):
+            if lines:
+                cells = ([line[column] for column in lines[0]] for line in lines)
+                write_table(folder / f"{name}.csv", [[*lines[0]], *cells])
+        nothing = "Nothing is predicted of such a graph: it has no unresolved names."
+        return f"{text}\n{as_text(self.measured) if self.measured else nothing}"
 
-    def show(self, model: nn.Module, queries: Queries) -> None:
-        """Keeps some facts with the guesses of model and counts and the truth: of the full text and of hidden names.
-
-        Half of them are answered rightly by the model, if there are as many.
-        """
+    def _show(self, model: nn.Module, queries: Queries) -> None:
+        """Keeps facts with the guesses of model and counts; half of them are right, if there are as many."""
         answering, corpus = Answering(self.data, model), self.corpus
         triples = queries.triples[~self.structural[corpus.relation[queries.triples]]]
         triples = triples[permutation(mix(len(triples)), 0, len(triples))[: 4 * _EXAMPLES]]
         examples: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
         for number, triple in enumerate(triples):
             asked = Questions.of_facts(corpus, np.array([triple]), np.array([number % 2]))
-            tail, (among, _) = corpus.tail[[triple]], self.candidates.of(int(asked.relation[0]))
+            tail, (among, _) = corpus.tail[[triple]], self.candidates(int(asked.relation[0]))
             row = {
                 "condition": CONDITIONS[number % 2], "head": corpus.entities[corpus.head[asked.window[0]]],
                 "relation": corpus.relations[asked.relation[0]], "truth": corpus.entities[tail[0]], "right": False,
             }  # fmt: skip
             for name, scores in zip(("counts", "model"), answering.scores(asked, among), strict=True):
-                order = np.argsort(-self.candidates.hide_others(asked, tail, scores)[0], kind="stable")
+                order = np.argsort(-self.hide_others(asked, tail, scores)[0], kind="stable")
                 best = among.entities[order[:_GUESSES]]
                 row[f"guesses of the {name}"] = ", ".join(corpus.entities[entity] for entity in best)
                 row["right"] = bool(best[0] == tail[0])  # in the end the model's
@@ -254,10 +257,7 @@ def figures(ranks: np.ndarray) -> dict[str, float]:
 
 
 def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[float, float]:
-    """(N) values and the file of each -> the 95 % interval of their mean, over draws of whole files.
-
-    A file's facts are alike, so a draw of single facts would make the interval too small.
-    """
+    """(N) values and the file of each -> the 95 % interval of their mean, over draws of whole files."""
     _, file = np.unique(files, return_inverse=True)
     total, number = np.bincount(file, values), np.bincount(file)
     chosen = np.random.default_rng(0).multinomial(len(total), np.full(len(total), 1 / len(total)), size=draws)
@@ -292,7 +292,6 @@ def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray)
 
 
 def _bounds(name: str, values: Mapping[str, np.ndarray], files: np.ndarray) -> dict[str, Any]:
-    """Returns the interval of a method, by (N) values of each, and what the encoder gains over others."""
     row: dict[str, Any] = dict(zip(("low", "high"), interval(values[name], files), strict=True))
     for other in (COMBINED, CUE):
         gain, keys = values[name] - values[other], (f"gain over {other}{end}" for end in ("", ", low", ", high"))
@@ -310,10 +309,6 @@ def _groups(first: Answers, corpus: Corpus, structural: np.ndarray) -> Iterator[
         chosen = (first.condition == number) & kinds[kind] & tails[which]
         if chosen.any() and (which == "all" or kind in ("non-structural", "structural")):
             yield {"condition": condition, "relations": kind, "tails": which}, chosen
-
-
-def write(path: Path, table: list[dict[str, Any]]) -> None:
-    write_table(path, [[*table[0]], *([row[name] for name in table[0]] for row in table)])
 
 
 def headline_text(table: list[dict[str, Any]]) -> str:

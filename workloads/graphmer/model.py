@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.task import Batch
-from workloads.graphmer.settings import CONDITIONS, FEATURES, LONGEST_WORD, MASK, NEAR, OF_REFERENCES, PAD, SPECIALS
-from workloads.graphmer.settings import Chain, Model
+from workloads.graphmer import settings
+from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -74,7 +74,7 @@ class HGat(nn.Module):
 class Block(nn.Module):
     """A pre-norm transformer layer with an additive attention bias."""
 
-    def __init__(self, shape: Model):
+    def __init__(self, shape: settings.Model):
         super().__init__()
         self.heads, self.dropout = shape.heads, shape.dropout
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
@@ -107,13 +107,13 @@ class Ranker(nn.Module):
     on validation, and training does not read it.
     """
 
-    def __init__(self, chain: Chain, shape: Model):
+    def __init__(self, chain: settings.Chain, shape: settings.Model):
         super().__init__()
         self.shape = shape
         d, conditions = shape.hidden, len(CONDITIONS)
         self.token = nn.Embedding(chain.vocabulary, d)
         self.root_position = nn.Embedding(chain.roots, d)
-        self.piece = nn.Embedding(LONGEST_WORD, d)
+        self.piece = nn.Embedding(settings.LONGEST_WORD, d)
         self.relation = nn.Embedding(shape.relations, d)
         self.condition = nn.Embedding(conditions, d)
         self.hgat = HGat(d, shape.relations, shape.relation_rank)
@@ -132,7 +132,7 @@ class Ranker(nn.Module):
         self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
         # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
-        self.register_buffer("of_references", torch.zeros(2, len(OF_REFERENCES)))
+        self.register_buffer("of_references", torch.zeros(2, len(settings.OF_REFERENCES)))
         self._initialise()
 
     def _initialise(self) -> None:
@@ -162,10 +162,7 @@ class Ranker(nn.Module):
             self.compose["owner"].weight += 0.3 * identity
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """roots, within (B, L), relation, condition (B, G), distance (B, G, L) -> roots (B, L, d), leaves (B, G, d).
-
-        A leaf reads the roots and itself: an answer does not depend on what else is asked, nor the text on any of it.
-        """
+        """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads the roots and itself alone."""
         text = self._embedded(self._thinned(batch["roots"]), batch["within"])
         leaves = self.token.weight[MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
@@ -173,11 +170,11 @@ class Ranker(nn.Module):
         return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
 
     def _thinned(self, roots: Tensor) -> Tensor:
-        """In training, masks a share of the pieces at random, so that texts are not known by heart."""
+        """Masks a share of the pieces in training, so that texts are not known by heart."""
         if not self.training or not self.shape.token_dropout:
             return roots
         chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
-        return roots.masked_fill(chosen & (roots >= len(SPECIALS)), MASK)
+        return roots.masked_fill(chosen & (roots >= len(settings.SPECIALS)), MASK)
 
     def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
         return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)

@@ -68,12 +68,16 @@ class CandidateSet:
     def by_owner(self) -> Groups:
         return Groups(self.corpus.owner[self.entities])
 
+    def inside(self, entity: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(N) entities -> (M) the places of those that compete, and their (N) values."""
+        competes = self.place[entity] >= 0
+        return self.place[entity[competes]], *(value[competes] for value in values)
+
     def summed(self, question: np.ndarray, tail: np.ndarray, value: np.ndarray, asked: Questions) -> np.ndarray:
         """(N) questions, tails and values -> (Q, C) the sums for those that compete."""
-        column = self.place[tail]
-        inside = column >= 0
-        code = question[inside] * len(self) + column[inside]
-        return np.bincount(code, value[inside], len(asked) * len(self)).reshape(len(asked), len(self))
+        column, question, value = self.inside(tail, question, value)
+        total = np.bincount(question * len(self) + column, value, len(asked) * len(self))
+        return total.reshape(len(asked), len(self))
 
 
 @dataclass(frozen=True)
@@ -253,9 +257,7 @@ class Counts:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
         pair, tail, number = self.tables[lift].get(key, _LONGEST)
-        column = among.place[tail]
-        inside = column >= 0
-        pair, tail, number, column = pair[inside], tail[inside], number[inside], column[inside]
+        column, pair, tail, number = among.inside(tail, pair, tail, number)
         row = question[pair]
         relation = asked.relation[row]
         frequency, total = self.of_tail[relation, tail], self.total[relation]
@@ -275,9 +277,8 @@ class Counts:
         question, sub_token = self.head_words(asked)
         length = begin[sub_token + 1] - begin[sub_token]
         pair, at = expand(begin[sub_token], np.where(length > _LONGEST, 0, length))
-        column = among.place[entity[at]]
-        inside = column >= 0
-        return question[pair[inside]], column[inside], share[at[inside]]
+        column, pair, at = among.inside(entity[at], pair, at)
+        return question[pair], column, share[at]
 
     def _before(self, asked: Questions, among: CandidateSet) -> dict[str, Sparse]:
         """Whether `owner.` of the candidate, or `self.` of its class, stands before a hidden name."""

@@ -52,10 +52,7 @@ class Lists:
         self.count = count.astype(np.float32)
 
     def get(self, key: np.ndarray, longest: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(P) keys -> (M) the index of each among them, ascending; a tail, ascending for each key; its number.
-
-        Lists of more than `longest` tails are passed over.
-        """
+        """(P) keys -> (M) their indices, tails and numbers; lists longer than `longest` are passed over."""
         if not len(self.tail):
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
         place = find(self.keys, key)

@@ -35,10 +35,7 @@ class Rows:
     name_length: np.ndarray
 
     def distance(self, row: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """(Q) rows and hidden words, or -1 -> (Q, L) steps from the leaf of each to every root.
-
-        A leaf hangs on the places of its hidden word, and where there are none on the head's name.
-        """
+        """(Q) rows and hidden words -> (Q, L) steps to each root from the word's places, or the head's name."""
         length = self.ids.shape[1]
         place = np.arange(length)[None]
         on = (self.hidden[row] == hidden[:, None]) & (hidden >= 0)[:, None]
@@ -72,10 +69,7 @@ class Layout:
         self, window: np.ndarray, with_text: np.ndarray, hidden_row: np.ndarray, hidden_word: np.ndarray,
         drop: np.ndarray | None = None,
     ) -> Rows:  # fmt: skip
-        """Lays out B windows, with or without their text. (H) rows and words say what is hidden in which.
-
-        `drop` (B) is the number of parts that are left out of the end of the head's name.
-        """
+        """Lays out B windows; (H) rows and words are hidden; `drop` (B) parts of the head's name are left out."""
         row, word, zone, part = self._words(window, with_text, drop)
         words = len(self.corpus.word_list)
         is_hidden = find(np.unique(hidden_row * words + hidden_word), row * words + word) >= 0
@@ -106,7 +100,7 @@ class Layout:
     def _words(
         self, window: np.ndarray, with_text: np.ndarray, drop: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the words of all rows: row, word, zone, and its place among the parts of the head's name."""
+        """Returns row, word, zone, and place among the parts of the head's name, of all words."""
         corpus, separators = self.corpus, np.arange(len(window))
         head = corpus.head[window]
         parts = np.diff(corpus.part_offsets)[head]

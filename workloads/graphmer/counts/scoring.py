@@ -143,10 +143,7 @@ class Scorer:
         self, asked: Questions, among: CandidateSet, rows: Rows, row: np.ndarray, places: np.ndarray,
         meant: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """(Q, C) log(1 + sum of exp(score) over the places of a candidate's name); `places` (Q, L) has the scores.
-
-        `meant` returns what is added to those of (N) questions, roots and candidates.
-        """
+        """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
         boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
         pair, column = among.by_name.places(rows.word[row[question], root])
@@ -205,10 +202,7 @@ class Sampler:
         return CandidateSet(self.corpus, self.entities[chosen]), np.log(np.maximum(chance[chosen], 1e-9))
 
     def _among(self, groups: Groups, entity: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
-        """(N) the chance of each to be drawn from the wanted groups, of whose places `entity` has the entities.
-
-        Each group gives about as many.
-        """
+        """(N) the chance of each entity to be drawn from the wanted groups, which give about as many each."""
         wanted = wanted[groups.sizes(wanted) > 0]
         if not len(wanted):
             return np.zeros(len(self.entities))
@@ -252,7 +246,6 @@ class _Combination(nn.Module):
         return _SHRINKAGE * torch.stack([value.square().sum() for value in self.apart.values()]).sum()
 
     def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
-        """Returns (Q, C)."""
         relation, condition = torch.from_numpy(drawn.asked.relation), torch.from_numpy(drawn.asked.condition)
         additive = (inputs["features"] @ self["features"][condition, relation][..., None]).squeeze(-1)
         additive = additive + self["types"][condition, relation][:, inputs["kind"]]
@@ -294,7 +287,6 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
 
 
 def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
-    """Returns the features of all questions and candidates, and the places of names one by one."""
     asked, among, rows = drawn.asked, drawn.among, drawn.rows
     question, root = np.nonzero((rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None])
     pair, column = among.by_name.places(rows.word[drawn.row[question], root])

@@ -22,9 +22,9 @@ from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.counts.ragged import offsets
 from workloads.graphmer.predicting import files
 from workloads.graphmer.predicting.calibration import Calibration, weights_of
-from workloads.graphmer.predicting.choices import Choices
 from workloads.graphmer.predicting.files import Answer, Predictions
 from workloads.graphmer.predicting.joined import Joined, join
+from workloads.graphmer.predicting.references import Choices
 
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
 _ANSWERS = 5  # of a reference that are written down
@@ -72,7 +72,7 @@ def _sources(source: Any) -> Sources:
 
 
 def _trained(task: Any) -> tuple[Corpus, Ontology]:
-    """Returns the corpus and the ontology that the run was trained on. Raises BadInput."""
+    """Returns the corpus and the ontology of training. Raises BadInput."""
     if "data" in vars(task):
         corpus, rules = task.data.corpus, task.data.rules
     else:
@@ -115,7 +115,7 @@ def _kept_data() -> Iterator[None]:
 
 
 def _graph(sources: Sources, source: Any) -> Graph:
-    """Returns the graph of a tree; prints which of its files are left out. Raises BadInput if none can be read."""
+    """Returns the graph of a tree; prints what is left out. Raises BadInput if none can be read."""
     graph = build_graph(sources)
     lines = [f"Left out {sources.path(file)}: {reason}" for file, reason in graph.skipped]
     more = [f"Left out {len(lines) - _SHOWN:,} more files."] if len(lines) > _SHOWN else []
@@ -127,10 +127,7 @@ def _graph(sources: Sources, source: Any) -> Graph:
 
 
 def _checked(calibration: Calibration, joined: Joined, model: nn.Module) -> dict[str, float]:
-    """Returns how well a model answers known references of the tree when they are hidden.
-
-    They are those of an object, as nearly all unresolved ones are; if there are none, all.
-    """
+    """Returns how well hidden known references are answered: those of an object, if there are any."""
     choices, _ = calibration.hidden(joined.windows, Answering(joined.data, model), _CHECKED)
     if choices is None:
         return {}
@@ -164,7 +161,7 @@ def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Modul
 def _voted(
     joined: Joined, parts: Sequence[Choices], models: Sequence[nn.Module], asked: Sequence[Triple]
 ) -> Iterator[Answer]:
-    """Yields an answer for each question that models were asked, by the means of their probabilities."""
+    """Yields an answer for each question, by the means of the models' probabilities."""
     corpus = joined.data.corpus
     keys = [np.stack([part.question, part.entity, part.relation], 1) for part in parts]
     rows, index = np.unique(np.concatenate(keys), axis=0, return_inverse=True)

@@ -11,13 +11,36 @@ from lib.text import aligned
 from lib.training.order import mix, permutation
 from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.data import Data
-from workloads.graphmer.evaluation import COMBINED, ENCODER
-from workloads.graphmer.predicting.choices import SURE, Choices, fit
-from workloads.graphmer.predicting.references import Asking
-from workloads.graphmer.settings import OF_REFERENCES
+from workloads.graphmer.predicting.references import SURE, Asking, Choices
+from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
 
 _MOST = 4000  # questions: as many as say something, and no more time
+_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
+_STEPS = 60  # of Newton's method at most
 _OF_ENCODER = ("trust", "likeness")
+
+
+def fit(choices: Choices, start: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
+    weights = start.astype(float)
+    if not len(choices) or not free.any():
+        return weights
+    answers, none = choices.features[:, free].astype(float), choices.of_none[:, free].astype(float)
+    right = np.where((choices.gold >= 0)[:, None], answers[np.maximum(choices.gold, 0)] if len(answers) else 0.0, none)
+    prior = _SHRINKAGE * np.eye(int(free.sum()))
+    for _ in range(_STEPS):
+        of_answer, of_none = choices.probabilities(weights)
+        mean = of_none[:, None] * none
+        np.add.at(mean, choices.question, of_answer[:, None] * answers)
+        gradient = (mean - right).sum(0) + prior @ (weights - start)[free]
+        spread = answers - mean[choices.question], none - mean
+        hessian = prior + (spread[0] * of_answer[:, None]).T @ spread[0] + (spread[1] * of_none[:, None]).T @ spread[1]
+        step = np.linalg.solve(hessian, gradient)
+        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
+        weights[free] -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
 
 
 def weights_of(model: nn.Module) -> np.ndarray:
@@ -32,10 +55,7 @@ class Calibration:
         self.data, self.asking = data, Asking(data, leave_out)
 
     def fit(self, model: nn.Module) -> None:
-        """Sets the model's weights of probabilities to those that fit the validation files.
-
-        The encoder takes part if it makes the answers of files likelier with which it was not fitted.
-        """
+        """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
         windows = self.data.corpus.windows_of("validation")
         choices, files = self.hidden(windows, Answering(self.data, model))
         if choices is None:
@@ -55,10 +75,7 @@ class Calibration:
     def hidden(
         self, windows: np.ndarray, answering: Answering, most: int = _MOST
     ) -> tuple[Choices, np.ndarray] | tuple[None, None]:
-        """Returns `most` known references of windows at most, with what a model says, and the file of each.
-
-        Returns None twice if there are none.
-        """
+        """Returns known references of windows with what a model says, and their files; None if there are none."""
         corpus = self.data.corpus
         known = self.asking.known(np.flatnonzero(np.isin(corpus.window_of, windows)))
         if not len(known):

@@ -10,9 +10,8 @@ from lib.report.result import write_table
 from lib.text import aligned
 from workloads.codegraph import records
 from workloads.codegraph.records import Entity, Graph, Triple
-from workloads.graphmer.predicting.choices import SURE
 from workloads.graphmer.predicting.joined import Joined
-from workloads.graphmer.predicting.references import UNRESOLVED
+from workloads.graphmer.predicting.references import SURE, UNRESOLVED
 
 COLUMNS = (
     "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
@@ -121,7 +120,6 @@ class Predictions:
         return [text, aligned(table, left=(0, 1, 2, 3))] if rows else []
 
     def _quality(self) -> str:
-        """Returns a sentence on how well known references of this tree were answered, each hidden in its turn."""
         checked = self.checked
         sure = f", and {checked['right of the sure']:.1%} of those given {SURE:g} or more" if checked["sure"] else ""
         every, alike = checked["number of all"], ""
