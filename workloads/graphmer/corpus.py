@@ -242,7 +242,7 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[n
     texts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
     for file, answer in zip(files, readers.run("words", files, contents), strict=True):
         if isinstance(answer, readers.Lost):
-            raise BadInput(f"{file}: {answer.reason}, though it was read before. Run again, or leave the file out.")
+            raise BadInput(f"{file}: {answer}, though it was read before. Run again, or leave the file out.")
         different, numbers, starts = answer
         index = np.array([words.setdefault(word, len(words)) for word in different], np.int64)
         texts.append(index[np.frombuffer(numbers, np.int32)] if different else index)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.workloads.graphmer.conftest import generator, pieces_of
-from workloads.codegraph import text
+from workloads.codegraph.facts import WORD
 from workloads.graphmer import corpus as arrays
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, Questions
-from workloads.graphmer.model import IMPOSSIBLE
 from workloads.graphmer.counts.rows import Layout
+from workloads.graphmer.model import IMPOSSIBLE
 from workloads.graphmer.settings import IGNORE, NAME, PAD, SEP, SPECIALS, UNKNOWN
 
 NOTHING = np.zeros(0, int)
@@ -19,7 +19,7 @@ WORDS = ["open_door", "close_door", "door", "JSONDecoder", "decoder"]
 
 
 def test_words_are_cut_at_the_seams_of_names_alike_in_every_corpus():
-    assert text.words("x = obj.call(1, 'a')[0]  # note") == ["x", "=", "obj", ".", "call", "(", "a", "note"]
+    assert WORD.findall("x = obj.call(1, 'a')[0]  # note") == ["x", "=", "obj", ".", "call", "(", "a", "note"]
     assert arrays.name_parts("json.decoder.JSONDecoder") == ["JSONDecoder", "decoder", "json"]
     learned = arrays.learn(Counter(WORDS * 20), 300)
     (flat, begin), (alone, _) = arrays.cut(learned, [*WORDS, "doors", "open"]), arrays.cut(learned, WORDS)

@@ -9,10 +9,10 @@ import torch
 
 from tests.workloads.graphmer.conftest import everything, generator, words_of
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Counts, Questions
-from workloads.graphmer.counts.baselines import Baselines
-from workloads.graphmer.model import IMPOSSIBLE
+from workloads.graphmer.counts.answering import Baselines
 from workloads.graphmer.counts.ragged import Groups, Postings, expand, find
 from workloads.graphmer.counts.scoring import Sampler, Scorer, Weights, fit
+from workloads.graphmer.model import IMPOSSIBLE
 from workloads.graphmer.settings import FEATURES
 
 

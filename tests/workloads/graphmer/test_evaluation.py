@@ -11,8 +11,8 @@ from tests.workloads.graphmer.conftest import generator, moved
 from workloads.graphmer import evaluation
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.evaluation import COMBINED, CUE, ENCODER, FREQUENCY, GATES, RULE, Answers, Candidates
-from workloads.graphmer.settings import CONDITIONS
+from workloads.graphmer.evaluation import CUE, FREQUENCY, GATES, RULE, Answers
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER
 
 
 def evaluated(task, model, split="test"):
@@ -24,11 +24,11 @@ def evaluated(task, model, split="test"):
 def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_shut(shared):
     model = shared.model()
     evaluated(shared, model)
-    counted, encoded = shared.evaluator.counted[COMBINED], shared._answers[ENCODER]
+    counted, encoded = shared.evaluator.counted[COMBINED], shared.evaluator.answers[ENCODER]
     for name in ("triple", "condition", "by_range", "by_training"):
         assert np.array_equal(getattr(counted, name), getattr(encoded, name)), name
     evaluated(shared, moved(shared))
-    assert not np.array_equal(counted.by_range, shared._answers[ENCODER].by_range)
+    assert not np.array_equal(counted.by_range, shared.evaluator.answers[ENCODER].by_range)
     evaluated(shared, model, "validation")
     assert model.gate.tolist() == [[0.0, 0.0]] * 3  # an encoder that adds nothing
 
@@ -68,9 +68,9 @@ def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
         for relation in np.unique(data.corpus.relation[triples]):
             some = triples[data.corpus.relation[triples] == relation]
             asked = Questions.of_facts(data.corpus, some, np.full(len(some), number))
-            among, _ = evaluator.candidates.of(int(relation))
+            among, _ = evaluator.candidates(int(relation))
             tail, scores = data.corpus.tail[some], answering.scores(asked, among)[1]
-            hidden = torch.from_numpy(evaluator.candidates.hide_others(asked, tail, scores)).double()
+            hidden = torch.from_numpy(evaluator.hide_others(asked, tail, scores)).double()
             total += float(hidden.log_softmax(1)[torch.arange(len(some)), among.place[tail]].sum())
         return total
 
@@ -134,9 +134,9 @@ def brute_force_rank(corpus, triple, scores, candidates):
 
 def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apart(shared):
     corpus, draw, checked = shared.data.corpus, np.random.default_rng(0), 0
-    candidates, train = Candidates(corpus, shared.data.scorer), corpus.triples_of("train")
+    evaluator, train = shared.evaluator, corpus.triples_of("train")
     for relation, name in enumerate(corpus.relations):
-        among, trained = candidates.of(relation)
+        among, trained = evaluator.candidates(relation)
         tails = set(corpus.tail[train[corpus.relation[train] == relation]].tolist())
         types = [corpus.types[kind] for kind in corpus.entity_type]
         allowed = {e for e, kind in enumerate(types) if kind in shared.data.rules.relations[name].range}
@@ -147,7 +147,7 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
         if not len(triples):
             continue
         scores = draw.integers(0, 4, (len(triples), len(among))).astype(float)
-        answers = candidates.rank(triples, Questions.of_facts(corpus, triples, np.zeros(len(triples), int)), scores)
+        answers = evaluator.rank(triples, Questions.of_facts(corpus, triples, np.zeros(len(triples), int)), scores)
         for row, triple in enumerate(triples):
             own = among.entities[trained]
             assert answers.by_range[row] == brute_force_rank(corpus, triple, scores[row], among.entities)

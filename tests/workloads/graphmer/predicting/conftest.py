@@ -84,7 +84,7 @@ def fitted(shared):
     """The task with its data and a model whose probabilities are fitted; tests change neither."""
     model = moved(shared).eval()
     with torch.inference_mode():
-        shared.calibration.fit(model)
+        shared.evaluator.calibration.fit(model)
     return shared, model
 
 

@@ -7,11 +7,10 @@ import torch
 from tests.workloads.graphmer.conftest import moved
 from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.evaluation import COMBINED, ENCODER
 from workloads.graphmer.predicting import calibration
-from workloads.graphmer.predicting.calibration import weights_of
-from workloads.graphmer.predicting.choices import Choices, calibration_error, fit
-from workloads.graphmer.settings import OF_REFERENCES
+from workloads.graphmer.predicting.calibration import fit, weights_of
+from workloads.graphmer.predicting.references import Choices, calibration_error
+from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
 
 TRUE = np.array([1.5, -1.0, 0.7])
 
@@ -101,7 +100,7 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any(1).all()
-    choices, _ = shared.calibration.hidden(shared.data.corpus.windows_of("validation"), Answering(shared.data, model))
+    choices, _ = shared.evaluator.calibration.hidden(shared.data.corpus.windows_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert choices.loss(weights_of(model)[1]) < choices.loss(start)
     alone, chosen = weights_of(still)
@@ -110,15 +109,15 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
 
 
 def test_an_encoder_that_knows_the_answers_takes_part(shared, monkeypatch):
-    model, hidden = moved(shared), shared.calibration.hidden
+    model, hidden = moved(shared), shared.evaluator.calibration.hidden
 
     def told(windows, answering):
         choices, files = hidden(windows, answering)
         choices.features[:, OF_REFERENCES.index("likeness")] = np.isin(np.arange(len(choices.question)), choices.gold)
         return choices, files
 
-    monkeypatch.setattr(shared.calibration, "hidden", told)
-    shared.calibration.fit(model)
+    monkeypatch.setattr(shared.evaluator.calibration, "hidden", told)
+    shared.evaluator.calibration.fit(model)
     alone, chosen = weights_of(model)
     assert chosen[OF_REFERENCES.index("likeness")] > 1 and alone[OF_REFERENCES.index("likeness")] == 0
 
@@ -126,10 +125,10 @@ def test_an_encoder_that_knows_the_answers_takes_part(shared, monkeypatch):
 def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     task, model = fitted
     with torch.inference_mode():
-        measured = task.calibration.measured(model)
-        choices, _ = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
+        measured = task.evaluator.calibration.measured(model)
+        choices, _ = task.evaluator.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
         train = task.data.corpus.windows_of("train")
-        (first, files), (again, _) = (task.calibration.hidden(train, Answering(task.data, model), 7) for _ in range(2))
+        (first, files), (again, _) = (task.evaluator.calibration.hidden(train, Answering(task.data, model), 7) for _ in range(2))
     rows = {(row["references"], row["method"]): row for row in measured}
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
         for name, value in choices.judged(weights).items():
