@@ -100,7 +100,8 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any(1).all()
-    choices, _ = shared.evaluator.calibration.hidden(shared.data.corpus.windows_of("validation"), Answering(shared.data, model))
+    calibration, corpus = shared.evaluator.calibration, shared.data.corpus
+    choices, _ = calibration.hidden(corpus.windows_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert choices.loss(weights_of(model)[1]) < choices.loss(start)
     alone, chosen = weights_of(still)
@@ -124,11 +125,12 @@ def test_an_encoder_that_knows_the_answers_takes_part(shared, monkeypatch):
 
 def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     task, model = fitted
+    corpus, hidden = task.data.corpus, task.evaluator.calibration.hidden
     with torch.inference_mode():
         measured = task.evaluator.calibration.measured(model)
-        choices, _ = task.evaluator.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
-        train = task.data.corpus.windows_of("train")
-        (first, files), (again, _) = (task.evaluator.calibration.hidden(train, Answering(task.data, model), 7) for _ in range(2))
+        choices, _ = hidden(corpus.windows_of("test"), Answering(task.data, model))
+        train = corpus.windows_of("train")
+        (first, files), (again, _) = (hidden(train, Answering(task.data, model), 7) for _ in range(2))
     rows = {(row["references"], row["method"]): row for row in measured}
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
         for name, value in choices.judged(weights).items():
