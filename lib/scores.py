@@ -13,6 +13,7 @@ from torch import Tensor
 IGNORE = 255  # the label of what counts nowhere: no data, no label
 ABSENT = math.nan  # the score of a class that there is nothing to say about; never 1.0, which would flatter a mean
 _SEED = 1  # of the draws: two methods on the same units meet the same ones
+_AT_ONCE = 1000  # draws
 _BOUNDS = (2.5, 97.5)  # per cent
 
 
@@ -34,9 +35,11 @@ class Interval:
 
 def resampled(counts: np.ndarray, draws: int) -> np.ndarray:
     """(units, ...) counts -> (draws, ...) sums over as many units, drawn with replacement."""
-    units = len(counts)
-    weights = np.random.default_rng(_SEED).multinomial(units, np.full(units, 1 / units), draws)
-    return (weights.astype(np.float64) @ counts.reshape(units, -1)).reshape(draws, *counts.shape[1:])
+    units, draw = len(counts), np.random.default_rng(_SEED)
+    sizes = [_AT_ONCE] * (draws // _AT_ONCE) + [draws % _AT_ONCE] * bool(draws % _AT_ONCE)
+    weights = (draw.multinomial(units, np.full(units, 1 / units), size) for size in sizes)
+    sums = [each.astype(np.float64) @ counts.reshape(units, -1) for each in weights]
+    return np.concatenate(sums).reshape(draws, *counts.shape[1:])
 
 
 def intervals(values: np.ndarray, draws: np.ndarray, units: int) -> list[Interval]:

@@ -1,7 +1,6 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
 import inspect
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch, Task
 
-_MOST_PAIRS = 2**20  # of classes, up to which they are counted by their number and not sorted
+_FLOATS = ("numbers", "labels")  # kinds whose labels are floats
 _AT_ONCE = 64  # samples that are batched to look at their targets
 _TRIED = 16  # samples whose target is compared with its label
 
@@ -43,69 +42,84 @@ def outputs(model: nn.Module, batch: Batch, task: str) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Iterable[Batch]) -> tuple[dict[str, float], scoring.Judged]:
-    """Returns losses as every task has them, with the task's metrics, and what they are of. Raises BadInput.
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+    """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.
 
-    Millions of tokens or pixels are counted by how often each class was taken for each.
+    Millions of tokens or pixels are counted by how often each class was taken for each in a sample. Raises BadInput.
     """
     is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics)
-    true: list[Tensor] = []
-    guess: list[Tensor] = []
+    by_batch: list[tuple[np.ndarray, ...]] = []
     shares: list[Tensor] = []
-    pairs: Counter[tuple[int, int]] = Counter()
+    whole: list[Tensor] = []  # outputs, where the task combines them with something else
+    number = 0  # of the batch's first sample
 
     def watched() -> Iterator[Batch]:
+        nonlocal number
         for batch in loader:
             yield batch  # whoever iterates computes its losses now, and the outputs that these have are used again
             outputs, labels = task.matched(task.passed(model, batch), batch["labels"])
-            answers = (
-                outputs if task.kind == "numbers" else outputs > 0 if task.kind == "labels" else outputs.argmax(-1)
-            )
-            truths, guesses = task.judged(labels), task.judged(labels, answers)
-            if is_counted:
-                pairs.update(_pairs(truths, guesses, outputs.shape[-1]))
-                continue
-            true.append(truths.cpu())
-            guess.append(guesses.cpu())
+            samples = torch.arange(number, number + len(labels), device=labels.device)
+            samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+            number += len(labels)
+            columns = [task.judged(labels, values) for values in (samples, labels, _guesses(task.kind, outputs))]
+            columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
+            columns = _pairs(*columns, outputs.shape[-1]) if is_counted else columns
+            by_batch.append(tuple(column.cpu().numpy() for column in columns))
+            known = task.known(labels)
+            if task.combines:
+                whole.append(outputs[known].cpu())
             if scoring.needs_probabilities(task.metrics):
-                known = task.known(labels)
                 by_label = task.kind == "labels"
                 shares.append((outputs[known.all(1)].sigmoid() if by_label else outputs[known].softmax(-1)).cpu())
 
     losses = Task.evaluate(task, model, watched())
-    if not (pairs or sum(map(len, true))):
+    if not sum(len(rows[0]) for rows in by_batch):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
-    if is_counted:
-        truths, guesses = np.array(sorted(pairs)).T
-        judged = scoring.Judged(truths, guesses, np.array([pairs[pair] for pair in sorted(pairs)]))
-    else:
-        probabilities = torch.cat(shares).numpy() if shares else None
-        judged = scoring.Judged(torch.cat(true).numpy(), torch.cat(guess).numpy(), shares=probabilities)
-    return {**losses, **scoring.scores(task.metrics, judged)}, judged
+    sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
+    probabilities = torch.cat(shares).numpy() if shares else None
+    judged = scoring.Judged(true, guess, counts[0] if counts else None, probabilities, sample)
+    rows = {"network": judged}
+    if task.combines:
+        answers = task.combined(model, torch.cat(whole), getattr(getattr(loader, "dataset", None), "name", ""))
+        guesses = {name: _guesses(task.kind, torch.as_tensor(of)).numpy() for name, of in answers.items()}
+        rows = {name: judged._replace(guess=of) for name, of in guesses.items()}
+    return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
 
-def _pairs(true: Tensor, guess: Tensor, classes: int) -> dict[tuple[int, int], int]:
-    """Counts how often each class was taken for each, of (targets,) truths and guesses."""
-    number = true.long() * classes + guess.long()
-    if classes**2 <= _MOST_PAIRS:
-        counts = torch.bincount(number)
-        numbers = counts.nonzero()[:, 0]
-        counts = counts[numbers]
-    else:
-        numbers, counts = number.unique(return_counts=True)
-    return {divmod(pair, classes): count for pair, count in zip(numbers.tolist(), counts.tolist(), strict=True)}
+def _guesses(kind: str, outputs: Tensor) -> Tensor:
+    return outputs if kind == "numbers" else outputs > 0 if kind == "labels" else outputs.argmax(-1)
 
 
-def baseline(task: Any, classes: int) -> dict[str, float]:
-    """Returns the metrics on the test set of always guessing the commonest class, or the mean, of the training."""
+def _pairs(sample: Tensor, true: Tensor, guess: Tensor, classes: int) -> list[Tensor]:
+    """Returns samples, truths and guesses, each once, and how often they came, of (targets,) each."""
+    numbers, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
+    return [numbers // classes**2, numbers // classes % classes, numbers % classes, counts]
+
+
+def tested(task: Any) -> scoring.Judged:
+    """Returns the targets of the test set as if each were guessed rightly; tokens by how often each class comes."""
     if task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics):
-        counts, commonest = task.class_counts("test"), task.class_counts("train").argmax()
+        counts = task.class_counts("test")
         (true,) = counts.nonzero()
-        return scoring.scores(task.metrics, scoring.Judged(true, np.full(len(true), commonest), counts[true]))
-    train, true = task.targets("train"), task.targets("test")
-    classes = 0 if task.kind in ("numbers", "labels") else max(classes, int(max(train.max(), true.max())) + 1)
-    guess, shares = scoring.constant(task.kind, train, len(true), classes)
-    return scoring.scores(task.metrics, scoring.Judged(true, guess, shares=shares))
+        return scoring.Judged(true, true, counts[true])
+    true = task.targets("test")
+    return scoring.Judged(true, true)
+
+
+def baselines(task: Any, test: scoring.Judged, classes: int) -> dict[str, scoring.Judged]:
+    """Returns what always guessing the commonest class, or the mean, of the training answers, and the task's own."""
+    shares = None
+    if test.counts is not None:
+        guess = np.full(len(test.true), task.class_counts("train").argmax())
+    else:
+        train = task.targets("train")
+        classes = 0 if task.kind in _FLOATS else max(classes, int(max(train.max(), test.true.max())) + 1)
+        guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
+    rows = {task.constant: test._replace(guess=guess, shares=shares)}
+    for name, answers in task.guesses.items():
+        is_whole = isinstance(answers, scoring.Judged)
+        rows[name] = answers if is_whole else test._replace(guess=np.asarray(answers), shares=None)
+    return rows
 
 
 def class_counts(task: Any, part: Part) -> np.ndarray:

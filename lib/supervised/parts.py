@@ -49,7 +49,7 @@ def read(task: Any) -> dict[str, Part]:
     name, source = f"{type(task).__name__}.read", task.source
     advice = "Look at data.dir, and at how the data is read."
     try:
-        with of.reading(source):
+        with of.reading(source, group=task.group):
             data = task.read() if source is None else task.read(source)
             order = next((order for order in ORDERING if hasattr(data, order)), "")
             if order and not isinstance(data, Mapping):

@@ -117,11 +117,7 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
     if task.kind == "next_tokens":
         what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"
         raise BadInput(f"{what} in {type(task).__name__}, which returns a text for each sample.")
-    names, device = task.known_names(), next(models[0].parameters()).device
-
-    def name(number: int) -> str:
-        return names[number] if number < len(names) else str(number)
-
+    name, device = task.named, next(models[0].parameters()).device
     batch = {key: value.to(device) for key, value in task.labelled(samples).items()}
     outputs = [task.outputs(model, batch).float() for model in models]
     if task.kind == "numbers":

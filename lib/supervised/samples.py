@@ -20,14 +20,14 @@ PARTS = ("train", "validation", "test")
 ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
 
 
-# What is being read: the folder that paths count from, and whether it is new data, which is not dealt
-_reading: ContextVar[tuple[Path | None, bool]] = ContextVar("reading", default=(None, False))
+# What is being read: the folder that paths count from, whether it is new data, which is not dealt, the task's groups
+_reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar("reading", default=(None, False, None))
 
 
 @contextlib.contextmanager
-def reading(root: Path | None, is_new: bool = False) -> Iterator[None]:
+def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any] | None = None) -> Iterator[None]:
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
-    token = _reading.set((root, is_new))
+    token = _reading.set((root, is_new, group))
     try:
         yield
     finally:
@@ -40,14 +40,17 @@ def split(
     """Deals items to "train", "validation" and "test" by a hash of their group: those of one group stay together.
 
     Adding items moves none of those that were there. `group` returns what items have in common (a patient, a
-    document); by default it is the item without its target. New data, which is read to be predicted, is not dealt.
+    document); by default it is that of the task, and where that returns None the item without its target. New data,
+    which is read to be predicted, is not dealt.
     """
-    root, is_new = _reading.get()
+    root, is_new, usual = _reading.get()
+    group = group or usual
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
     for item in items:
-        text = "" if is_new else canonical(group(item) if group else input_of(item), root)
+        shared = group(item) if group else None
+        text = "" if is_new else canonical(input_of(item) if shared is None else shared, root)
         share = int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) / 16**12
         is_held = is_new or share < test
         parts["test" if is_held else "validation" if share < test + validation else "train"].append(item)

@@ -41,13 +41,14 @@ class Judged(NamedTuple):
     """Targets and guesses, of (targets,), or (samples, numbers) with NaN where a target is unknown.
 
     `counts` says how often each pair came; without it each came once. `shares` (targets, classes) are probabilities,
-    where a metric needs them.
+    where a metric needs them. `sample` (targets) is the number of each target's sample in its part.
     """
 
     true: np.ndarray
     guess: np.ndarray
     counts: np.ndarray | None = None
     shares: np.ndarray | None = None
+    sample: np.ndarray = np.zeros(0, np.int64)
 
 
 def name_of(metric: Metric) -> str:
@@ -96,7 +97,7 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
     """
 
     def score(metric: Metric) -> float:
-        true, guess, counts, shares = judged
+        true, guess, counts, shares, _ = judged
         if metric in _PROBABILITIES:
             return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
         weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
-from lib.report import result
 from lib.supervised import evaluation, parts, prediction, scoring
+from lib.supervised.methods import Comparing
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
-from lib.task import Batch, Task
+from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
 
@@ -27,7 +27,7 @@ _FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where 
 _MOST_NAMES = 100_000
 
 
-class Supervised(Task):
+class Supervised(Comparing):
     """A task whose samples have targets: write `model`, `read`, `batch` and `example`, and perhaps `outputs`.
 
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
@@ -72,10 +72,7 @@ class Supervised(Task):
         super().__init__(config, source)
         self.settings = config.workload
         self._learned: dict[str, Any] | None = None
-        self._width = 0  # of the outputs, once they were seen
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
-        self._passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
-        self._tested: scoring.Judged | None = None
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
@@ -120,6 +117,7 @@ class Supervised(Task):
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
         samples = dict(self.parts)
+        self.check_groups()
         if self.kind in ("classes", "labels") and self.names:
             parts.check_names(samples, self.names)
         return samples
@@ -234,7 +232,7 @@ class Supervised(Task):
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self.placed(batch["labels"])
-        if self._width and self.kind not in _FLOATS:
+        if self.width and self.kind not in _FLOATS:
             self._check_classes(labels)
         return {"loss": int(self.known(labels).sum())}
 
@@ -277,8 +275,8 @@ class Supervised(Task):
                 advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
         elif outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
             advice = "Return the labels' shape and one dimension more at the end: a score for each class."
-        elif self._width != outputs.shape[-1] and not outputs.is_meta:
-            self._width = outputs.shape[-1]
+        elif self.width != outputs.shape[-1] and not outputs.is_meta:
+            self.width = outputs.shape[-1]
             self._check_classes(labels)
         if advice:
             shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
@@ -297,9 +295,9 @@ class Supervised(Task):
         known = labels[self.known(labels)]
         least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
         most = max(most, len(self.known_names()) - 1)
-        if least < 0 or most >= self._width:
-            what = f"The labels go from {least} to {most}, and the model has outputs for {self._width} classes"
-            raise BadInput(f"{what}, which are labelled 0 to {self._width - 1}. {IGNORED} is for no target.")
+        if least < 0 or most >= self.width:
+            what = f"The labels go from {least} to {most}, and the model has outputs for {self.width} classes"
+            raise BadInput(f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target.")
 
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
@@ -327,30 +325,6 @@ class Supervised(Task):
             return values[known] if values.shape[1] > 1 else values[known][:, 0]
         return values[known]
 
-    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
-        self._passed = []
-        try:
-            scores, judged = evaluation.evaluate(self, model, loader)
-        finally:
-            self._passed = None
-        if getattr(getattr(loader, "dataset", None), "name", "") == "test":
-            self._tested = judged
-        return scores
-
-    def baseline(self) -> dict[str, float]:
-        """Returns the metrics on the test set of always guessing the commonest class, or the mean, of the training."""
-        return evaluation.baseline(self, self._width)
-
-    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes confusion.csv and plots/confusion.png, or plots/numbers.png, of the test; returns a row a class."""
-        if self._tested is None:
-            return ""
-        true, guess, counts, _ = self._tested
-        if self.kind == "numbers":  # (numbers) that are known
-            true, guess = true[~np.isnan(true)], guess[~np.isnan(true)]
-        return result.write(self.kind, true, guess, self.names, max(self._width, len(self.names)), folder, counts)
-
     def read_new(self, source: Path) -> list[Any]:
         """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
 
@@ -373,5 +347,5 @@ class Supervised(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        without: dict[str, Any] = {"_seen": {}, "_tested": None, "_passed": None}
-        return {name: value for name, value in vars(self).items() if name != "parts"} | without
+        without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_passed": None}
+        return {name: value for name, value in vars(self).items() if name not in ("parts", "guesses")} | without

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lib import launch, planner
 from lib.errors import BadInput
 from lib.report.summary import Summary
-from lib.supervised import Supervised, evaluation
+from lib.supervised import Supervised
 from lib.supervised.samples import in_order
 from lib.task import Task, find_task
 from lib.training import identity
@@ -188,16 +188,14 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
     monkeypatch.setattr(type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy"))
     torch.manual_seed(0)
     model, loader = tags.model().eval(), Loader(tags, "test")
-    weighed, (true, guess, counts) = tags.evaluate(model, loader), tags._tested[:3]
-    assert counts.sum() > len(counts) == len(true) == len({*zip(true.tolist(), guess.tolist(), strict=True)})
+    weighed, (true, guess, counts, _, sample) = tags.evaluate(model, loader), tags._tested["network"]
+    assert counts.sum() > len(counts) == len({*zip(*(rows.tolist() for rows in (sample, true, guess)), strict=True)})
     trivial = tags.baseline()
     monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
     plain = tags.evaluate(model, loader)
-    assert tags._tested.counts is None and plain.pop("misses") == counts[true != guess].sum()
+    assert tags._tested["network"].counts is None and plain.pop("misses") == counts[true != guess].sum()
     assert plain == pytest.approx(weighed, rel=1e-12)
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
-    pairs = evaluation._pairs(torch.tensor([5000, 1, 5000]), torch.tensor([1, 1, 1]), 6000)  # too many for a table
-    assert pairs == {(1, 1): 1, (5000, 1): 2}
 
 
 def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monkeypatch):

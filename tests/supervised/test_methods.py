@@ -1,0 +1,159 @@
+"""Groups, baselines and what is combined with the network: the strongest, gains over draws, evaluation.csv."""
+
+import csv
+from string import ascii_letters
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+
+from lib.errors import BadInput
+from lib.scores import resampled
+from lib.supervised import Judged, records, split
+from lib.supervised.methods import of_classes
+from tests.supervised.tasks import Heights, Tags, Words
+from tests.supervised.test_supervised import Loader, batch_of
+
+
+class Pages(Words):
+    """Words of which each two in a row are from one page, beside rules that know nearly all."""
+
+    unit, constant = "page", "commonest"
+
+    def read(self, source):
+        return split(((row["word"], row["class"]) for row in records(source, "*.jsonl")), test=0.5)
+
+    def group(self, sample):
+        return f"page {int(sample[0].strip(ascii_letters)) // 2:02}"
+
+    def baselines(self):
+        true = self.targets("test")
+        return {"wrong": 1 - true, "nearly right": np.where(np.arange(len(true)) % 5, true, 1 - true)}
+
+
+class Multiplied(Pages):
+    """The same with a network whose scores a stack of counts is added to."""
+
+    def combined(self, model, outputs, part):
+        model.parts.append(part)
+        right = torch.from_numpy(np.eye(4)[self.targets(part)])
+        return {"network alone": outputs, "both": outputs + 1000 * right}
+
+
+@pytest.fixture
+def pages(configured, words):
+    return lambda kind=Pages: kind(configured("Words"), words)
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def evaluated(task, part="test"):
+    torch.manual_seed(0)
+    model = task.model().eval()
+    model.parts = []
+    return model, task.evaluate(model, Loader(task, part))
+
+
+def test_a_group_is_dealt_to_one_part_and_refused_in_two(pages, monkeypatch):
+    task = pages()
+    parts = {part: {task.group(sample) for sample in task.parts[part].samples} for part in task.datasets()}
+    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 30
+    rows = {"train": [("a0", "vowel")], "validation": [("b2", "consonant")], "test": [("c1", "consonant")]}
+    monkeypatch.setattr(Pages, "read", lambda self, source: rows)
+    with pytest.raises(BadInput, match="The page page 00 is in train and in test.*deal each page to one part"):
+        pages().datasets()
+
+
+def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_paired_gain(pages, tmp_path):
+    task = pages()
+    _, scores = evaluated(task)
+    true, nearly = task.targets("test"), task.guesses["nearly right"]
+    assert task.baseline()["macro_f1"] == reference.f1_score(true, nearly, average="macro")
+    text = task.report({}, tmp_path)
+    rows = {row["method"]: row for row in rows_of(tmp_path / "evaluation.csv")}
+    assert [*rows] == ["commonest", "wrong", "nearly right", "network"] and "'network' is below the strongest" in text
+    ends = ["", "_low", "_high"]
+    head = [f"{gain}{metric}{end}" for gain in ("", "gain_") for metric in task.metrics for end in ends]
+    assert [*rows["network"]] == ["method", *head, "f1_consonant", "f1_vowel"]
+    network = {name: float(cell) for name, cell in rows["network"].items() if name != "method"}
+    assert network["accuracy_low"] < network["accuracy"] == pytest.approx(scores["accuracy"], abs=1e-6)
+    gain = scores["accuracy"] - reference.accuracy_score(true, nearly)
+    assert network["gain_accuracy"] == pytest.approx(gain, abs=1e-6)
+    assert float(rows["nearly right"]["gain_macro_f1_high"]) == 0 and "f1_vowel" in rows["network"]
+    answers = rows_of(tmp_path / "answers.csv")
+    assert [*answers[0]] == ["page", "sample", "target", *rows] and len(answers) == len(true)
+    assert [row["page"] for row in answers] == sorted(row["page"] for row in answers)
+    assert all(row["target"] == row["nearly right"] or int(row["sample"]) % 5 == 0 for row in answers)
+
+
+def test_what_is_combined_with_the_network_answers_and_sees_whole_parts(pages, tmp_path):
+    task = pages(Multiplied)
+    model, scores = evaluated(task, "validation")
+    assert model.parts == ["validation"] and scores["accuracy"] == 1 and not task.report({}, tmp_path)
+    evaluated(task)
+    task.report({}, tmp_path)
+    rows = rows_of(tmp_path / "evaluation.csv")
+    assert [row["method"] for row in rows][-2:] == ["network alone", "both"] and float(rows[-1]["accuracy"]) == 1
+
+
+def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
+    task = pages()
+    evaluated(task)
+    judged = task._tested["network"]
+    compared = task.compared({"constant": judged._replace(guess=0 * judged.guess), "network": judged}, "constant")
+    groups = np.array([task.group(sample) for sample in task.parts["test"].samples])[judged.sample]
+    names = sorted({*groups})
+    weights = resampled(np.eye(len(names)), task.draws)[:, [names.index(group) for group in groups]]
+    for place, score in enumerate((
+        lambda w: reference.f1_score(*judged[:2], average="macro", sample_weight=w, zero_division=0),
+        lambda w: reference.accuracy_score(*judged[:2], sample_weight=w),
+    )):  # fmt: skip
+        low, high = np.percentile([score(weight) for weight in weights[:200]], (2.5, 97.5))
+        interval = compared.scores["network"][place]
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.06), "of fewer draws"
+
+
+def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
+    draw = np.random.default_rng(0)
+    true, guess = draw.integers(4, size=(2, 60))
+    task = type("Every", (Pages,), {"metrics": ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")})
+    judged = Judged(true, guess, sample=np.arange(60))
+    sums = task(configured("Words")).tallied({"a": judged}, np.zeros(60, int), 1)[:, 0]
+    values = task(configured("Words")).measured(sums)
+    sklearn = [
+        reference.f1_score(true, guess, average="macro"), reference.f1_score(true, guess, average="weighted"),
+        reference.accuracy_score(true, guess), reference.matthews_corrcoef(true, guess),
+    ]  # fmt: skip
+    assert values[0, :4] == pytest.approx(sklearn) and np.isnan(values[0, 4])
+    assert of_classes(sums)["mean_iou"] == pytest.approx(reference.jaccard_score(true, guess, average="macro"))
+
+
+def test_numbers_and_tokens_have_intervals_too_and_a_metric_without_sums_has_none(configured, tmp_path, monkeypatch):
+    for kind, metrics in ((Heights, ("rmse", "mae", "r2", "mape")), (Tags, ("accuracy", "macro_f1", "kappa"))):
+        monkeypatch.setattr(kind, "metrics", metrics)
+        task = kind(configured(kind.__name__))
+        _, scores = evaluated(task)
+        task.report({}, tmp_path)
+        constant, network = rows_of(tmp_path / "evaluation.csv")
+        for metric in metrics[:-1]:
+            assert float(network[metric]) == pytest.approx(scores[metric], rel=1e-4)
+            assert float(network[f"{metric}_low"]) <= float(network[metric]) <= float(network[f"{metric}_high"])
+        gain = float(network[metrics[0]]) - float(constant[metrics[0]])
+        assert float(network[f"gain_{metrics[0]}"]) == pytest.approx(gain, abs=3e-6)
+        assert network[metrics[-1]] and not network[f"{metrics[-1]}_low"]
+
+
+def test_a_whole_judgement_may_stand_for_guesses(pages, tmp_path, monkeypatch):
+    task = pages()
+    true = task.targets("test")
+    shares = np.eye(4)[true]
+    monkeypatch.setattr(Pages, "metrics", ("log_loss", "accuracy"))
+    monkeypatch.setattr(Pages, "selection", ("log_loss", "min"))
+    sure = Judged(true, true, None, shares, np.arange(len(true)))
+    monkeypatch.setattr(Pages, "baselines", lambda self: {"sure": sure})
+    assert task.baseline() == pytest.approx({"log_loss": 0, "accuracy": 1}, abs=1e-9)
+    assert batch_of(task)["labels"].dtype == torch.int64
