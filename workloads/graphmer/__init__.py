@@ -147,11 +147,11 @@ class Graphmer(Task):
 
     def learned(self) -> dict[str, Any]:
         """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
+        from workloads.graphmer.counts.scoring import fit
+
         if self._taken and "data" not in vars(self):  # in a prediction
             return dict(self._taken)
         if self._weights is None:
-            from workloads.graphmer.counts.scoring import fit
-
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
             self._weights = weights.as_json(self.data.corpus)
         return {"counts": self._weights, **self.data.stored}

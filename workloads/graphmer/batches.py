@@ -19,6 +19,7 @@ from workloads.graphmer.model import IMPOSSIBLE, PARTS
 from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Objective
 
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
+_LONGEST_SPAN = 7  # tokens that are masked together
 _FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
 
 
@@ -217,7 +218,7 @@ class Collator:
             **_of_rows(rows), "relation": laid(asked.relation), "condition": laid(asked.condition.astype(np.int64)),
             "gold": laid(drawn.gold, IGNORE), "distance": laid(rows.distance(row, asked.hidden), 1),
             "prior": laid(prior), "features": laid(features.stacked()),
-            "own": laid(counts.own_count(asked, among) * np.float32(self.objective.own_file)),
+            "own": laid(counts.own_count(asked, among)),
             "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
             "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
             "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:]),
@@ -253,8 +254,7 @@ class Collator:
             budget = round(self.objective.mlm_ratio * length)
             while budget > 0:
                 draws = torch.rand(3, generator=generator)
-                longest = min(self.objective.mlm_longest_span, budget)
-                span = min(longest, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
+                span = min(_LONGEST_SPAN, budget, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
                 start = int(float(draws[1]) * max(1, length - span + 1))
                 places = np.arange(start, min(start + span, length))
                 budget -= span

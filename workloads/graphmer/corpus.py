@@ -171,7 +171,8 @@ class Corpus:
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
     """Builds the arrays of a graph, without text where `sources` is None. A given `tokenizer` cuts the words."""
-    splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
+    shares = split.validation, split.test
+    splits = {file: by_hash(file, shares) for file in sorted({t.file for t in graph.triples})}
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
     ids = sorted({entity for t in graph.triples for entity in (t.head, t.tail)})
     names = {entity: [words.setdefault(word, len(words)) for word in name_parts(entity)] for entity in ids}
@@ -213,11 +214,6 @@ def name_parts(entity: str) -> list[str]:
 
 def joined_texts(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
-
-
-def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
-    """Returns the index of each file's split, by a hash of its path; validation and test are shares."""
-    return {file: by_hash(file, (validation, test)) for file in files}
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:

@@ -221,10 +221,9 @@ class Ranker(nn.Module):
         """
         weights = self.trust(leaves)
         places = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
-        places = places * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
-        meant = self.meant(roots) * self.shape.meanings
-        scale = self.strength_of_meaning * self.shape.meanings / math.sqrt(self.shape.hidden)
-        meanings = self.meaning(roots) * scale
+        places = places * self._of(self.strength_of_places, batch)[..., None]
+        meant = self.meant(roots)
+        meanings = self.meaning(roots) * (self.strength_of_meaning / math.sqrt(self.shape.hidden))
         queries = self.query(leaves) * self._of(self.strength, batch)[..., None]
         of_text = {"meanings": meanings[:, None], "meant": meant[:, None]}
         return {"weights": weights, "places": places, "queries": queries, **of_text}

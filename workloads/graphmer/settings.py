@@ -49,8 +49,6 @@ class Model:
     own_vectors: int = option(
         4096, "Tails with a vector of their own at most: the most frequent that three files have.", minimum=0
     )
-    pointer: bool = option(True, "Whether the encoder adds to the score of a name's places in the text.")
-    meanings: bool = option(True, "Whether the encoder says which entity of a name is meant at each of its places.")
     decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
 
 
@@ -68,12 +66,10 @@ class Objective:
         0.33, "Share of the heads whose facts are asked without text; the others' come with it.", minimum=0, maximum=1
     )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
-    own_file: bool = option(True, "Whether training sees which tails the rest of a fact's file has; asking never does.")
     path_dropout: float = option(0.5, "Share of samples whose head's path is cut short.", minimum=0, maximum=1)
     mlm_ratio: float = option(
         0.15, "Share of root tokens in masked spans, while text is learned.", minimum=0, maximum=1
     )
-    mlm_longest_span: int = option(7, "Tokens of a span at most; lengths are geometric.", minimum=1)
     mlm_steps: int = option(0, "Steps at the beginning that learn text alone, by masked spans.", minimum=0)
     fitting_steps: int = option(200, "Steps in which the weights of the counts are fitted, before training.", minimum=1)
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from workloads.codegraph.ontology import Ontology
 from workloads.graphmer.batches import EntityTable
@@ -46,15 +47,15 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
     kinds = Layout(trained, settings.chain.roots).kind_before
     data.layout.kind_before = np.pad(kinds, (0, len(corpus.word_list) - len(kinds)))
     data.use(weights)
-    return Joined(
-        data, np.arange(len(trained), len(corpus)), np.arange(len(trained.relation), len(corpus.relation)), in_tree
-    )
+    windows, triples = np.arange(len(trained), len(corpus)), np.arange(len(trained.relation), len(corpus.relation))
+    return Joined(data, windows, triples, in_tree)
 
 
 def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
     """Joins the arrays, where both share entities and words; returns (E) which entities the tree defines."""
     words, word = _merged(trained.word_list, tree.word_list)
-    kind, relation = _numbers(trained.types, tree.types)[tree.entity_type], _numbers(trained.relations, tree.relations)
+    kind = pd.Index(trained.types).get_indexer(tree.types)[tree.entity_type]  # -1 for others
+    relation = pd.Index(trained.relations).get_indexer(tree.relations)
     is_known = kind >= 0
     entity = np.full(len(is_known), -1)
     entities, entity[is_known] = _merged(trained.entities, [tree.entities[i] for i in np.flatnonzero(is_known)])
@@ -75,11 +76,14 @@ def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
         "piece_flat": tree.piece_flat[pieces], "piece_offsets": piece_offsets,
     }  # fmt: skip
     values = {name: np.concatenate([getattr(trained, name), value]) for name, value in added.items()}
+    folder = "tree"
+    while any(file.startswith(f"{folder}/") for file in trained.files):
+        folder += "_"
     # Files that the tree has in their stead are in none of the splits
     split = np.where(is_replaced[trained.window_file], len(SPLITS), trained.split)
     values |= {
         "words": joined_texts(words), "entity_ids": joined_texts(entities),
-        "file_names": joined_texts([*trained.files, *_beside(trained.files, tree.files)]),
+        "file_names": joined_texts([*trained.files, *(f"{folder}/{file}" for file in tree.files)]),
         "split": np.concatenate([split, np.full(int(window.sum()), SPLITS.index("train"))]).astype(np.int8),
         "entity_type": entity_type, "entity_file": entity_file,
     }  # fmt: skip
@@ -117,17 +121,3 @@ def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[list[str], np.
     numbers = {name: number for number, name in enumerate(first)}
     places = np.array([numbers.setdefault(name, len(numbers)) for name in second], np.int64)
     return list(numbers), places
-
-
-def _numbers(known: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Returns the place of each name among the known ones, -1 for others."""
-    numbers = {name: number for number, name in enumerate(known)}
-    return np.array([numbers.get(name, -1) for name in names], np.int64)
-
-
-def _beside(taken: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Returns the names of files below a folder that no other file is in."""
-    folder = "tree"
-    while any(name.startswith(f"{folder}/") for name in taken):
-        folder += "_"
-    return [f"{folder}/{name}" for name in files]
