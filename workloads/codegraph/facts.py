@@ -82,10 +82,7 @@ class Reference:
 
 @dataclass(slots=True)
 class Facts:
-    """All that one file says: `exports` is a literal `__all__`, `package` is where relative imports start.
-
-    `attributes` are what methods assign to their receiver, by class and name.
-    """
+    """What one file says; `attributes` by class and name; `exports` is `__all__` where it is a literal."""
 
     file: str
     module: str

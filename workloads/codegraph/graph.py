@@ -17,10 +17,7 @@ Edge = tuple[str, str, str, str, int]
 
 
 def build(source: pathlib.Path | Sources, processes: int = 0) -> Graph:
-    """Builds the graph of the tree under a folder, or of several. Lists files that cannot be read in `skipped`.
-
-    The number of processes that read files, 0 for one a CPU, changes nothing. Raises BadInput if there is no file.
-    """
+    """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput if there is no file."""
     sources = source if isinstance(source, Sources) else Sources([trees.folder(source)])
     jobs, skipped = sources.jobs()
     unread: dict[str, str] = {}

@@ -66,10 +66,7 @@ def find(folder: Path) -> Ontology:
 
 
 def check(graph: Graph, ontology: Ontology) -> list[str]:
-    """Returns a line on heads of types outside of domains, and one on tails outside of ranges, with an example each.
-
-    Raises BadInput, with examples, for unknown relations, entity types and entities.
-    """
+    """Returns what lies outside of domains and ranges, with an example. Raises BadInput for unknown names."""
     unknown: dict[str, list[str]] = defaultdict(list)
     unusual: dict[str, list[str]] = defaultdict(list)
     kinds, names = (", ".join(sorted(known)) for known in (ontology.entities, ontology.relations))

@@ -49,10 +49,7 @@ class Entity:
 
 @dataclass
 class Graph:
-    """A graph: triples unique by (head, relation, tail) and sorted by it, and entities by id.
-
-    `skipped` has (file, reason) of what was left out.
-    """
+    """Triples unique and sorted by key, entities by id, and (file, reason) of what was left out."""
 
     triples: list[Triple]
     entities: dict[str, Entity]

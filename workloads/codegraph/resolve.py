@@ -40,10 +40,7 @@ def is_builtin_type(target: Target) -> bool:
 
 
 class Resolver:
-    """Looks paths up in the facts of a whole tree.
-
-    Facts must come in one order: circular bindings are cut where they are met first.
-    """
+    """Looks paths up in facts, in one order: circular bindings are cut where they are met first."""
 
     def __init__(self, facts: Iterable[Facts]) -> None:
         self.modules = {source.module: source for source in facts}
@@ -63,10 +60,7 @@ class Resolver:
         self._depth = 0  # of `path` and `order` within themselves
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
-        """Returns the meaning of `path` in a scope of `facts`.
-
-        `excluded` is a definition that its own header cannot mean.
-        """
+        """Returns the meaning of `path` in a scope; `excluded` is a definition that its own header cannot mean."""
         key = (facts.module, scope, path, receiver, excluded)
         if key in self._paths:
             return self._paths[key]
@@ -111,11 +105,8 @@ class Resolver:
         return target
 
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
-        """Returns the one meaning of all bindings of a name, or None.
-
-        A value None does not count. What is in the tree goes before what is not (C accelerators and their fallbacks),
-        and the first branch before the others (platforms).
-        """
+        """Returns the one meaning of all bindings of a name, or None; a value None does not count."""
+        # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
         targets = [(b.kind, self._bound(facts, b)) for b in bindings] if len(bindings) <= _MOST else []
         targets = [(kind, target) for kind, target in targets if target is None or target.id != excluded]
         named = [target for kind, target in targets if kind != "value"]
@@ -161,14 +152,12 @@ class Resolver:
     def _module(self, facts: Facts, dotted: str) -> Target | None:
         first, _, rest = dotted.partition(".")
         roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
-        if first == "" or first in self.folders:
-            prefix = ""
-        elif facts.package and facts.package not in self.modules and f"{facts.package}.{first}" in self.folders:
-            prefix = f"{facts.package}."  # the folder of a lone script
-        elif len(roots) == 1:
-            prefix = f"{roots[0]}."
-        else:
-            return Target("external", dotted)
+        prefix, script = "", f"{facts.package}.{first}"
+        if first and first not in self.folders:
+            is_script = facts.package and facts.package not in self.modules and script in self.folders
+            if not is_script and len(roots) != 1:
+                return Target("external", dotted)
+            prefix = f"{facts.package if is_script else roots[0]}."  # the folder of a lone script, or `src`
         if dotted == "" or prefix + dotted in self.folders:
             return Target("module", prefix + dotted)
         target: Target | None = Target("module", prefix + first)

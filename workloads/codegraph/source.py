@@ -1,7 +1,4 @@
-"""Reads one Python file into facts: what it defines, what its names are bound to and what it refers to.
-
-Nothing is looked up here: that takes the other files, and `resolve` does it.
-"""
+"""Reads one Python file into facts: what it defines, binds and refers to; `resolve` looks names up."""
 
 import ast
 import warnings
@@ -22,11 +19,7 @@ def parse(
     content: bytes, file: str, module: str, taken: frozenset[str] = frozenset(), within: str = "",
     moved: frozenset[str] = frozenset(),
 ) -> Facts | str:  # fmt: skip
-    """Returns the facts of one file, or why it cannot be parsed.
-
-    `taken` are names of submodules, whose ids definitions of this module must not have. An absolute import that begins
-    with a name in `moved` means the module `within` that.
-    """
+    """Returns the facts of one file, or why it cannot be parsed; see `trees.Job` for the other arguments."""
     try:
         of_file.encoding_of(content)
         with warnings.catch_warnings():

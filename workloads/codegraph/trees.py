@@ -94,10 +94,7 @@ def standard_library() -> Tree:
 
 
 def installed(packages: Sequence[str]) -> list[Tree]:
-    """Returns the trees of installed packages, given as `name==version`, `name==1.2.*` or `name`.
-
-    Raises BadInput, with a sentence on every package that is missing or has another version.
-    """
+    """Returns the trees of packages, as `name==version` or `name`. Raises BadInput, a sentence for each wrong one."""
     trees, wrong = [], []
     for text in packages:
         try:
@@ -139,10 +136,7 @@ def _installed(text: str) -> Tree:
 
 
 class Job(NamedTuple):
-    """A file to parse: its name in the graph, its module, names of submodules, and which imports mean another name.
-
-    An absolute import that begins with a name in `moved` means the module `within` that.
-    """
+    """A file to parse, its module, names of submodules; absolute imports of `moved` mean modules `within` that."""
 
     file: str
     module: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +21,6 @@ from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, 
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
 _LONGEST_SPAN = 7  # tokens that are masked together
 _FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
-
-
-class Query(NamedTuple):
-    """One question of the evaluation: which tail does this triple have, under this condition?"""
-
-    triple: int
-    condition: int
 
 
 class Samples:
@@ -64,7 +57,7 @@ class Samples:
 class Queries:
     """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition.
 
-    They come sorted by condition and relation, and by the length of their text, so that those of a batch are alike.
+    Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
     """
 
     def __init__(self, corpus: Corpus, split: str, structural: np.ndarray, most: int, most_structural: int = 0):
@@ -75,12 +68,12 @@ class Queries:
         self.triples = np.concatenate([_sample(others, most or len(others)), rules])
         length = (corpus.window_stop - corpus.window_start)[corpus.window_of[self.triples]]
         ordered = self.triples[np.lexsort((length, corpus.relation[self.triples]))]
-        self.queries = [Query(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
+        self.queries = [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def __getitem__(self, index: int) -> Query:
+    def __getitem__(self, index: int) -> tuple[int, int]:
         return self.queries[index]
 
 
@@ -229,7 +222,7 @@ class Collator:
         of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
         return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
 
-    def queries(self, queries: Sequence[Query]) -> Batch:
+    def queries(self, queries: Sequence[tuple[int, int]]) -> Batch:
         """Returns an evaluation batch of B queries: what `of_questions` returns, and `triple`."""
         triple, condition = (np.array(values) for values in zip(*queries, strict=True))
         asked = Questions.of_facts(self.corpus, triple, condition)

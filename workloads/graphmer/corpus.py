@@ -7,7 +7,7 @@ import re
 import zipfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -121,12 +121,10 @@ class Corpus:
         return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.files])
 
     @cached_property
-    def _word_index(self) -> dict[str, int]:
-        return {word: i for i, word in enumerate(self.word_list)}
-
-    def word_index(self, word: str) -> int:
+    def word_index(self) -> Callable[[str], int]:
         """Returns the index of a word, -9 where no text or name has it."""
-        return self._word_index.get(word, -9)
+        index = {word: i for i, word in enumerate(self.word_list)}
+        return lambda word: index.get(word, -9)
 
     def windows_of(self, split: str) -> np.ndarray:
         """Returns the indices of the windows of a split, ascending."""

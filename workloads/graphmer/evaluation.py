@@ -6,12 +6,12 @@ the same head and relation do not count against the right one.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import nn
 
 from lib.report.result import write_table
@@ -37,29 +37,11 @@ _AT_ONCE = 64  # questions that are scored together
 _EXAMPLES, _GUESSES = 10, 3
 
 
-@dataclass(frozen=True)
-class Answers:
-    """N answered questions: the triple and condition of each, and what became of it.
-
-    `by_range` and `by_training` (N) are the ranks among the entities that the ontology lets the relation have, and
-    among the tails that training has with it. `namesake` (N) is 1 where the right entity was the first of its name, a
-    part where it shares that place, and NaN where no other candidate has the name. `seen` (N) says whether training has
-    the tail with the relation.
-    """
-
-    triple: np.ndarray
-    condition: np.ndarray
-    by_range: np.ndarray
-    by_training: np.ndarray
-    namesake: np.ndarray
-    seen: np.ndarray
-
-    def __getitem__(self, chosen: np.ndarray) -> "Answers":
-        return Answers(**{name: value[chosen] for name, value in vars(self).items()})
-
-    @classmethod
-    def joined(cls, parts: list["Answers"]) -> "Answers":
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+# Answered questions: `triple` and `condition`; the ranks `by_range`, among the entities that the ontology lets the
+# relation have, and `by_training`, among the tails that training has with it. `namesake` is 1 where the right entity is
+# the first of its name, a part where it shares that place, and NaN where no other candidate has the name. `seen` says
+# whether training has the tail with the relation.
+Answers = pd.DataFrame
 
 
 class Evaluator:
@@ -117,11 +99,13 @@ class Evaluator:
         better = np.bincount(question, score > own[question], len(tail))
         equal = np.bincount(question, score == own[question], len(tail))
         first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
-        return Answers(
-            triple, asked.condition, np.where(is_there, rank(scores), len(among) + 1.0),
-            np.where(seen, rank(scores[:, trained]), trained.sum() + 1.0),
-            np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan), seen,
-        )  # fmt: skip
+        answers = {
+            "triple": triple, "condition": asked.condition, "seen": seen,
+            "by_range": np.where(is_there, rank(scores), len(among) + 1.0),
+            "by_training": np.where(seen, rank(scores[:, trained]), trained.sum() + 1.0),
+            "namesake": np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan),
+        }  # fmt: skip
+        return Answers(answers)
 
     def log_likelihood(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> np.ndarray:
         """(Q) the logarithm of each tail's softmax among the candidates; 0 where it is none of them."""
@@ -153,7 +137,7 @@ class Evaluator:
                     parts[gate].append(self.rank(triples[chosen], asked, scores))
                     if chooses_gate:
                         likelihoods[gate].append(self.log_likelihood(triples[chosen], asked, scores))
-        answers = {gate: Answers.joined(of_gate) for gate, of_gate in parts.items()}
+        answers = {gate: _joined(of_gate) for gate, of_gate in parts.items()}
         if not chooses_gate:
             return answers[None]
         by_condition, first = [], answers[GATES[0]]
@@ -164,7 +148,7 @@ class Evaluator:
             best = max(GATES, key=lambda gate: (round(total[gate], 3), -sum(gate)))
             answering.gate[number] = answering.gate.new_tensor(best)
             by_condition.append(answers[best][first.condition == number])
-        return Answers.joined(by_condition)
+        return _joined(by_condition)
 
     def _alike(
         self, triples: np.ndarray, conditions: np.ndarray
@@ -192,7 +176,7 @@ class Evaluator:
             }  # fmt: skip
             for name, scores in by_method.items():
                 parts.setdefault(name, []).append(self.rank(triples[chosen], asked, scores))
-        return {name: Answers.joined(of_method) for name, of_method in parts.items()}
+        return {name: _joined(of_method) for name, of_method in parts.items()}
 
     def headline(self, answers: Answers) -> dict[str, float]:
         """Returns `mrr_masked`, `hits1_masked`, `mrr_trained_masked`, ... over relations that are not structural.
@@ -208,7 +192,7 @@ class Evaluator:
             scores |= {f"{key}_{condition}": value for key, value in figures(own.by_range).items()}
             scores |= {f"{key}_trained_{condition}": value for key, value in figures(own.by_training).items()}
         mean = sum(scores[f"mrr_{c}"] + scores[f"mrr_trained_{c}"] for c in CONDITIONS) / (2 * len(CONDITIONS))
-        known = answers.namesake[~np.isnan(answers.namesake) & (answers.condition == 0)]
+        known = answers.namesake[answers.condition == 0].dropna().to_numpy()
         return {"mrr": mean, **scores, "resolved": float(known.mean()) if len(known) else 0.0}
 
     def report(self, folder: Path) -> str:
@@ -250,8 +234,13 @@ class Evaluator:
         self.examples = right + examples[False][: _EXAMPLES - len(right)]
 
 
+def _joined(parts: Iterable[Answers]) -> Answers:
+    return pd.concat(parts, ignore_index=True)
+
+
 def figures(ranks: np.ndarray) -> dict[str, float]:
     """Returns MRR and Hits@1, 3 and 10 of ranks; zeros where there are none."""
+    ranks = np.asarray(ranks)
     means = {"mrr": 1 / ranks, **{f"hits{k}": ranks <= k for k in (1, 3, 10)}}
     return {name: float(values.mean()) if len(ranks) else 0.0 for name, values in means.items()}
 
@@ -272,18 +261,19 @@ def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray)
     answers. `low` and `high` bound the MRR; gains are paired, question by question, and bounded in the same way. With
     the full text, `hits1` "of its name" is how often a method tells the right entity from others of its name.
     """
-    ordered = {name: answers[np.lexsort((answers.triple, answers.condition))] for name, answers in methods.items()}
+    ordered = {name: answers.sort_values(["condition", "triple"]) for name, answers in methods.items()}
+    ordered = {name: answers.reset_index(drop=True) for name, answers in ordered.items()}
     first, table = ordered[FREQUENCY], []
     files, is_rule = corpus.window_file[corpus.window_of[first.triple]], structural[corpus.relation[first.triple]]
     for place, chosen in _groups(first, corpus, structural):
         for candidates, field in ((RANGE, "by_range"), (TRAINED, "by_training")):
-            ranks = {name: getattr(answers, field)[chosen] for name, answers in ordered.items()}
+            ranks = {name: answers[field].to_numpy()[chosen] for name, answers in ordered.items()}
             values = {name: 1 / of for name, of in ranks.items()}
             for name in filter(ordered.__contains__, SHOWN):
                 named = {**place, "method": name, "candidates": candidates, "triples": int(chosen.sum())}
                 table.append({**named, **figures(ranks[name]), **_bounds(name, values, files[chosen])})
     chosen = ~np.isnan(first.namesake) & (first.condition == 0) & ~is_rule
-    values = {name: answers.namesake[chosen] for name, answers in ordered.items()}
+    values = {name: answers.namesake.to_numpy()[chosen] for name, answers in ordered.items()}
     for name in ordered if chosen.any() else ():
         named = {"condition": CONDITIONS[0], "relations": "non-structural", "tails": "all", "method": name}
         named |= {"candidates": NAMESAKES, "triples": int(chosen.sum()), "mrr": "", "hits3": "", "hits10": ""}

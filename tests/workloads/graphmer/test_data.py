@@ -16,7 +16,6 @@ from lib.training import workers
 from tests.conftest import SAMPLES
 from tests.workloads.graphmer.conftest import generator, words_of
 from workloads.codegraph import records, trees
-from workloads.graphmer.corpus import split_files
 
 
 def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_splits(shared):
@@ -38,13 +37,6 @@ def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_s
         file = corpus.entity_file[index]
         own = corpus.types[corpus.entity_type[index]], corpus.files[file] if file >= 0 else ""
         assert own == (graph.entities[name].type, graph.entities[name].file)
-
-
-def test_a_file_stays_in_its_split_when_others_come():
-    files = [f"{n}.py" for n in range(1000)]
-    splits = split_files(files, 0.1, 0.2)
-    assert split_files(files[::7], 0.1, 0.2) == {file: splits[file] for file in files[::7]}
-    assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx([700, 100, 200], abs=40)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a bit in the data", "a bit in the last array", "empty"])

@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from tests.workloads.graphmer.conftest import generator, moved
 from workloads.graphmer import evaluation
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.evaluation import CUE, FREQUENCY, GATES, RULE, Answers
+from workloads.graphmer.evaluation import CUE, FREQUENCY, GATES, RULE
 from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER
 
 
@@ -36,12 +37,13 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_
 @pytest.mark.parametrize("condition", range(3))
 def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graphmer, condition):
     """Both ways of computing it agree, where nothing of the own file is known."""
-    settings = {"workload.objective.own_file": False, "workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
+    settings = {"workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
     task = graphmer({**settings, "workload.objective.masked_ratio": float(condition == 1)})
     model, data = moved(task).eval(), task.data
     texts = len(data.samples.windows)
     items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
     batch, drawn = task.collate(items, generator()), data.collator.draw(items, generator())
+    batch["own"].zero_()
     answering, among = Answering(data, model), CandidateSet(data.corpus, drawn.among.entities)
     with torch.no_grad():
         trusting, alike = (scores[:, 0].numpy() for scores in model(batch))
@@ -170,7 +172,10 @@ def test_the_headline_leaves_structural_relations_out_and_averages_conditions_an
     is_rule = structural[corpus.relation]
     other, rule = int(np.flatnonzero(~is_rule)[0]), int(np.flatnonzero(is_rule)[0])
     ranks, first = np.array([1.0, 2.0, 4.0, 100.0]), np.array([1.0, np.nan, np.nan, np.nan])
-    answers = Answers(np.array([other] * 3 + [rule]), np.arange(4) % 3, ranks, 2 * ranks, first, np.ones(4, bool))
+    answers = pd.DataFrame({
+        "triple": [other] * 3 + [rule], "condition": np.arange(4) % 3, "by_range": ranks, "by_training": 2 * ranks,
+        "namesake": first,
+    })  # fmt: skip
     scores = shared.evaluator.headline(answers)
     assert scores["mrr_masked"] == 0.5 and scores["mrr_trained_masked"] == 0.25 and scores["hits3_name_only"] == 0.0
     assert scores["mrr"] == (1 + 0.5 + 0.25 + 0.5 + 0.25 + 0.125) / 6 and scores["resolved"] == 1.0

@@ -138,9 +138,9 @@ def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     assert not torch.allclose(trusting[elsewhere], without[elsewhere])
 
 
-def test_before_training_both_scores_are_those_of_the_counts(graphmer):
-    task = graphmer({"workload.objective.own_file": False})
-    model, batch = task.model().eval(), some_batch(task)
+def test_before_training_both_scores_are_those_of_the_counts(shared):
+    model, batch = shared.model().eval(), some_batch(shared)
+    batch["own"].zero_()
     trusting, alike = model(batch)
     want = batch["prior"] + pointed(batch["places"], torch.tensor(0.0), batch, batch["name"][0], batch["name_owner"][0])
     assert torch.allclose(trusting, want, atol=1e-5) and torch.allclose(alike, want, atol=1e-5)

@@ -267,7 +267,7 @@ def _graph(sources: Sources, source: Any) -> Graph:
 
 def _checked(calibration: Calibration, joined: Joined, model: nn.Module) -> dict[str, float]:
     """Returns how well hidden known references are answered: those of an object, if there are any."""
-    choices, _ = calibration.hidden(joined.windows, Answering(joined.data, model), _CHECKED)
+    choices, _ = calibration.hidden(joined.triples, Answering(joined.data, model), _CHECKED)
     if choices is None:
         return {}
     weights = weights_of(model)[1]
@@ -281,16 +281,14 @@ def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Modul
     asking, corpus = calibration.asking, joined.data.corpus
     by_key = {triple.key: triple for triple in graph.triples}
     triples = joined.triples[asking.is_unresolved(joined.triples)]
-    references = asking.references(triples)
+    heads, relations, tails = corpus.head[corpus.window_of[triples]], corpus.relation[triples], corpus.tail[triples]
     asked = [
         by_key[corpus.entities[head], corpus.relations[relation], corpus.entities[tail]]
-        for head, relation, tail in zip(
-            corpus.head[references.window], references.relation, corpus.tail[triples], strict=True
-        )
+        for head, relation, tail in zip(heads, relations, tails, strict=True)
     ]
     answers: dict[int, Answer] = {}
-    batches = zip(*(asking.ask(references, Answering(joined.data, model)) for model in models), strict=True)
-    for parts in counted(batches, "batches of references answered", len(asking.batches(references))):
+    batches = zip(*(asking.ask(triples, Answering(joined.data, model)) for model in models), strict=True)
+    for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
         numbers = parts[0].reference.tolist()
         voted = _voted(joined, parts, models, [asked[number] for number in numbers])
         answers |= dict(zip(numbers, voted, strict=True))

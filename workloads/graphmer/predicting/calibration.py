@@ -56,8 +56,7 @@ class Calibration:
 
     def fit(self, model: nn.Module) -> None:
         """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
-        windows = self.data.corpus.windows_of("validation")
-        choices, files = self.hidden(windows, Answering(self.data, model))
+        choices, files = self.hidden(self.data.corpus.triples_of("validation"), Answering(self.data, model))
         if choices is None:
             return
         half = files % 2 == 0
@@ -73,21 +72,20 @@ class Calibration:
         model.get_buffer("of_references").copy_(torch.from_numpy(rows))
 
     def hidden(
-        self, windows: np.ndarray, answering: Answering, most: int = _MOST
+        self, triples: np.ndarray, answering: Answering, most: int = _MOST
     ) -> tuple[Choices, np.ndarray] | tuple[None, None]:
-        """Returns known references of windows with what a model says, and their files; None if there are none."""
-        corpus = self.data.corpus
-        known = self.asking.known(np.flatnonzero(np.isin(corpus.window_of, windows)))
+        """Returns known references with what a model says, and their files; None twice if there are none."""
+        corpus, known = self.data.corpus, self.asking.known(triples)
         if not len(known):
             return None, None
         known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
         with torch.no_grad():
             choices = Choices.joined([*self.asking.ask(known, answering)])
-        return choices, corpus.window_file[known.window[choices.reference]]
+        return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
 
     def measured(self, model: nn.Module) -> list[dict[str, Any]]:
         """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
-        choices, _ = self.hidden(self.data.corpus.windows_of("test"), Answering(self.data, model))
+        choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
         if choices is None:
             return []
         groups = {"all": choices, "of an object": choices[choices.of_object]}

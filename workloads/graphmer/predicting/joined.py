@@ -19,10 +19,9 @@ from workloads.graphmer.settings import Settings
 
 @dataclass(frozen=True)
 class Joined:
-    """The data of both, the windows and triples of the tree in it, and (E) which entities the tree defines."""
+    """The data of both, the triples of the tree in it, and (E) which entities the tree defines."""
 
     data: Data
-    windows: np.ndarray
     triples: np.ndarray
     in_tree: np.ndarray
 
@@ -47,8 +46,7 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
     kinds = Layout(trained, settings.chain.roots).kind_before
     data.layout.kind_before = np.pad(kinds, (0, len(corpus.word_list) - len(kinds)))
     data.use(weights)
-    windows, triples = np.arange(len(trained), len(corpus)), np.arange(len(trained.relation), len(corpus.relation))
-    return Joined(data, windows, triples, in_tree)
+    return Joined(data, np.arange(len(trained.relation), len(corpus.relation)), in_tree)
 
 
 def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:

@@ -184,22 +184,6 @@ class Standing:
         return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
 
-@dataclass(frozen=True)
-class References:
-    """Q references: the window, relation and name (a word) of each, and its tail, -1 if that is not known."""
-
-    window: np.ndarray
-    relation: np.ndarray
-    name: np.ndarray
-    tail: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.window)
-
-    def __getitem__(self, chosen: np.ndarray) -> "References":
-        return References(*(value[chosen] for value in vars(self).values()))
-
-
 class Asking:
     """Makes choices of references by what the counts and a model say of the entities of their names.
 
@@ -224,25 +208,18 @@ class Asking:
     def is_unresolved(self, triples: np.ndarray) -> np.ndarray:
         return self.corpus.entity_type[self.corpus.tail[triples]] == self.unresolved_kind
 
-    def known(self, triples: np.ndarray) -> References:
+    def known(self, triples: np.ndarray) -> np.ndarray:
         """Returns those of the triples that are resolved references, to be hidden."""
-        is_known = np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved(triples)
-        return self.references(triples[is_known], self.corpus.tail[triples[is_known]])
+        return triples[np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved(triples)]
 
-    def references(self, triples: np.ndarray, tail: np.ndarray | int = -1) -> References:
-        """Returns references to the names of the triples' tails; `tail` is what is known of them."""
-        corpus, names = self.corpus, self.corpus.name[self.corpus.tail[triples]]
-        tails = np.broadcast_to(tail, len(triples))
-        return References(corpus.window_of[triples], corpus.relation[triples], names, tails)
-
-    def batches(self, references: References) -> list[np.ndarray]:
+    def batches(self, triples: np.ndarray) -> list[np.ndarray]:
         """Returns which references are asked together: those of one relation and of names that are near."""
-        order = np.lexsort((references.name, references.relation))
-        sizes = self.by_name.sizes(references.name).tolist()
+        relation, name = self.corpus.relation[triples], self.corpus.name[self.corpus.tail[triples]]
+        order, sizes = np.lexsort((name, relation)), self.by_name.sizes(name).tolist()
         batches: list[list[int]] = []
         width, last = 0, (-1, -1)
         for number in order.tolist():
-            at = int(references.relation[number]), int(references.name[number])
+            at = int(relation[number]), int(name[number])
             more = sizes[number] if at != last else 0
             full = batches and (len(batches[-1]) + 1) * (width + more) > _MOST_SCORES
             if not batches or full or len(batches[-1]) == _AT_ONCE or at[0] != last[0]:
@@ -252,38 +229,40 @@ class Asking:
             width, last = width + more, at
         return [np.array(numbers) for numbers in batches]
 
-    def ask(self, references: References, answering: Answering) -> Iterator[Choices]:
-        """Yields the references in batches, with their choices."""
-        nothing = np.zeros(0, np.int64)
-        for chosen in self.batches(references):
-            part = references[chosen]
-            relations = self.together if part.relation[0] in self.together else [int(part.relation[0])]
-            number, place = self.by_name.places(part.name)
+    def ask(self, triples: np.ndarray, answering: Answering) -> Iterator[Choices]:
+        """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known."""
+        corpus, nothing = self.corpus, np.zeros(0, np.int64)
+        for chosen in self.batches(triples):
+            part = triples[chosen]
+            window, tail, asked = corpus.window_of[part], corpus.tail[part], int(corpus.relation[part[0]])
+            relations = self.together if asked in self.together else [asked]
+            number, place = self.by_name.places(corpus.name[tail])
             parts = [self._scored(part, relation, number, self.possible[place], answering) for relation in relations]
             question, entity, relation, features = (np.concatenate(values) for values in zip(*parts, strict=True))
             order = np.lexsort((relation, entity, question))
             question, entity, relation, features = question[order], entity[order], relation[order], features[order]
-            rows = self.data.layout.rows(part.window, np.ones(len(part), bool), nothing, nothing)
-            stands, none, of_object, seen = self.standing.of(part.window, part.name, question, entity, rows)
+            rows = self.data.layout.rows(window, np.ones(len(part), bool), nothing, nothing)
+            stands, none, of_object, seen = self.standing.of(window, corpus.name[tail], question, entity, rows)
             features[:, 1] = features[:, 0] * of_object[question]
             features = np.concatenate([features, stands, np.zeros((len(entity), none.shape[1]))], 1)
             question, entity, relation, features = question[seen], entity[seen], relation[seen], features[seen]
             none = np.concatenate([np.zeros((len(part), len(OF_REFERENCES) - none.shape[1])), none], 1)
-            right = np.flatnonzero((entity == part.tail[question]) & (relation == part.relation[question]))
+            right = np.flatnonzero((entity == tail[question]) & (relation == asked))
             gold = np.full(len(part), -1)
             gold[question[right]] = right
             yield Choices(question, features, none, gold, entity, relation, chosen, of_object)
 
     def _scored(
-        self, part: References, relation: int, question: np.ndarray, entity: np.ndarray, answering: Answering
+        self, triples: np.ndarray, relation: int, question: np.ndarray, entity: np.ndarray, answering: Answering
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Returns the answers that are possible as tails of a relation: question, entity, relation, five features."""
-        asked = Questions(part.window, *(np.full(len(part), value) for value in (relation, FULL_TEXT, -1)))
+        window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
+        asked = Questions(window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)))
         may = self.data.scorer.is_allowed(asked.relation[:1], entity)[0]
-        may &= ~(self.is_told_once[entity] & (entity == part.tail[question]))
+        may &= ~(self.is_told_once[entity] & (entity == tail[question]))
         row, other = self.data.scorer.true_tails(asked)  # facts of the graph beside the one that is hidden
         code, entities = row * len(self.corpus.entity_type) + other, len(self.corpus.entity_type)
-        may &= ~np.isin(question * entities + entity, code[other != part.tail[row]])
+        may &= ~np.isin(question * entities + entity, code[other != tail[row]])
         question, entity = question[may], entity[may]
         features = np.zeros((len(entity), OF_REFERENCES.index("a class") + 1))
         features[:, -1] = self.together[1:] == [relation]

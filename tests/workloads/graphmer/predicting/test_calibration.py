@@ -101,7 +101,7 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
         evaluated(shared, one, "validation")
         assert weights_of(one).any(1).all()
     calibration, corpus = shared.evaluator.calibration, shared.data.corpus
-    choices, _ = calibration.hidden(corpus.windows_of("validation"), Answering(shared.data, model))
+    choices, _ = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert choices.loss(weights_of(model)[1]) < choices.loss(start)
     alone, chosen = weights_of(still)
@@ -128,8 +128,8 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     corpus, hidden = task.data.corpus, task.evaluator.calibration.hidden
     with torch.inference_mode():
         measured = task.evaluator.calibration.measured(model)
-        choices, _ = hidden(corpus.windows_of("test"), Answering(task.data, model))
-        train = corpus.windows_of("train")
+        choices, _ = hidden(corpus.triples_of("test"), Answering(task.data, model))
+        train = corpus.triples_of("train")
         (first, files), (again, _) = (hidden(train, Answering(task.data, model), 7) for _ in range(2))
     rows = {(row["references"], row["method"]): row for row in measured}
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):

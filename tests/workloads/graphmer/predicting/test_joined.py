@@ -34,7 +34,7 @@ def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
     inside = {corpus.entities[number] for number in np.flatnonzero(joined.in_tree)}
     assert {"shop.doors.Door", "shop.main.visit", "file::shop/main.py"} <= inside
     assert not inside & set(trained.entities) and not any(name.startswith("builtins.") for name in inside)
-    assert corpus.files[corpus.window_file[joined.windows[0]]].startswith("tree/")
+    assert corpus.files[corpus.window_file[-1]].startswith("tree/")
 
 
 def test_tables_of_training_stay_and_what_is_new_has_no_vector_of_its_own(fitted, new_tree):
@@ -71,7 +71,7 @@ def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_pa
     corpus = joined.data.corpus
     own = np.flatnonzero(corpus.window_file == trained.files.index(train))
     assert len(own) and not np.isin(own, corpus.windows_of("train")).any()
-    assert np.isin(joined.windows, corpus.windows_of("train")).all()
+    assert np.isin(joined.triples, corpus.triples_of("train")).all()
     module = train.removesuffix(".py")
     gone = corpus.entities.index(f"{module}.House{module.removeprefix('house')}")
     assert corpus.entity_file[gone] == -1 and corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0

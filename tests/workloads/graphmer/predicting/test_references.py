@@ -21,8 +21,8 @@ def asked(asking, wanted, answering):
     corpus, found = asking.corpus, {}
     for part in batches(asking, wanted, answering):
         for row, number in enumerate(part.reference):
-            head = corpus.entities[corpus.head[wanted.window[number]]]
-            key = head.removeprefix("shop.main."), corpus.word_list[wanted.name[number]]
+            head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
+            key = head.removeprefix("shop.main."), corpus.word_list[corpus.name[corpus.tail[wanted[number]]]]
             named = {corpus.entities[part.entity[p]]: part.features[p] for p in np.flatnonzero(part.question == row)}
             named[None] = part.of_none[row]
             found[key] = {e: dict(zip(OF_REFERENCES, values, strict=True)) for e, values in named.items()}
@@ -38,7 +38,7 @@ def answers_of(joined, model):
     """What competes for the names that could not be followed."""
     asking = Asking(joined.data, leave_out=True)
     triples = joined.triples[asking.is_unresolved(joined.triples)]
-    return asked(asking, asking.references(triples), Answering(joined.data, model))
+    return asked(asking, triples, Answering(joined.data, model))
 
 
 def test_entities_of_the_name_compete_and_nothing_else(answers):
@@ -91,10 +91,10 @@ def known(joined, head):
 def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fitted):
     asking, wanted = known(joined, "shop.main.Room.enter")
     corpus, answering = joined.data.corpus, Answering(joined.data, fitted[1].eval())
-    assert {corpus.entities[t] for t in wanted.tail} == {"shop.main.Room.leave", "shop.doors.Door"}
+    assert {corpus.entities[t] for t in corpus.tail[wanted]} == {"shop.main.Room.leave", "shop.doors.Door"}
     for part in batches(asking, wanted, answering):
         gold = part.gold
-        assert (gold >= 0).all() and part.entity[gold].tolist() == wanted.tail[part.reference].tolist()
+        assert (gold >= 0).all() and part.entity[gold].tolist() == corpus.tail[wanted[part.reference]].tolist()
         assert corpus.relations[part.relation[gold[0]]] in ("calls", "instantiates")
     found = asked(asking, wanted, answering)
     assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
@@ -108,7 +108,7 @@ def test_a_tail_that_no_other_fact_names_is_no_answer_to_its_own_question(joined
     corpus = joined.data.corpus
     golds = {}
     for part in batches(asking, wanted, Answering(joined.data, fitted[1])):
-        golds |= {corpus.entities[wanted.tail[c]]: g for c, g in zip(part.reference, part.gold, strict=True)}
+        golds |= {corpus.entities[corpus.tail[wanted[c]]]: g for c, g in zip(part.reference, part.gold, strict=True)}
     assert golds["posixpath.expanduser" if "posixpath.expanduser" in golds else "os.path.expanduser"] == -1
     assert golds["os.path.join"] >= 0  # training names it too
 
@@ -121,22 +121,22 @@ def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_el
     assert any(f["trust"] for found in together.values() for f in found.values())
     assert any(f["likeness"] for found in together.values() for f in found.values())
     for number in range(0, len(wanted), 3):
-        for key, found in asked(asking, wanted[np.array([number])], answering).items():
+        for key, found in asked(asking, wanted[[number]], answering).items():
             for entity, features in found.items():
                 assert features == pytest.approx(together[key][entity], abs=1e-4)
 
 
 def test_questions_are_asked_in_batches_that_are_small_enough(joined, monkeypatch):
-    asking = Asking(joined.data)
-    wanted = asking.known(np.arange(len(joined.data.corpus.relation)))
+    asking, corpus = Asking(joined.data), joined.data.corpus
+    wanted = asking.known(np.arange(len(corpus.relation)))
     whole = asking.batches(wanted)
     monkeypatch.setattr(references, "_MOST_SCORES", 100)
     monkeypatch.setattr(references, "_AT_ONCE", 10)
     parts = asking.batches(wanted)
     assert sorted(np.concatenate(parts).tolist()) == sorted(np.concatenate(whole).tolist()) == list(range(len(wanted)))
     for part in parts:
-        assert len(part) <= 10 and len(set(wanted.relation[part])) == 1
-        width = asking.by_name.sizes(np.unique(wanted.name[part])).sum()
+        assert len(part) <= 10 and len(set(corpus.relation[wanted[part]])) == 1
+        width = asking.by_name.sizes(np.unique(corpus.name[corpus.tail[wanted[part]]])).sum()
         assert len(part) == 1 or len(part) * width <= 100
 
 
