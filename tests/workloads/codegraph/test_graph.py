@@ -30,7 +30,7 @@ def test_names_of_submodules_and_of_other_kinds_do_not_collide(tmp_path):
     assert kinds == {"p.q": "Module", "p.__init__.q": "Function", "p.r": "Class", "p.r#Function": "Function"}
 
 
-def test_a_repeated_edge_counts_once_and_an_empty_or_missing_folder_says_what_to_do(tmp_path):
+def test_a_repeated_edge_counts_once_and_an_empty_or_missing_folder_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"no \.py file under"):
         graph.build(tmp_path)
     with pytest.raises(BadInput, match="There is no folder"):

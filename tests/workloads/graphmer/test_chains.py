@@ -65,15 +65,6 @@ def test_a_leaf_hangs_on_the_places_of_its_hidden_name_and_else_on_the_heads(sha
     assert distance.tolist() == want
 
 
-def test_a_shortened_path_keeps_the_last_name(shared):
-    corpus = shared.data.corpus
-    window = next(w for w in corpus.windows_of("train") if np.diff(corpus.part_offsets)[corpus.head[w]] == 3)
-    parts = corpus.parts[corpus.part_offsets[corpus.head[window]] :][:3]
-    for dropped, left in ((0, 3), (1, 2), (9, 1)):
-        laid = Layout(corpus, 64).rows(np.array([window]), np.array([False]), NOTHING, NOTHING, np.array([dropped]))
-        assert int((laid.ids != PAD).sum()) == corpus.sizes[parts[:left]].sum() + 1
-
-
 def names_in(corpus, roots):
     """The words whose whole sequence of pieces stands in the roots of a sample."""
     visible, names = roots.tolist(), set()

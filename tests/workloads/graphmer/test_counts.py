@@ -1,6 +1,5 @@
 """What is counted, that a training fact is asked as if its own file were not there, and how counts are combined."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -76,17 +75,6 @@ def test_leaving_a_file_out_is_counting_without_it(graphmer, condition):
     assert not np.allclose(whole["frequency"], held_out["frequency"])
 
 
-def test_an_entity_is_elsewhere_where_training_has_it_as_a_tail_in_another_file(shared):
-    corpus, counts = shared.data.corpus, shared.data.scorer.counts
-    among, file = CandidateSet(corpus, everything(corpus)), corpus.window_file[corpus.window_of]
-    train, test = corpus.triples_of("train"), corpus.triples_of("test")
-    asked = np.concatenate([train[::40], test[::40]])
-    got = counts.elsewhere(Questions.of_facts(corpus, asked, np.zeros(len(asked), int)), among)
-    for row, triple in enumerate(asked):
-        assert np.array_equal(got[row], np.isin(among.entities, corpus.tail[train[file[train] != file[triple]]]))
-    assert not got.all(0)[corpus.tail[train]].all()  # some tails are of one file alone
-
-
 def test_a_hidden_name_says_nothing_where_it_is_the_heads_too(shared):
     corpus, counts = shared.data.corpus, shared.data.scorer.counts
     triple, _, among = asked_in(corpus, MASKED)
@@ -139,39 +127,12 @@ def test_the_simple_methods_use_training_files_text_and_names(shared):
     assert len(namesakes) > 1 and namesakes[rule[namesakes].argmax()] == corpus.tail[call]
 
 
-def test_context_words_are_a_naive_bayes_over_training_facts(shared):
-    corpus, counts = shared.data.corpus, shared.data.scorer.counts
-    _, asked, among = asked_in(corpus, MASKED)
-    train = corpus.triples_of("train")
-    train = train[corpus.relation[train] == asked.relation[0]]
-    row, key, _ = counts.keys("context", Questions.of_facts(corpus, train, np.full(len(train), MASKED)))
-    tails, wanted = corpus.tail[train][row], counts.keys("context", asked)[1]
-    total = np.bincount(tails, minlength=len(among))
-    want = np.log(np.bincount(corpus.tail[train], minlength=len(among)) + 1e-3)
-    for one in wanted:
-        number = np.bincount(tails[key == one], minlength=len(among))
-        share = number.sum() / total.sum()
-        want = want + np.log((number + 0.3 * (share + 1e-6)) / (total + 0.3))
-    got = Baselines(counts).cue(asked, among)[0]
-    assert len(wanted) > 2 and np.allclose(got - got[0], want - want[0], atol=1e-4) and np.ptp(got) > 1
-
-
 def weighted(task, seed=0):
     """A scorer with weights at random, in place of fitted ones."""
     corpus, draw = task.data.corpus, np.random.default_rng(seed)
     shapes = Weights.shapes(len(corpus.relations), len(corpus.types))
     weights = Weights(**{name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()})
     return Scorer(corpus, task.data.scorer.counts, task.data.allowed, weights)
-
-
-def test_weights_survive_json_and_are_refused_for_other_data(shared):
-    corpus, weights = shared.data.corpus, weighted(shared).weights
-    values = json.loads(json.dumps(weights.as_json(corpus)))
-    again = Weights.from_json(values, corpus)
-    assert all(np.allclose(getattr(again, n), v, atol=1e-4) for n, v in vars(weights).items())
-    for damaged in ({}, {**values, "types": [1.0]}, {**values, "names": {**values["names"], "relations": ["calls"]}}):
-        with pytest.raises((ValueError, KeyError)):
-            Weights.from_json(damaged, corpus)
 
 
 def test_fitting_gives_the_same_weights_again_and_lowers_the_loss_of_other_facts(graphmer):

@@ -110,20 +110,6 @@ def test_the_tables_have_every_method_what_the_encoder_gains_and_examples(shared
     assert len({row["right"] for row in examples}) == 2
 
 
-def test_any_question_is_scored_by_counts_and_with_the_encoder(shared):
-    """Also one that no fact of the graph answers."""
-    model, corpus = moved(shared).eval(), shared.data.corpus
-    windows, relation = corpus.windows_of("test")[:4], np.full(4, corpus.relations.index("raises"))
-    allowed = shared.data.scorer.is_allowed(relation[:1], np.arange(len(corpus.entities)))[0]
-    among, answering = CandidateSet(corpus, np.flatnonzero(allowed)), Answering(shared.data, model)
-    asked = Questions(windows, relation, np.zeros(4, int), np.full(4, -1))
-    counted, encoded = answering.scores(asked, among)
-    assert counted.shape == encoded.shape == (4, len(among)) and not np.allclose(counted, encoded)
-    model.gate.zero_()
-    assert np.array_equal(*answering.scores(asked, among))
-    assert np.allclose(answering.scores(asked[np.array([0])], among)[0][0], counted[0], atol=1e-5)
-
-
 def brute_force_rank(corpus, triple, scores, candidates):
     """Sorts the candidates left after filtering and averages the places that equal scores may take."""
     head, relation, tail = corpus.head[corpus.window_of[triple]], corpus.relation[triple], corpus.tail[triple]

@@ -36,14 +36,6 @@ def drawn(number, seed=0):
     return choices_of(question, features, none, gold)
 
 
-def test_probabilities_of_answers_and_of_none_add_up_to_one():
-    choices = drawn(50)
-    of_answer, of_none = choices.probabilities(100 * TRUE)
-    assert np.isfinite(of_answer).all() and (np.diff(choices.begin) == 0).any()
-    assert np.allclose(np.bincount(choices.question, of_answer, 50) + of_none, 1)
-    assert np.allclose(of_none[np.diff(choices.begin) == 0], 1)
-
-
 def test_the_fit_finds_the_weights_that_answers_were_drawn_by_and_is_calibrated():
     weights = fit(drawn(4000), np.zeros(3), np.ones(3, bool))
     assert np.allclose(weights, TRUE, atol=0.15)
@@ -54,33 +46,6 @@ def test_the_fit_finds_the_weights_that_answers_were_drawn_by_and_is_calibrated(
     assert calibration_error(others.best(5 * TRUE)[1], right) > 0.1
     error = calibration_error(np.array([0.2, 0.25, 0.92, 0.94, 1.0]), np.array([0, 1, 1, 1, 1]))
     assert error == pytest.approx((2 * 0.275 + 2 * 0.07) / 5)
-
-
-def test_the_fit_is_at_the_minimum_and_moves_free_weights_alone():
-    choices, start = drawn(300), np.zeros(3)
-    weights = fit(choices, start, np.ones(3, bool))
-
-    def loss(of):
-        return choices.loss(of) * len(choices) + 0.15 * (of**2).sum()
-
-    for step in np.eye(3):
-        assert loss(weights) <= min(loss(weights + 0.01 * step), loss(weights - 0.01 * step))
-    start, free = np.array([0.5, 0.0, 0.0]), np.array([False, True, True])
-    few, many = (fit(drawn(number), start, free) for number in (3, 500))
-    assert few[0] == many[0] == 0.5 and np.abs(few - start).max() < np.abs(many - start).max()
-    assert np.array_equal(fit(drawn(0), start, free), start)
-
-
-def test_parts_of_questions_and_joined_ones_are_the_same_questions():
-    choices = drawn(40)
-    half = np.arange(40) % 3 == 0
-    again = Choices.joined([choices[half], choices[~half]])
-    for number, was in enumerate(np.concatenate([np.flatnonzero(half), np.flatnonzero(~half)])):
-        own, before = np.flatnonzero(again.question == number), np.flatnonzero(choices.question == was)
-        assert np.array_equal(again.features[own], choices.features[before])
-        gold, gold_before = again.gold[number], choices.gold[was]
-        assert (gold < 0) == (gold_before < 0)
-        assert gold < 0 or np.array_equal(again.features[gold], choices.features[gold_before])
 
 
 def test_the_best_answer_is_none_if_that_is_the_most_probable_and_figures_are_shares_of_right_answers():

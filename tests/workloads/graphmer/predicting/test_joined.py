@@ -53,14 +53,6 @@ def test_tables_of_training_stay_and_what_is_new_has_no_vector_of_its_own(fitted
         assert len(pieces) > 1 and all(part == pieces[0] for part in pieces) and max(pieces[0]) < 400
 
 
-def test_facts_of_the_tree_count_beside_those_of_training(fitted, joined):
-    trained, data = fitted[0].data, joined.data
-    relation, door = data.corpus.relations.index("instantiates"), data.corpus.entities.index("shop.doors.Door")
-    assert data.scorer.counts.of_tail[relation, door] == 1
-    raised = trained.corpus.relations.index("raises"), trained.corpus.entities.index("builtins.ValueError")
-    assert data.scorer.counts.of_tail[raised] == trained.scorer.counts.of_tail[raised] + 1
-
-
 def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
     """A tree that was trained on is not asked with its own answers."""
     task, trained = fitted[0], fitted[0].data.corpus

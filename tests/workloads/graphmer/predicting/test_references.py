@@ -138,10 +138,3 @@ def test_questions_are_asked_in_batches_that_are_small_enough(joined, monkeypatc
         assert len(part) <= 10 and len(set(corpus.relation[wanted[part]])) == 1
         width = asking.by_name.sizes(np.unique(corpus.name[corpus.tail[wanted[part]]])).sum()
         assert len(part) == 1 or len(part) * width <= 100
-
-
-def test_a_graph_without_unresolved_names_has_no_references(joined, monkeypatch):
-    corpus = joined.data.corpus
-    monkeypatch.setitem(vars(corpus), "types", ["Other" if kind == "Name" else kind for kind in corpus.types])
-    asking = Asking(joined.data)
-    assert len(asking.relations) == 0 and len(asking.known(joined.triples)) == 0
