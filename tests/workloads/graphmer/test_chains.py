@@ -9,10 +9,10 @@ import torch
 from tests.workloads.graphmer.conftest import generator, pieces_of
 from workloads.codegraph.facts import WORD
 from workloads.graphmer import corpus as arrays
-from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, Questions
+from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.model import IMPOSSIBLE
-from workloads.graphmer.settings import IGNORE, NAME, PAD, SEP, SPECIALS, UNKNOWN
+from workloads.graphmer.settings import IGNORE, PAD, SEP, SPECIALS, UNKNOWN
 
 NOTHING = np.zeros(0, int)
 WORDS = ["open_door", "close_door", "door", "JSONDecoder", "decoder"]
@@ -50,19 +50,6 @@ def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
             assert rows.is_call[row, place] == (words[number + 1 : number + 2] == ["("])
             checked += dotted
     assert checked > 5
-
-
-def test_a_leaf_hangs_on_the_places_of_its_hidden_name_and_else_on_the_heads(shared):
-    corpus = shared.data.corpus
-    triple = next(t for t in corpus.triples_of("train") if corpus.relations[corpus.relation[t]] == "calls")
-    asked = Questions.of_facts(corpus, np.array([triple, triple]), np.array([MASKED, 0]))
-    rows = Layout(corpus, 24).rows(asked.window, np.ones(2, bool), np.array([0]), asked.hidden[:1])
-    distance = rows.distance(np.arange(2), asked.hidden)
-    on = np.flatnonzero(rows.ids[0] == NAME)
-    assert len(on) and np.flatnonzero(distance[0] == 1).tolist() == on.tolist()
-    assert np.flatnonzero(distance[1] == 1).tolist() == list(range(rows.name_length[1]))
-    want = [[1 + min(abs(j - a) for a in np.flatnonzero(d == 1)) for j in range(len(d))] for d in distance]
-    assert distance.tolist() == want
 
 
 def names_in(corpus, roots):
@@ -105,15 +92,10 @@ def test_all_facts_of_a_sample_are_asked_in_time_and_a_few_at_once(shared):
     samples, corpus = shared.data.samples, shared.data.corpus
     index = int(np.diff(samples.begin).argmax())
     facts = samples.facts[samples.begin[index] : samples.begin[index + 1]]
-    wanted = set(zip(corpus.relation[facts].tolist(), corpus.tail[facts].tolist(), strict=True))
-    asked, conditions = set(), set()
-    for seed in range(30):
-        drawn = shared.data.collator.draw([index], generator(seed))
-        now = set(zip(drawn.asked.relation.tolist(), drawn.tail.tolist(), strict=True))
-        assert len(drawn.tail) == len(now) == 3 < len(wanted)
-        asked |= now
-        conditions |= set(drawn.asked.condition.tolist())
-    assert asked == wanted and (conditions in ({FULL_TEXT, MASKED}, {NAME_ONLY}))
+    drawn = [shared.data.collator.draw([index], generator(seed)) for seed in range(30)]
+    assert all(len(d.tail) == 3 < len(facts) for d in drawn)
+    assert {tail for d in drawn for tail in d.tail.tolist()} == set(corpus.tail[facts].tolist())
+    assert {condition for d in drawn for condition in d.asked.condition.tolist()} in ({FULL_TEXT, MASKED}, {NAME_ONLY})
 
 
 def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_head_or_without(graphmer):
@@ -132,11 +114,8 @@ def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_he
 
 def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told(graphmer):
     task, items = graphmer(), list(range(20))
-    corpus, drawn, batch = (
-        task.data.corpus,
-        task.data.collator.draw(items, generator()),
-        task.collate(items, generator()),
-    )
+    corpus, batch = task.data.corpus, task.collate(items, generator())
+    drawn = task.data.collator.draw(items, generator())
     assert len(drawn.among) <= 60 and drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
     true = {}
     for triple, window in enumerate(corpus.window_of):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workloads.graphmer.conftest import generator, pieces_of
+from tests.workloads.graphmer.conftest import generator
 from workloads.graphmer.model import HGat, pointed
 
 
@@ -88,28 +88,6 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
                 factor = factor + batch["sibling"][b, g, c] * (batch["is_self"][b, j] == 1)
                 total += math.exp(places[b, g, j] + meant[b, j, c]) * float(factor)
         assert got[b, g, c].item() == pytest.approx(math.log1p(total), abs=1e-4)
-
-
-def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(shared):
-    model, table, corpus = shared.model(), shared.data.table, shared.data.corpus
-    assert 0 < table.vector.max() <= 16
-    files = {}
-    for triple in corpus.triples_of("train"):
-        files.setdefault(int(corpus.tail[triple]), set()).add(int(corpus.window_file[corpus.window_of[triple]]))
-    assert all(len(files.get(entity, ())) >= 3 for entity in range(len(corpus.entities)) if table.vector[entity])
-    torch.nn.init.zeros_(model.vector.weight[0])
-    of = table.of(torch.arange(len(corpus.entities)).numpy())
-    vectors, origins = model.entities(of["pieces"], of["kind"], of["vector"]).unbind(1)
-    for entity in range(0, len(corpus.entities), 7):
-        want = model.kind.weight[of["kind"][entity]] + model.vector.weight[of["vector"][entity]]
-        words, name = (corpus.name[entity], corpus.owner[entity], corpus.package[entity]), 0
-        for (part, most), word in zip((("name", 6), ("owner", 4), ("package", 3)), words, strict=True):
-            if word >= 0:
-                ids = torch.tensor(pieces_of(corpus, [word])[:most])
-                composed = model.compose[part](model.token(ids).sum(0) / len(ids) ** 0.5)
-                want, name = want + composed, composed if part == "name" else name
-        assert torch.allclose(vectors[entity], want, atol=1e-5)
-        assert torch.allclose(origins[entity], want - name, atol=1e-5)
 
 
 def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(shared):
