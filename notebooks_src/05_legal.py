@@ -122,7 +122,7 @@ ways = {
     "ultra-low": {"memory.profile": "ultra_low"},
 }
 samples = run.task.datasets()["train"]
-documents = len(run.task.data.parts["train"])
+documents = len(run.task.documents["train"])
 published = {"training.effective_batch": 16, "workload.encoder.weights": "law-ai/InLegalBERT"}
 again = {"training.gradient_checkpointing": "all"}
 recomputed = {f"{name}, recomputed": {**way, **again} for name, way in ways.items()}

@@ -1,8 +1,8 @@
 """A workload whose samples have a target: what it takes to train, judge and use it follows from five methods."""
 
 from lib.supervised.samples import IGNORED, padded, records, split
-from lib.supervised.scoring import Judged, mean_loss
+from lib.supervised.scoring import Judged
 from lib.supervised.task import Supervised
 from lib.task.fingerprint import fingerprint
 
-__all__ = ["IGNORED", "Judged", "Supervised", "fingerprint", "mean_loss", "padded", "records", "split"]
+__all__ = ["IGNORED", "Judged", "Supervised", "fingerprint", "padded", "records", "split"]

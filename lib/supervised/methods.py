@@ -266,7 +266,7 @@ def _tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: i
 
 def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """(..., 3, classes) right, true and guessed targets -> (...) each metric, as scikit-learn has it."""
-    right, true, guessed = np.moveaxis(sums, -2, 0)
+    right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
     known = (sums if reference is None else sums + reference)[..., 1:, :].sum(-2) > 0
     total, classes = np.maximum(true.sum(-1), 1), np.maximum(known.sum(-1), 1)
     f1, iou = 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)

@@ -20,7 +20,7 @@ _SHOWN = 12  # classes that a sentence names
 class Part:
     """The samples of one part as a data set; a lazy sequence of them stays lazy.
 
-    Where the sequence has `weights`, `lengths` or `order(seed, epoch)`, the part has them too.
+    Where the sequence has `weights`, `lengths`, `order(seed, epoch)` or `subset(share, seed)`, the part has them too.
     """
 
     def __init__(self, task: Any, name: str, samples: Any):
@@ -35,12 +35,14 @@ class Part:
     def __getattr__(self, name: str) -> Any:
         if name in ORDERING and "samples" in vars(self):  # which a copy has not yet while it is made
             return getattr(self.samples, name)
+        if name == "subset" and "samples" in vars(self) and hasattr(self.samples, name):
+            return lambda share, seed: Part(self.task, self.name, self.samples.subset(share, seed))
         raise AttributeError(f"A part of the samples has no {name}.")
 
-    def texts(self) -> Iterator[str] | None:
-        """Returns a text for each sample without its target; None for a lazy sequence, and for what has no text."""
+    def texts(self) -> Iterator[str]:
+        """Returns a text for each sample without its target. Raises BadInput for what has none."""
         if not isinstance(self.samples, list | tuple):
-            return None
+            raise BadInput("Samples of a lazy sequence are not read for their texts.")
         return (canonical(input_of(sample), self.task.source) for sample in self.samples)
 
 

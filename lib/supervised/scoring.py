@@ -2,16 +2,13 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lib.errors import BadInput, printable
-from lib.task import Batch
 
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
 
@@ -177,15 +174,3 @@ def balanced(counts: np.ndarray, classes: int) -> np.ndarray:
     counts = np.pad(counts, (0, max(0, classes - len(counts))))
     weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return np.where(counts > 0, weights, 1.0).astype(np.float32)
-
-
-def mean_loss(mean: Tensor, batch: Batch, count: Callable[[Batch], Mapping[str, float]]) -> dict[str, Tensor]:
-    """Returns the sum that a model's mean stands for: `mean_loss(model(**batch).loss, batch, self.count)`.
-
-    `count` counts the targets that the mean was taken over, in one term.
-    """
-    counts = count(batch)
-    if len(counts) != 1:
-        raise BadInput(f"mean_loss is for one term, and count() has {len(counts)}: {', '.join(map(repr, counts))}.")
-    ((term, number),) = counts.items()
-    return {term: mean * number if number else torch.zeros((), device=mean.device, requires_grad=True)}  # 0 / 0 is NaN

@@ -107,7 +107,7 @@ class Supervised(Comparing):
         return {}
 
     @cached_property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
         """The samples by part, read once."""
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""

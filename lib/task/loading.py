@@ -44,7 +44,7 @@ def find_task(name: str) -> type[Task]:
         advice = f"Known tasks: {', '.join(names)}. Your own is named as file.py:Class."
         raise BadInput(f"There is no task {printable(repr(name), most=100)}. {advice}")
     members = inspect.getmembers(importlib.import_module(f"workloads.{name}"), inspect.isclass)
-    (task,) = [cls for _, cls in members if issubclass(cls, Task) and cls is not Task]
+    (task,) = [cls for _, cls in members if issubclass(cls, Task) and cls.__module__ == f"workloads.{name}"]
     return task
 
 

@@ -26,11 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.scores import above, resampled
+from lib.scores import intervals, resampled
+from lib.supervised.methods import of_classes
 from tests.bench.record import add_run, head, rounded, train
-from workloads.legal import judging
+from workloads.legal import STRONGEST, Legal
 from workloads.legal.documents import class_names, read
-from workloads.legal.evaluation import STRONGEST
 from workloads.legal.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,8 +86,15 @@ def confusions(answers: list[dict[str, str]]) -> dict[str, dict[str, list]]:
     for row in answers:
         for method in list(row)[3:]:
             of = found.setdefault(method, {}).setdefault(row["document"], np.zeros((len(number),) * 2, int))
-            of[number[row["role"]], number[row[method]]] += 1
+            of[number[row["target"]], number[row[method]]] += 1
     return {method: {name: own.tolist() for name, own in of.items()} for method, of in found.items()}
+
+
+def scores(counts: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
+    """(..., classes, classes) -> (..., metrics), over the classes that are there or guessed here or in a reference."""
+    both = [counts] if reference is None else [counts, reference]
+    values = of_classes(*(np.stack([np.diagonal(of, 0, -2, -1), of.sum(-1), of.sum(-2)], -2) for of in both))
+    return np.stack([values[metric] for metric in Legal.metrics], -1)
 
 
 def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
@@ -96,11 +103,18 @@ def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
     methods = {method: counts_of(runs, method) for method in runs[0]["confusions"]}
     table = {}
     for method, counts in methods.items():
-        judged, gain = judging.judge(counts), judging.gain(counts, methods[STRONGEST])
-        table[method] = {name: str(one) for name, one in judged.items()}
-        bounds = {name: f"{one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}]" for name, one in gain.items()}
-        table[method] |= {f"gain in {name}": text for name, text in bounds.items()}
+        best, units = methods[STRONGEST], len(counts)
+        drawn, reference = (resampled(of, Legal.draws) for of in (counts, best))
+        judged = intervals(scores(counts.sum(0)), scores(drawn), units)
+        gains = intervals(gain(counts.sum(0), best.sum(0)), gain(drawn, reference), units)
+        table[method] = dict(zip(Legal.metrics, map(str, judged), strict=True))
+        for name, of in zip(Legal.metrics, gains, strict=True):
+            table[method][f"gain in {name}"] = f"{of.value:+.4f} [{of.low:+.4f}, {of.high:+.4f}]"
     return table
+
+
+def gain(counts: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    return scores(counts, reference) - scores(reference, counts)
 
 
 def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
@@ -126,13 +140,12 @@ def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
     table: dict[str, object] = {"seeds": len(whole), "folds": most}
     for method in whole[0][0]["confusions"]:
         pairs = [(counts_of(own, method), counts_of(own, STRONGEST)) for own in whole]
-        value = np.mean([judging.scores(one.sum(0)) for one, _ in pairs], 0)
-        gains = [above(judging.scores, one.sum(0), other.sum(0)) for one, other in pairs]
-        drawn = [[resampled(own, judging.DRAWS) for own in pair] for pair in pairs]
-        draws = np.mean([above(judging.scores, *pair) for pair in drawn], 0)
-        ends = zip(judging.METRICS, np.mean(gains, 0), *np.percentile(draws, (2.5, 97.5), axis=0), strict=True)
-        gain = {f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]" for name, mean, low, high in ends}
-        table[method] = {**dict(zip(judging.METRICS, value.round(4).tolist(), strict=True)), **gain}
+        value = np.mean([scores(one.sum(0)) for one, _ in pairs], 0)
+        gains = [gain(one.sum(0), other.sum(0)) for one, other in pairs]
+        draws = np.mean([gain(*(resampled(of, Legal.draws) for of in pair)) for pair in pairs], 0)
+        ends = zip(Legal.metrics, np.mean(gains, 0), *np.percentile(draws, (2.5, 97.5), axis=0), strict=True)
+        above = {f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]" for name, mean, low, high in ends}
+        table[method] = {**dict(zip(Legal.metrics, value.round(4).tolist(), strict=True)), **above}
     return table
 
 

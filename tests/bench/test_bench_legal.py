@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.bench import bench_legal
-from workloads.legal.evaluation import BOTH, PRODUCT, STRONGEST
+from workloads.legal import BOTH, PRODUCT, STRONGEST
 
 
 def run(right):
@@ -26,7 +26,7 @@ def folds(runs):
 def test_answers_are_counted_by_document_and_method(monkeypatch):
     monkeypatch.setattr(bench_legal, "classes", lambda: ("A", "B"))
     rows = [("one", "1", "A", "B"), ("one", "2", "A", "A"), ("two", "1", "B", "B")]
-    answers = [dict(zip(("document", "sentence", "role", "words"), row, strict=True)) for row in rows]
+    answers = [dict(zip(("document", "sentence", "target", "words"), row, strict=True)) for row in rows]
     assert bench_legal.confusions(answers) == {"words": {"one": [[1, 1], [0, 0]], "two": [[0, 0], [0, 1]]}}
 
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn import metrics as reference
 from sklearn.utils.class_weight import compute_class_weight
 
 from lib.errors import BadInput
-from lib.supervised import mean_loss, scoring
+from lib.supervised import scoring
 from lib.supervised.scoring import Judged, balanced, better, check, constant, name_of
 
 TRUE, GUESS = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
@@ -80,13 +79,3 @@ def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_le
     weights = balanced(np.bincount(TRUE), 4)
     assert weights[:3] == pytest.approx(compute_class_weight("balanced", classes=np.arange(3), y=TRUE))
     assert weights[TRUE].mean() == pytest.approx(1.0) and weights[3] == 1.0
-
-
-def test_a_mean_becomes_the_sum_over_what_it_was_taken_over():
-    mean = torch.tensor(0.5, requires_grad=True)
-    assert mean_loss(mean, {}, lambda batch: {"loss": 6})["loss"].item() == 3.0
-    nothing = mean_loss(torch.tensor(float("nan")), {}, lambda batch: {"loss": 0})["loss"]
-    nothing.backward()
-    assert nothing.item() == 0.0
-    with pytest.raises(BadInput, match="for one term, and count.* has 2: 'a', 'b'"):
-        mean_loss(mean, {}, lambda batch: {"a": 1, "b": 2})

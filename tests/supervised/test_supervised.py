@@ -329,6 +329,8 @@ def test_order_and_weights_of_samples_are_the_parts_and_lazy_sequences_stay_lazy
     heights = reading(dict.fromkeys(parts, lazy))
     assert "1,000,000,000 train" in heights.describe_data() and lazy.reads == 0
     assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
+    with pytest.raises(BadInput):
+        heights.datasets()["train"].texts()
 
 
 def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_unclear():

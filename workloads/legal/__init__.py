@@ -4,103 +4,127 @@ Data: text files with a sentence and its role a line, or any table with its colu
 embedded default are generated judgments (see `generated`).
 """
 
+import contextlib
+import hashlib
+import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.config.batches import slot_of
 from lib.errors import BadInput, printable
-from lib.task import Batch, Task
-from workloads.legal import encoders, samples
-from workloads.legal.model import Network
-from workloads.legal.sentences import final_marks
+from lib.supervised import Judged, Supervised, padded
+from lib.task import Batch
+from workloads.legal import model as network
 from workloads.legal.settings import CATEGORIES, POSITIONS, Settings
 
 # Whatever reads, counts, evaluates or predicts is imported where it is used: a plan needs none of it.
 if TYPE_CHECKING:
-    from workloads.legal.data import Data
-    from workloads.legal.evaluation import Evaluator
+    from workloads.legal.counting.stack import Stack
+    from workloads.legal.documents import Document
+    from workloads.legal.samples import Sentences
+
+# Rows of the tables, from the least to the most
+MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
+COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
+NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
+_OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
 
 
-class Legal(Task):
+class Legal(Supervised):
     """Finds the role of each sentence of a judgment."""
 
     Settings = Settings
     sentinels = ("*.txt",)
+    metrics = ("macro_f1", "weighted_f1", "accuracy")
     selection = ("probability", "max")
     shown = ("macro_f1", "network_macro_f1")
+    unit, constant, draws = "document", MAJORITY, 4000
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
-    _learned: dict[str, Any] | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return self.config.workload
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a loader worker needs: the evaluation stays in the training process."""
-        return {name: value for name, value in vars(self).items() if name != "evaluator"}
+        return {name: value for name, value in super().__getstate__().items() if name not in _OF_DATA}
+
+    # --- data ---------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def data(self) -> "Data":
+    def corpus(self) -> tuple[list["Document"], str]:
+        """All documents with their roles, and how many sentences matched. Raises BadInput."""
+        from workloads.legal import documents, generated
+
+        if self.source is None:
+            made = generated.judgments(self.settings.generator)
+            return [documents.Document(*texts[:2], *map(tuple, texts[2:])) for texts in made], ""
+        return documents.read(self.source, self.settings)
+
+    @cached_property
+    def dealt(self) -> tuple[dict[str, list["Document"]], Sequence[str]]:
+        """The documents of each part, a share of the training alone, and notes on them. Raises BadInput."""
         from lib.training.data import share
-        from workloads.legal.data import Data
+        from workloads.legal import splits
 
-        return Data(self.source, self.settings, share(self.config.data.subset_ratio), self.config.seed)
+        split, ratio = self.settings.split, share(self.config.data.subset_ratio)
+        parts, notes = splits.deal(self.corpus[0], ratio=ratio, **vars(split))
+        return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
 
-    def describe_data(self) -> str:
-        named = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
-        text = f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
-        return text + f"\nThe encoder is trained from scratch, although {printable(named)} is named." * bool(named)
+    @property
+    def documents(self) -> dict[str, list["Document"]]:
+        return self.dealt[0]
 
-    def draw_data(self, folder: Path) -> list[Path]:
-        """Draws how often each role comes, and how long the inputs are; returns the pictures."""
-        from workloads.legal.evaluation import draw
+    def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
+        from workloads.legal.samples import Sentences
 
-        self.learned()
-        return draw(self.data, folder)
-
-    def padding(self) -> float:
-        """Returns the share of padding in the first epoch's batches, which follows from the lengths of the inputs."""
-        from lib.training.order import buckets, permutation
-
-        train, training, seed = self.data.part("train"), self.config.training, self.config.seed
-        batch, pool = training.effective_batch, self.config.data.buckets
-        order = buckets(train.lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(train))
-        return samples.padding(train.lengths[order], slot_of(training))
-
-    def batch_share(self) -> float:
-        """Returns how large a training batch is on average, as a share of the largest that can be."""
-        self.learned()
-        return float(self.data.part("train").lengths.mean()) / (1 - self.padding()) / self.settings.context.length
-
-    def fingerprint(self) -> str:
-        return self.data.fingerprint()
+        return {part: Sentences(chosen, part == "train") for part, chosen in self.documents.items()}
 
     def datasets(self) -> dict[str, Any]:
-        self.learned()
-        return {name: self.data.part(name) for name in self.data.parts}
+        for part in self.parts:
+            self.sentences(part)
+        return super().datasets()
 
-    def collate(self, samples_: list[Any], generator: torch.Generator) -> Batch:
-        return samples.collated(samples_, self.learned()["tokenizer"]["pad"])
+    def sentences(self, part: str) -> "Sentences":
+        """Returns the sentences of a part, cut into tokens."""
+        return self.parts[part].samples.cut(self)
 
-    def example_batch(self, size: int, device: torch.device) -> Batch:
-        return samples.example(size, self.settings.context.length, POSITIONS, device)
+    def group(self, sample: Any) -> str:
+        return sample.document
+
+    def cells(self, sample: Any, number: int) -> dict[str, Any]:
+        return {"document": sample.document, "sentence": sample.number + 1}
+
+    def fingerprint(self) -> str:
+        """Hashes what the judgments say, and how they are divided."""
+        from workloads.legal import splits
+
+        split = self.settings.split
+        parts, _ = splits.of_files(self.corpus[0]) if split.given else ([], [])
+        return hashlib.sha256(f"{split} {_content(self.corpus[0])}{''.join(parts)}".encode()).hexdigest()
 
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
         if self._learned is None:
-            data, chosen = self.data, encoders.choose(self.settings.encoder)
-            sentences = [sentence for document in data.parts["train"] for sentence in document.sentences]
-            self._learned = data.learned = {
-                "classes": data.found_classes, "class_weights": data.class_weights.tolist(), "encoder": chosen,
-                "categories": sorted({d.category for d in data.parts["train"] if d.category})[:CATEGORIES],
-                "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, sentences),
-                "final_marks": final_marks(sentences), "counts": dict(data.counts),
+            from workloads.legal.documents import class_names
+            from workloads.legal.sentences import final_marks
+
+            settings, train = self.settings, self.documents["train"]
+            classes = list(settings.names or class_names(self.corpus[0], settings.outputs))
+            if len(classes) < 2:
+                raise BadInput(
+                    "The data has fewer than two roles, so there is nothing to tell apart. Look at data.dir."
+                )
+            sentences = [sentence for document in train for sentence in document.sentences]
+            encoder = network.choose(settings.encoder)
+            self._learned = {
+                "classes": classes, "class_weights": _weights(train, classes, settings.loss.class_weights),
+                "encoder": encoder, "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
+                "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
+                "final_marks": final_marks(sentences), "counts": self._counts(classes),
             }  # fmt: skip
         return self._learned
 
@@ -114,79 +138,256 @@ class Legal(Task):
         are_names = 2 <= len(names) <= outputs and all(isinstance(name, str) for name in names)
         if not are_names or len(values["class_weights"]) != len(names):
             raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
-        encoders.check(values["encoder"])
+        network.check(values["encoder"])
         if values != self._learned:
-            for name in ("evaluator", "data"):
+            for name in ("parts", "guesses", "stack", "tokens"):
                 vars(self).pop(name, None)
-            self._learned = self.data.learned = values
+            super().take_learned(values)
+
+    def _counts(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Returns the counts as JSON has them, with scores of validation documents by counts that did not see them.
+
+        They are cached on this machine, because fitting takes up to a minute.
+        """
+        from lib.machine import disk, platform
+        from lib.report.progress import working
+        from workloads.legal import counting
+        from workloads.legal.counting.stack import Stack, packed
+
+        documents, validation = [*self.documents["train"], *self.documents["validation"]], self.documents["validation"]
+        makers = [file.read_text("utf-8") for file in sorted(Path(counting.__file__).parent.glob("*.py"))]
+        facts = [_content(documents), len(self.documents["train"]), [*classes], self.config.seed, makers]
+        key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        path = platform.detect().scratch_dir / "legal" / f"counts-{key}.json"
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(path.read_text("utf-8"))
+        with working("Counting words for what the network has to beat"):
+            stack = Stack.fit(documents, classes, self.config.seed)
+        names = [one.name for one in validation if one.name in stack.held_out]
+        counts = {
+            "stack": stack.as_json(), "held_out": {name: packed(stack.held_out[name], "<f4") for name in names},
+        }  # fmt: skip
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with disk.whole(path, cache=True) as aside:
+                aside.write_text(json.dumps(counts), "utf-8")
+        return counts
+
+    @cached_property
+    def tokens(self) -> network.Tokens:
+        return network.Tokens(self.learned()["tokenizer"])
+
+    def truth(self, part: str) -> np.ndarray:
+        """(sentences) the number of each role, in the order of the documents."""
+        return np.array([self._numbers[role] for document in self.documents[part] for role in document.roles])
+
+    # --- batches and losses -------------------------------------------------------------------------------------------
+
+    def batch(self, samples: list[Any], training: bool) -> Batch:
+        """Returns tokens and mask (B, L), as long as the longest; positions (B, POSITIONS); the rest (B)."""
+        tokens = padded([sample.tokens.tolist() for sample in samples], self.learned()["tokenizer"]["pad"], sys.maxsize)
+        lengths, labels = torch.tensor([len(one.tokens) for one in samples]), torch.tensor([s.role for s in samples])
+        return {
+            "tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
+            "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
+            "category": torch.tensor([sample.category for sample in samples]), "labels": labels,
+            "weight": torch.tensor(self.learned()["class_weights"])[labels],
+        }  # fmt: skip
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        whole, each = (
+            torch.ones(size, *shape, dtype=torch.int64, device=device)
+            for shape in ((self.settings.context.length,), ())
+        )
+        return {
+            "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
+            "category": each, "labels": each, "weight": torch.ones(size, device=device),
+        }  # fmt: skip
+
+    def padding(self) -> float:
+        """Returns the share of padding in the first epoch's batches, which follows from the lengths of the inputs."""
+        from lib.training.order import buckets, permutation
+
+        training, seed, pool = self.config.training, self.config.seed, self.config.data.buckets
+        lengths, slot = self.sentences("train").lengths, slot_of(training)
+        batch = training.effective_batch
+        order = buckets(lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(lengths))
+        batches = np.split(lengths[order], range(slot, len(lengths), slot))
+        return 1 - int(lengths.sum()) / max(1, sum(int(own.max()) * len(own) for own in batches))
+
+    def batch_share(self) -> float:
+        """Returns how large a training batch is on average, as a share of the largest that can be."""
+        lengths = self.sentences("train").lengths
+        return float(lengths.mean()) / (1 - self.padding()) / self.settings.context.length
 
     def model(self) -> nn.Module:
         settings = self.settings
-        chosen = self._learned["encoder"] if self._learned else encoders.choose(settings.encoder)
-        encoder = encoders.build(self, settings.encoder, chosen, settings.context.length)
-        return Network(encoder, POSITIONS, settings.outputs, settings.head)
+        chosen = self._learned["encoder"] if self._learned else network.choose(settings.encoder)
+        encoder = network.build(self, settings.encoder, chosen, settings.context.length)
+        return network.Network(encoder, POSITIONS, settings.outputs, settings.head)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
-        rates, below = self.settings.rates, encoders.depths(model.encoder)  # type: ignore[arg-type]
+        rates, below = self.settings.rates, network.depths(model.encoder)  # type: ignore[arg-type]
         trained = {name: below[name] for name, p in model.encoder.named_parameters() if p.requires_grad}  # type: ignore
         groups: list[dict[str, Any]] = [{"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}]
         for depth in sorted(set(trained.values())):
-            names = [f"encoder.{name}" for name, own in trained.items() if own == depth]
+            names = [f"encoder.{name}" for name, layer in trained.items() if layer == depth]
             groups.append({"names": names, "lr": rates.layer_decay**depth})
         return groups
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Returns (sentences, roles); a plan, which knows no roles, has all outputs."""
+        logits = model(batch)
+        return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
 
     def count(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(batch["weight"].sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        padding = 1 - batch["mask"].float().mean()
-        return {"loss": self.summed(model(batch), batch)}, {"padding": padding}
-
-    def summed(self, logits: Tensor, batch: Batch) -> Tensor:
-        """(sentences, outputs) -> the weighted sum of their losses; outputs without a role are left out."""
-        losses = F.cross_entropy(self.of_roles(logits), batch["labels"], reduction="none")
+        losses = F.cross_entropy(self.passed(model, batch), batch["labels"], reduction="none")
         if focal := self.settings.loss.focal:
             losses = losses * (1 - torch.exp(-losses)) ** focal
-        return (losses * batch["weight"]).sum()
+        return {"loss": (losses * batch["weight"]).sum()}, {"padding": 1 - batch["mask"].float().mean()}
 
-    def of_roles(self, logits: Tensor) -> Tensor:
-        """(sentences, outputs) -> (sentences, roles); a plan, which knows no roles, has all of them."""
-        return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
+    # --- beside and multiplied into the counts ------------------------------------------------------------------------
 
     @cached_property
-    def evaluator(self) -> "Evaluator":
-        from workloads.legal.evaluation import Evaluator
+    def stack(self) -> "Stack":
+        """The counts, of all documents that are not tested."""
+        from workloads.legal.counting.stack import Stack
 
-        self.learned()
-        return Evaluator(self.data)
+        return Stack.from_json(self.learned()["counts"]["stack"])
+
+    def counted(self, part: str) -> np.ndarray:
+        """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
+        from workloads.legal.counting.stack import unpacked
+
+        held_out, width = self.learned()["counts"]["held_out"] if part == "validation" else {}, len(self.names)
+        return np.concatenate([
+            unpacked(held_out[one.name], "<f4", (len(one), width)) if one.name in held_out else self.stack.scores(one)
+            for one in self.documents[part]
+        ]).astype(np.float64)  # fmt: skip
+
+    def baselines(self) -> dict[str, np.ndarray]:
+        alone = [self.stack.parts(document) for document in self.documents["test"]]
+        each = {name: np.concatenate([scores[name] for scores in alone]) for name in ("sentence", "context", "crf")}
+        counts = self.counted("test")
+        rows = {SENTENCE: each["sentence"], CONTEXT: each["context"], CHAIN: each["crf"], COUNTS: counts}
+        places = self.sentences("test").places
+        return {name: of.argmax(1)[places] for name, of in {**rows, STRONGEST: counts + self.stack.offsets}.items()}
+
+    def strongest(self, baselines: Mapping[str, Judged]) -> str:
+        """Returns the counts with offsets, whichever is best on the test."""
+        return STRONGEST
+
+    def combined(self, model: Any, outputs: Tensor, part: str) -> dict[str, np.ndarray]:
+        """Multiplies the network into the counts, in logarithms.
+
+        On the validation documents the model's weight and power are chosen first. Models are compared there by their
+        `probability`, which is that under the best weight, so that none gains by having chosen another one.
+        """
+        from workloads.legal import product
+
+        places, truth, counts = self.sentences(part).places, self.truth(part), self.counted(part)
+        scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
+        if part == "validation":
+            usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
+            lengths = [len(document) for document in self.documents[part]]
+            weight, best = product.chosen_weight(counts, scores, truth, lengths, usual)
+            model.weight.fill_(weight)
+            both = counts + float(model.weight) * scores + self.stack.offsets
+            model.power.fill_(product.chosen_power(both, truth))
+        weight = float(model.weight)
+        multiplied = counts + weight * scores
+        rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: multiplied + self.stack.offsets}
+        self._figures = self.figures(truth, rows[BOTH])
+        self._figures["probability"] = product.probability(multiplied, truth) if best is None else best
+        if part != "test":  # whose report has a row for the network alone
+            alone = self.figures(truth, scores)["macro_f1"]
+            self._figures |= {"network_macro_f1": alone, "network_weight": weight}
+        return {name: of[places] for name, of in rows.items()}
+
+    def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+        """Returns the metrics of (sentences, classes) scores, and the F1 of each role."""
+        judged = Judged(truth, scores.argmax(1), sample=np.zeros(len(truth), int))
+        tallies = self.tallied({"": judged}, np.zeros(1, int), 1)
+        assert tallies is not None
+        return {
+            **dict(zip(self.metrics, self.measured(tallies[:, 0])[0].tolist(), strict=True)),
+            **self.columns(judged),
+        }
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of the network multiplied into the counts; on the validation set chooses their shares."""
-        total = count = 0.0
-        parts, numbers = [], []
-        for batch in loader:
-            logits = model(batch)
-            total += float(self.summed(logits, batch))
-            count += self.count(batch)["loss"]
-            parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
-            numbers.append(batch["number"].cpu())
-        logs = samples.in_order(torch.cat(parts), torch.cat(numbers))
-        return {"loss": total / count, **self.evaluator.judge(model, logs, loader.dataset.part)}  # type: ignore
+        """Returns the figures of the network multiplied into the counts."""
+        return {**super().evaluate(model, loader), **self._figures}
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
-        return self.evaluator.baseline()
+        from workloads.legal import product
+
+        counts, truth = self.counted("test"), self.truth("test")
+        return {**self.figures(truth, counts + self.stack.offsets), "probability": product.probability(counts, truth)}
+
+    # --- what a person reads ------------------------------------------------------------------------------------------
+
+    def describe_data(self) -> str:
+        """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
+        names, (parts, notes), matched = self.learned()["classes"], self.dealt, self.corpus[1]
+        where = f"Data: {self.source}" if self.source else (
+            "No data was given or found mounted. The embedded default is used: "
+            f"{len(self.corpus[0])} generated judgments"
+        )  # fmt: skip
+        counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
+        sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
+        roles = ", ".join(printable(name, most=40) for name in names)
+        hint = " These are numbers: workload.classes names them, in their order." * all(map(str.isdecimal, names))
+        weights = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
+        lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", self.about_lengths()]
+        lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))
+        return "\n".join(filter(None, lines))
+
+    def about_lengths(self) -> str:
+        """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
+        lengths, most = self.sentences("train").lengths, self.settings.context.length
+        half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
+        return (
+            f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
+            f"{(lengths == most).sum():,} are full at {most}. Padding: {self.padding():.1%} of a batch; to {most} it "
+            f"would be {1 - lengths.mean() / most:.1%}."
+        )
+
+    def draw_data(self, folder: Path) -> list[Path]:
+        """Draws how often each role comes, and how long the inputs are; returns the pictures."""
+        from workloads.legal.samples import draw
+
+        truths = {part: self.truth(part) for part in self.documents}
+        return draw(truths, self.names, self.sentences("train").lengths, self.settings.context.length, folder)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv and the figures of the test into the run's folder; returns the tables as text."""
-        return f"{self.evaluator.report(folder)}\n{self.data.about_lengths(self.padding())}"
+        """Writes the tables and figures of the test into the run's folder; returns the tables as text."""
+        text = super().report(metrics, folder)
+        self.draw_data(folder / "plots")
+        return f"{text}\n{self.about_lengths()}"
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
 
         if not isinstance(source, Path):
             raise BadInput("Give one text file, or a folder of text files, to predict.")
-        self.learned()
         return predict(self, models, source, out)
+
+
+def _content(documents: Sequence["Document"]) -> str:
+    """Returns a hash of what documents say."""
+    facts = (json.dumps([one.name, one.category, [*one.sentences], [*one.roles]]) for one in documents)
+    return hashlib.sha256("".join(facts).encode()).hexdigest()
+
+
+def _weights(documents: Sequence["Document"], classes: Sequence[str], power: float) -> list[float]:
+    """Returns the weight of each role in the loss: its rarity to a power, 1 for a mean sentence."""
+    roles = [role for document in documents for role in document.roles]
+    counts = np.array([roles.count(name) for name in classes])
+    rarity = (counts.sum() / np.maximum(counts, 1)) ** power
+    return (rarity * counts.sum() / (rarity * counts).sum()).tolist()

@@ -1,11 +1,27 @@
-"""The network: the mean of an encoder's vectors of a sentence, its place in the document, and a head."""
+"""The network: a published encoder or one from scratch, its tokenizer, and a head that sees a sentence's place too."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from lib.task import Batch
-from workloads.legal.settings import CATEGORIES, Head
+from lib.errors import BadInput, printable
+from lib.machine import memory
+from lib.supervised import encoders
+from lib.task import Batch, Task
+from lib.task.blocks import find_blocks
+from workloads.legal.settings import CATEGORIES, Encoder, Head
+
+# What configurations of transformers call the share of attention weights that is dropped
+_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attention_probs_dropout")
+_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}  # of BERT: layers, width, heads
+_WORDS, _POSITIONS = 30_522, 512
+_UNKNOWN = "[UNK]"
+_SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
 
 class Network(nn.Module):
@@ -41,3 +57,132 @@ class Network(nn.Module):
         if self.sees_category:  # 0: not known, which is no column
             parts.append(F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float())
         return self.output(self.dropout(F.gelu(self.inner(torch.cat(parts, -1)))))
+
+
+def choose(settings: Encoder) -> dict[str, Any]:
+    """Returns the name of published `weights`, empty for none, `options` of its config, and a plan's `size` of BERT."""
+    weights = encoders.choose(settings.weights, "an encoder")
+    if weights is not None:
+        config = encoders.configuration(weights[1])
+        keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)][:1]
+        return {"weights": weights[0], "options": {k: _attention_dropout(settings, getattr(config, k)) for k in keys}}
+    if settings.weights and torch.empty(0).is_meta:
+        return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
+    return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
+
+
+def check(chosen: Mapping[str, Any]) -> None:
+    """Raises BadInput for anything that `choose` does not return: in an archive it may be anybody's."""
+    options = chosen.get("options")
+    shares = options.values() if isinstance(options, dict) and options.keys() <= {*_ATTENTION_DROPOUT} else [None]
+    is_fine = all(isinstance(share, int | float) and 0 <= share < 1 for share in shares)
+    if chosen.keys() != {"weights", "options"} or not isinstance(chosen["weights"], str) or not is_fine:
+        raise BadInput(f"What was learned from data names no encoder: {printable(repr(dict(chosen)), most=100)}.")
+
+
+def _attention_dropout(settings: Encoder, otherwise: float) -> float:
+    if settings.attention_dropout != "auto":
+        return float(settings.attention_dropout)
+    return 0.0 if memory.device().type == "cpu" else otherwise
+
+
+def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
+    """Returns the tokenizer of published weights, or one trained on the training sentences. Raises BadInput."""
+    if not chosen["weights"]:
+        return trained(sentences, settings.vocabulary)
+    loaded, text = encoders.tokenizer(encoders.folder_of(chosen["weights"]), "cls", "sep", "pad")
+    return {"text": text, "cls": loaded.cls_token_id, "sep": loaded.sep_token_id, "pad": loaded.pad_token_id}
+
+
+def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
+    """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
+    library = encoders.transformers()
+    if chosen["weights"]:
+        encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
+        _freeze(encoder, settings)
+    else:
+        layers, hidden, heads = settings.layers, settings.hidden, settings.heads
+        words, positions, wide = settings.vocabulary, length, settings.feed_forward
+        if size := chosen.get("size"):
+            layers, hidden, heads = _SIZES[size]
+            words, positions, wide = _WORDS, max(length, _POSITIONS), 4 * hidden
+        if hidden % heads:
+            fits = hidden // heads * heads or heads
+            raise BadInput(f"workload.encoder.hidden {hidden} is no multiple of the {heads} heads. Write {fits}, say.")
+        encoder = library.AutoModel.from_config(library.BertConfig(
+            vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+            intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
+            **chosen["options"],
+        ))  # fmt: skip
+    config = encoder.config
+    places = getattr(config, "max_position_embeddings", None) or length
+    if config.model_type in ("roberta", "xlm-roberta", "camembert"):  # which number them from behind the padding
+        places -= (config.pad_token_id or 0) + 1
+    if length > places:
+        raise BadInput(f"workload.context.length is {length}, and the encoder has {places} positions. Write that.")
+    return encoders.without_pooler(encoder)
+
+
+def _freeze(encoder: nn.Module, settings: Encoder) -> None:
+    """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
+    layers = find_blocks(encoder)
+    if settings.freeze_layers > len(layers):
+        frozen = f"workload.encoder.freeze_layers is {settings.freeze_layers}"
+        raise BadInput(f"{frozen}, and the encoder has {len(layers)} layers.")
+    if settings.freeze_words:
+        encoder.get_input_embeddings().weight.requires_grad_(False)
+    if settings.freeze_layers:
+        trained = {id(p) for layer in layers[settings.freeze_layers :] for p in layer.parameters()}
+        for parameter in encoder.parameters():  # positions and norms below the layers too
+            parameter.requires_grad_(id(parameter) in trained)
+
+
+def depths(encoder: nn.Module) -> dict[str, int]:
+    """Returns how many layers stand above each parameter's own, by its name; what is in no layer is below them all."""
+    layers = find_blocks(encoder)
+    of_layer = {id(p): len(layers) - 1 - n for n, layer in enumerate(layers) for p in layer.parameters()}
+    return {name: of_layer.get(id(p), len(layers)) for name, p in encoder.named_parameters()}
+
+
+class Tokens:
+    """A tokenizer, and the numbers of its three special tokens."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        """Takes what `tokenizer` returned. Raises BadInput."""
+        try:
+            self._tokenizer = encoders.tokenizer_of(values["text"])
+            self.cls, self.sep, self.pad = (int(values[name]) for name in ("cls", "sep", "pad"))
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"The tokenizer that is kept with the weights lacks {printable(error)}.") from None
+
+    def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of each sentence, without special ones."""
+        return [text.ids for text in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
+
+
+def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
+    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences.
+
+    The same sentences give the same pieces: those of one letter have their numbers before the training, which would
+    otherwise give them out in an order of chance.
+    """
+    tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
+    plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
+    seen = Counter(letter for text in plain for letter in text if not letter.isspace())
+    most = (size - len(_SPECIALS)) // 4  # half of the pieces at most; of an alphabet of thousands the rest is unknown
+    letters = sorted(letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most])
+    rare = dict.fromkeys(map(ord, seen.keys() - {*letters}), " ")
+    fixed = [*_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False)
+    tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
+    # Anew, without the special tokens: a text that says "[SEP]" or "##a" is a text
+    whole = _like_bert(models.WordPiece(tokenizer.get_vocab(), unk_token=_UNKNOWN))
+    return {"text": whole.to_str(), "cls": 2, "sep": 3, "pad": 0}
+
+
+def _like_bert(model: Any) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer

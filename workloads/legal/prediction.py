@@ -21,7 +21,7 @@ from lib.report.progress import counted
 from lib.task.batches import in_batches
 from lib.training.data import to_device
 from workloads.legal.documents import Document, read_plain
-from workloads.legal.samples import in_order
+from workloads.legal.samples import Sentences
 from workloads.legal.sentences import as_in_corpus
 
 _AT_ONCE = 32  # sentences, where no micro-batch is set
@@ -36,22 +36,21 @@ _UNSURE = 0.5  # a role below this probability is marked
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
     """Returns a row a sentence, by the name of its file; writes `name.jsonl` and `name.html`. Raises BadInput."""
     answers: dict[str, list[dict[str, Any]]] = {}
-    classes = task.data.classes
     for name, path in counted(list(_files(source).items()), "judgments read"):
         document = read_plain(path)
         answers[name] = rows = []
-        for number, (text, own) in enumerate(
-            zip(document.sentences, probabilities(task, models, document), strict=True), 1
-        ):
-            each, role = {c: round(float(p), 4) for c, p in zip(classes, own, strict=True)}, classes[int(own.argmax())]
-            rows.append({"sentence": number, "text": text, "role": role, "probability": each[role],
-                         "probabilities": each})  # fmt: skip
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        for suffix, text in ((".jsonl", lines), (".html", page(rows, name, classes))) if out else ():
-            target = out / f"{name}{suffix}"  # type: ignore[operator]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with disk.whole(target) as aside:
-                aside.write_text(text, "utf-8")
+        shares = probabilities(task, models, document)
+        for number, (text, share) in enumerate(zip(document.sentences, shares, strict=True), 1):
+            each = dict(zip(task.names, (round(float(p), 4) for p in share), strict=True))
+            role = task.names[int(share.argmax())]
+            row = {"sentence": number, "text": text, "role": role, "probability": each[role], "probabilities": each}
+            rows.append(row)
+        if out:
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            for suffix, text in ((".jsonl", lines), (".html", page(rows, name, task.names))):
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                with disk.whole(out / f"{name}{suffix}") as aside:
+                    aside.write_text(text, "utf-8")
     return answers
 
 
@@ -65,35 +64,31 @@ def _files(source: Path) -> dict[str, Path]:
     if not 0 < len(paths) <= _MOST_FILES:
         count = f"{len(paths):,} text files ({', '.join(_SUFFIXES)})"
         raise BadInput(f"{printable(source)} has {count}; 1 to {_MOST_FILES:,} are predicted at once.")
-    named = {path.relative_to(source).with_suffix("").as_posix(): path for path in paths}
-    if len(named) == len(paths):
-        return named
-    return {path.relative_to(source).as_posix(): path for path in paths}  # a.txt beside a.md
+    names = {path: path.relative_to(source) for path in paths}
+    is_clear = len({name.with_suffix("") for name in names.values()}) == len(paths)  # no a.txt beside a.md
+    return {(name.with_suffix("") if is_clear else name).as_posix(): path for path, name in names.items()}
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
     """Returns (sentences, classes) of counts times networks; sentences are read as the training's were."""
     marks = task.learned()["final_marks"]
-    document = replace(document, sentences=tuple(as_in_corpus(one, marks) for one in document.sentences))
-    samples = task.data.samples([document], "new")
+    document = replace(document, sentences=tuple(as_in_corpus(text, marks) for text in document.sentences))
+    samples = Sentences([document]).cut(task)
     at_once = task.config.training.micro_batch or _AT_ONCE
     with torch.inference_mode():
-        parts = list(in_batches(partial(_network, task, models), [samples[n] for n in range(len(samples))], at_once))
-        logs, numbers = (torch.cat(side) for side in zip(*parts, strict=True))
+        parts = in_batches(partial(_network, task, models), [samples[n] for n in range(len(samples))], at_once)
+        network = torch.cat([*parts]).double().numpy()[np.argsort(samples.places)]
     power = float(torch.stack([model.power for model in models]).mean())
-    scores = power * (task.data.stack.scores(document) + in_order(logs, numbers) + task.data.stack.offsets)
+    scores = power * (task.stack.scores(document) + network + task.stack.offsets)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
 
-def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns (sentences, classes) the mean of weighted log-probabilities over networks, and (sentences) numbers."""
-    batch = task.collate(list(samples), torch.Generator())
-    logs = []
-    for model in models:
-        logits = model(to_device(batch, model.weight.device))
-        logs.append(model.weight * F.log_softmax(task.of_roles(logits), -1))
-    return torch.stack(logs).mean(0).cpu(), batch["number"]
+def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> torch.Tensor:
+    """Returns (sentences, classes) the mean of weighted log-probabilities over networks."""
+    batch = to_device(task.labelled(list(samples)), models[0].weight.device)
+    logs = [model.weight * F.log_softmax(task.outputs(model, batch), -1) for model in models]
+    return torch.stack(logs).mean(0).cpu()
 
 
 def page(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str]) -> str:

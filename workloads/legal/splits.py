@@ -1,9 +1,8 @@
 """Judgments dealt to training, validation and test: whole ones, by folds, and checked for leaks."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,32 +16,19 @@ _FEWEST = 3  # long sentences that can show it
 _NAMED = 3  # documents that a message names
 
 
-class Parts(NamedTuple):
-    """Sorted numbers of documents, and sentences on what a reader should know."""
-
-    train: tuple[int, ...]
-    validation: tuple[int, ...]
-    test: tuple[int, ...]
-    notes: tuple[str, ...] = ()
-
-    def by_name(self) -> dict[str, tuple[int, ...]]:
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
-
 def deal(
-    documents: Sequence[Document], folds: int = 5, fold: int = 0, seed: int = 0, validation: float = 0.15,
-    subset_ratio: float = 1.0, given: bool = True,
-) -> Parts:  # fmt: skip
+    documents: Sequence[Document], folds: int = 5, fold: int = 0, partition: int = 0,
+    validation: float = 0.15, given: bool = True, ratio: float = 1.0,
+) -> tuple[dict[str, list[int]], list[str]]:  # fmt: skip
     """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
 
-    Parts that files are `given` names for count, and what they lack is dealt from the training documents. A subset is
-    one of the training documents, and a smaller one is part of a larger one.
+    Parts that files are `given` names for count, and what they lack is dealt from the training documents, of which a
+    share of `ratio` is left; a smaller one is part of a larger one. Returns sorted numbers by part, and notes.
     """
-    names = [document.name for document in documents]
-    order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
+    order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
     ordered = [documents[place] for place in order]
-    own, notes = of_files(ordered, fold) if given else ([""] * len(ordered), [])
-    held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
+    part_names, notes = of_files(ordered, fold) if given else ([""] * len(ordered), [])
+    held_out, validating = (np.array([part == name for part in part_names]) for name in ("test", "validation"))
     if not held_out.any():
         rest = np.flatnonzero(~validating)
         if len(rest) < 2:
@@ -50,20 +36,23 @@ def deal(
         if not 2 <= folds <= len(rest):
             how = f"take 2 to {len(rest)} folds, or part documents by blank lines or a column `document`."
             raise BadInput(f"workload.split.folds is {folds}, and there are {len(rest)} documents: {how}")
-        held_out[rest] = _dealt([ordered[place] for place in rest], [1 / folds] * folds, seed) == fold
+        held_out[rest] = _dealt([ordered[place] for place in rest], [1 / folds] * folds, partition) == fold
     if validation and not validating.any():
         rest = np.flatnonzero(~held_out)
-        validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
-    parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
-    chosen = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
-    for name, part in chosen.items():
+        validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], partition) == 1]] = (
+            True
+        )
+    masks = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
+    parts = {name: [order[place] for place in np.flatnonzero(mask)] for name, mask in masks.items()}
+    for name, part in parts.items():
         if not part and (name != "validation" or validation):
             how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
             raise BadInput(f"No document is left for {name}: {how}")
-    notes += check_leaks(documents, chosen)
-    drawn = np.random.default_rng(seed).permutation(len(chosen["train"]))
-    train = [chosen["train"][place] for place in drawn[: int(np.ceil(subset_ratio * len(drawn) - 1e-9))]]
-    return Parts(*(tuple(sorted(part)) for part in (train, chosen["validation"], chosen["test"])), tuple(notes))
+    notes += check_leaks(documents, parts)
+    drawn = np.random.default_rng(partition).permutation(len(parts["train"]))
+    count = int(np.ceil(ratio * len(drawn) - 1e-9))
+    parts["train"] = [parts["train"][place] for place in drawn[:count]]
+    return {name: sorted(part) for name, part in parts.items()}, notes
 
 
 def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], list[str]]:
@@ -92,7 +81,11 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:
     """Returns notes on sentences in two parts. Raises BadInput for a document, or most of it, in two parts."""
     texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG) for document in documents]
-    _refuse_shared(documents, parts, texts)
+    if copies := list(_copies(documents, parts, texts)):
+        some = "document is" if len(copies) == 1 else "documents are"
+        shown = "; ".join(map(printable, copies[:_NAMED])) + ("; ..." if len(copies) > _NAMED else "")
+        advice = "What is tested would have been trained on. Remove the copy."
+        raise BadInput(f"{len(copies):,} {some} in two parts: {shown}. {advice}")
     trained = {text for place in parts["train"] for text in texts[place]}
     notes = []
     for name in ("validation", "test"):
@@ -103,29 +96,22 @@ def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]
     return notes
 
 
-def _refuse_shared(
+def _copies(
     documents: Sequence[Document], parts: Mapping[str, Sequence[int]], texts: Sequence[frozenset[str]]
-) -> None:
-    """Raises BadInput where a document, or another one with most of its sentences, is in two parts."""
+) -> Iterator[str]:
+    """Yields a sentence on each document that, or another one with most of its sentences, is in an earlier part too."""
     named: dict[str, tuple[str, int]] = {}  # part and number of the documents of earlier parts
     places: dict[str, list[tuple[str, int]]] = {}  # those of each long sentence
-    copies = []
     for part, chosen in parts.items():
         for place in chosen:
-            document, own = documents[place], texts[place]
-            shared = Counter(other for text in own for other in places.get(text, ())).most_common(1)
-            like = [o for o, n in shared if n >= _FEWEST and n > _SAME * min(len(own), len(texts[o[1]]))]
+            document, sentences = documents[place], texts[place]
+            shared = Counter(other for text in sentences for other in places.get(text, ())).most_common(1)
+            like = [o for o, n in shared if n >= _FEWEST and n > _SAME * min(len(sentences), len(texts[o[1]]))]
             if document.name in named or like:
                 first, twin = named.get(document.name) or like[0]
                 where = f"{document.place(0)}; {documents[twin].place(0)}"
-                copies.append(f"{document.name} ({part}) and {documents[twin].name} ({first}), which begin in {where}")
+                yield f"{document.name} ({part}) and {documents[twin].name} ({first}), which begin in {where}"
         for place in chosen:
             named.setdefault(documents[place].name, (part, place))
             for text in texts[place]:
                 places.setdefault(text, []).append((part, place))
-    if copies:
-        some = "document is" if len(copies) == 1 else "documents are"
-        shown = "; ".join(map(printable, copies[:_NAMED])) + ("; ..." if len(copies) > _NAMED else "")
-        raise BadInput(
-            f"{len(copies):,} {some} in two parts: {shown}. What is tested would have been trained on. Remove the copy."
-        )

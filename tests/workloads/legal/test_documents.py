@@ -1,5 +1,6 @@
 """Labelled sentences in the documented layout, sentences of running text, and whole documents in parts."""
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -223,17 +224,17 @@ GROUPS = ("civil", "criminal", "tax")
 def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_whatever_their_order():
     documents, tested = judgments(20, GROUPS), []
     for fold in range(4):
-        parts = splits.deal(documents, folds=4, fold=fold, validation=0.25)
-        assert sorted([*parts.train, *parts.validation, *parts.test]) == [*range(20)]
-        assert len(parts.validation) in (3, 4) and len(parts.test) == 5
-        counts = Counter(documents[place].category for place in parts.test)
+        parts, _ = splits.deal(documents, folds=4, fold=fold, validation=0.25)
+        assert sorted(itertools.chain(*parts.values())) == [*range(20)]
+        assert len(parts["validation"]) in (3, 4) and len(parts["test"]) == 5
+        counts = Counter(documents[place].category for place in parts["test"])
         assert all(1 <= counts[group] <= 2 for group in GROUPS), "its share of each category"
-        tested += parts.test
+        tested += parts["test"]
     assert sorted(tested) == [*range(20)]
-    one, again, other = (splits.deal(documents, seed=seed) for seed in (3, 3, 4))
-    assert one == again and one.test != other.test
-    turned = splits.deal(documents[::-1], seed=3)
-    assert {documents[place].name for place in one.test} == {documents[::-1][place].name for place in turned.test}
+    (first, again, other) = (splits.deal(documents, partition=partition)[0]["test"] for partition in (3, 3, 4))
+    assert first == again != other
+    turned = splits.deal(documents[::-1], partition=3)[0]["test"]
+    assert {documents[place].name for place in first} == {documents[::-1][place].name for place in turned}
 
 
 def in_files(documents, *files):
@@ -246,16 +247,16 @@ def names_of(documents, places):
 
 def test_parts_that_files_are_named_for_are_the_split_and_what_they_lack_is_dealt_from_the_training():
     documents = in_files(judgments(12), "set/train.json", "valid.json", "test/a.json")
-    parts = splits.deal(documents)
-    found = [names_of(documents, part) for part in parts.by_name().values()]
+    parts, notes = splits.deal(documents)
+    found = [names_of(documents, part) for part in parts.values()]
     assert found == [{"set/train.json"}, {"valid.json"}, {"test/a.json"}]
-    assert "The split is that of the files" in parts.notes[0] and "workload.split.given: false" in parts.notes[0]
-    assert len(names_of(documents, splits.deal(documents, given=False).test)) > 1
+    assert "The split is that of the files" in notes[0] and "workload.split.given: false" in notes[0]
+    assert len(names_of(documents, splits.deal(documents, given=False)[0]["test"])) > 1
     with pytest.raises(BadInput, match=r"fold is 1, and the files' own test .* workload.split.given: false"):
         splits.deal(documents, fold=1)
     for file, held, dealt in (("dev.csv", "validation", "test"), ("test.csv", "test", "validation")):
         documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
-        parts = splits.deal(documents).by_name()
+        parts, _ = splits.deal(documents)
         assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
         assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
 

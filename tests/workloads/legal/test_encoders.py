@@ -10,25 +10,24 @@ from lib import checkpoint
 from lib.errors import BadInput
 from tests.workloads.legal.conftest import load, write_encoder
 from tests.workloads.legal.test_legal import train
-from workloads.legal import encoders, tokens
+from workloads.legal import model
 from workloads.legal.counting import features
-from workloads.legal.model import Network
-from workloads.legal.samples import example, input_of
+from workloads.legal.model import Network, Tokens
+from workloads.legal.samples import input_of
 from workloads.legal.settings import POSITIONS, Encoder, Head
-from workloads.legal.tokens import Tokens
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
 
 
 def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, monkeypatch, capsys):
     for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
-        chosen = encoders.choose(Encoder(weights=name))
+        chosen = model.choose(Encoder(weights=name))
         assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}
-    monkeypatch.setattr(encoders.memory, "device", lambda: torch.device("cuda"))  # where it costs no time
+    monkeypatch.setattr(model.memory, "device", lambda: torch.device("cuda"))  # where it costs no time
     for given, wanted in (("auto", 0.1), (0.3, 0.3)):
-        chosen = encoders.choose(Encoder(weights=str(mounted), attention_dropout=given))
+        chosen = model.choose(Encoder(weights=str(mounted), attention_dropout=given))
         assert chosen["options"] == {"attention_probs_dropout_prob": wanted}
-    chosen = encoders.choose(Encoder(weights="law-ai/InLegalBERT"))
+    chosen = model.choose(Encoder(weights="law-ai/InLegalBERT"))
     assert chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
 
 
@@ -72,13 +71,15 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
 SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
-def test_padding_changes_nothing_and_place_and_category_count_unless_they_are_switched_off():
+def test_padding_changes_nothing_and_place_and_category_count_unless_they_are_switched_off(tmp_path):
     def network(**head):
         torch.manual_seed(0)
         return Network(BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
 
-    short, long = (example(2, length, POSITIONS, torch.device("cpu")) for length in (6, 9))
-    long["mask"][:, 6:], long["positions"] = 0, short["positions"]
+    short, long = (
+        load(tmp_path, {"workload.context.length": length}).example_batch(2, torch.device("cpu")) for length in (8, 9)
+    )
+    long["mask"][:, 8:], long["positions"] = 0, short["positions"]
     assert torch.allclose(network()(short), network()(long), atol=1e-6)
     for name, off in (("positions", {"position": False}), ("category", {"category": False})):
         changed = {**short, name: short[name] + 1}
@@ -109,15 +110,17 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
 def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
     texts = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
     many = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
-    assert len(Tokens(tokens.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
-    values = tokens.trained(texts, 120)
+    assert len(Tokens(model.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
+    values = model.trained(texts, 120)
     assert [len(own) for own in Tokens(values).numbers(["The appeal", "dismissed"])] == [2, 1]
     assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(values).numbers(["[SEP] [CLS] [PAD]"])[0]}
 
 
 def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits_and_none_is_refused(tmp_path):
-    values = tokens.published(write_encoder(tmp_path))
+    folder = str(write_encoder(tmp_path))
+    values = model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])
     long = Tokens(values).numbers(["the appeal " * 1000])[0]
     assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
+    (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BadInput, match="needs tokenizer.json, or"):
-        tokens.published(tmp_path / "none")
+        model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])

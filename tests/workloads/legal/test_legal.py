@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from sklearn import metrics
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
@@ -19,8 +18,7 @@ from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.legal.conftest import CONFIG, load
-from workloads.legal import evaluation, judging
-from workloads.legal.evaluation import BOTH, COUNTS, STRONGEST
+from workloads.legal import BOTH, MAJORITY, NETWORK, PRODUCT, STRONGEST, product
 from workloads.legal.generated import ROLES
 from workloads.legal.settings import POSITIONS
 
@@ -30,9 +28,9 @@ def train(task, folder, resume=None):
     return loop.train(task, task.config, folder, Session(None, 0, 0), Plain(), resume)
 
 
-def batch_of(task, *numbers):
+def batch_of(task):
     samples = task.datasets()["train"]
-    return task.collate([samples[number] for number in numbers or range(8)], torch.Generator())
+    return task.collate([samples[number] for number in range(8)], torch.Generator())
 
 
 def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
@@ -40,7 +38,8 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     task = find_task("legal")(load_config(tmp_path / "legal.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
-    assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS) and "data" not in vars(task)
+    assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS)
+    assert not {"corpus", "dealt"} & {*vars(task)}
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 
@@ -53,9 +52,9 @@ def test_losses_are_sums_over_sentences_weighted_by_their_roles_as_far_as_the_po
         whole, parts = task.loss(model, batch)[0]["loss"], [task.loss(model, half)[0]["loss"] for half in halves]
     assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
     assert task.count(batch)["loss"] == pytest.approx(sum(task.count(half)["loss"] for half in halves))
+    counts = task.class_counts("train")
     for power in (0.0, 0.5, 1.0):
-        data = load(tmp_path, {"workload.loss.class_weights": power}).data
-        weights, counts = data.class_weights, data.class_counts
+        weights = np.array(load(tmp_path, {"workload.loss.class_weights": power}).learned()["class_weights"])
         assert (weights * counts).sum() == pytest.approx(counts.sum())
         products = (weights * counts**power)[counts > 0]
         assert products == pytest.approx(products[0])
@@ -96,18 +95,17 @@ def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_t
     (tmp_path / "data").mkdir()
     for number in range(6):
         (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
-    text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).data.describe()
+    text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).describe_data()
     assert "Roles: 0, 1. These are numbers: workload.classes" in text and "Sentences with a role: 54 in 6" in text
 
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
-    data = legal().data
-    assert {*data.held_out} == {one.name for one in data.parts["validation"]}
-    for one in data.parts["validation"]:
-        seen = data.stack.scores(one)
-        assert data.held_out[one.name].shape == seen.shape and not np.allclose(data.held_out[one.name], seen, atol=0.1)
-    counted = [*data.parts["train"], *data.parts["validation"]]
-    assert data.stack.vocabulary.sentences == sum(map(len, counted))
+    task = legal()
+    validation, held_out = task.documents["validation"], task.learned()["counts"]["held_out"]
+    assert {*held_out} == {one.name for one in validation}
+    seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
+    assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
+    assert task.stack.vocabulary.sentences == sum(map(len, [*task.documents["train"], *validation]))
 
 
 MORE = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "training.log_every_steps": 1}
@@ -133,7 +131,8 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut
     cut(None)
     # On another machine, whose cache is empty: what was learned comes from the run's own folder
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("workloads.legal.data.Stack.fit", lambda *_: pytest.fail("a resumed run counts again"))
+    again = "a resumed run counts again"
+    monkeypatch.setattr("workloads.legal.counting.stack.Stack.fit", lambda *_: pytest.fail(again))
     ended = launch.train(config(tmp_path, "cut"))
     assert ended.reason == "completed" and ended.session == 2 and not ended.missing
     whole, other = (tmp_path / "runs" / name for name in ("whole", "cut"))
@@ -210,125 +209,84 @@ def test_pasted_text_is_read_as_the_training_text_is_and_answered_as_it_stands(l
     assert shares()[0] == shares()[1]
 
 
-@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", evaluation.PUBLISHED_WEIGHT)])
-def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, weights, usual):
+@pytest.mark.parametrize("usual", [0.0, product.PUBLISHED_WEIGHT])
+def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, usual):
     """It may know which roles are common, which the counts take for equally common on purpose."""
-    evaluator = evaluation.Evaluator(legal().data)
-    truth, roles = evaluator.truth("validation"), len(evaluator.classes)
-    common = np.tile(np.log(np.bincount(truth, minlength=roles) + 1.0), (len(truth), 1))
-    scores = [common, *(network_of(evaluator, "validation", sure) for sure in (0, 3, -3))]
-    (same, chance, knows, misleads) = (evaluator.chosen_weight(one, "validation") for one in scores)
+    task = legal()
+    counts, truth = task.counted("validation"), task.truth("validation")
+    rest = truth, [*map(len, task.documents["validation"])]
+    common = np.tile(np.log(np.bincount(truth, minlength=counts.shape[1]) + 1.0), (len(truth), 1))
+    scores = [common, *(scores_of(task, "validation", sure) for sure in (0, 3, -3))]
+    (same, chance, knows, misleads) = (product.chosen_weight(counts, each, *rest, 0.0) for each in scores)
     assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
-    assert misleads[1] == pytest.approx(evaluation.probability(evaluator.counted("validation")[COUNTS], truth))
-    evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
-    assert evaluator.chosen_weight(np.full((len(truth), roles), -1.0), "validation")[0] == usual
+    assert misleads[1] == pytest.approx(product.probability(counts, truth))
+    assert product.chosen_weight(counts, np.full(counts.shape, -1.0), *rest, usual)[0] == usual
 
 
-def network_of(evaluator, part, sure):
+def scores_of(task, part, sure):
     """(sentences, classes) log-probabilities that know the right role as surely as `sure` says; 0: chance."""
-    truth = evaluator.data.labels(evaluator.data.parts[part])
-    noise = np.random.default_rng(0).normal(size=(len(truth), len(evaluator.classes)))
+    truth = task.truth(part)
+    noise = np.random.default_rng(0).normal(size=(len(truth), len(task.names)))
     noise[np.arange(len(truth)), truth] += sure
     return noise - np.log(np.exp(noise).sum(1, keepdims=True))
 
 
+class Knows(torch.nn.Module):
+    """Returns known scores of a part, whatever the sentence: of those that come together by their length."""
+
+    def __init__(self, task, part, sure, model=None):
+        super().__init__()
+        self.weight, self.power = (model.weight, model.power) if model else (torch.tensor(0.5), torch.tensor(1.0))
+        scores = torch.from_numpy(scores_of(task, part, sure))[task.sentences(part).places]
+        self.rest = scores, EvaluationLoader(task, task.datasets()[part], 7, torch.device("cpu"))
+
+    def forward(self, batch):
+        scores, loader = self.rest
+        self.rest = scores[len(batch["labels"]) :], loader
+        return scores[: len(batch["labels"])].float()
+
+    def evaluated(self, task):
+        return task.evaluate(self, self.rest[1])
+
+
 def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weight_0_is_the_baseline(legal):
     task = legal()
-    model = task.model()
-    scores = task.evaluator.judge(model, network_of(task.evaluator, "validation", 3), "validation")
+    model = Knows(task, "validation", 3)
+    assert (np.diff(task.datasets()["validation"].lengths) >= 0).all()
+    scores, truth = model.evaluated(task), task.truth("validation")
     weight, power = float(model.weight), float(model.power)
-    counted = task.evaluator.confusions(task.evaluator.counted("validation")[STRONGEST], "validation")
-    assert weight == scores["network_weight"] > 0 and scores["accuracy"] > judging.scores(counted.sum(0))[2]
-    task.evaluator.judge(model, network_of(task.evaluator, "test", 0), "test")
+    counted = task.figures(truth, task.counted("validation") + task.stack.offsets)
+    assert weight == scores["network_weight"] > 0 and scores["accuracy"] > counted["accuracy"]
+    assert scores["network_macro_f1"] == task.figures(truth, scores_of(task, "validation", 3))["macro_f1"] > 0.5
+    Knows(task, "test", 0, model).evaluated(task)
     assert (float(model.weight), float(model.power)) == (weight, power)
     model.weight.fill_(0.0)
-    baseline, judged = task.baseline(), task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
+    baseline, judged = task.baseline(), Knows(task, "test", 3, model).evaluated(task)
+    judged.pop("loss")
     assert baseline.keys() == judged.keys() and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
     assert baseline["macro_f1"] == judged["macro_f1"]
 
 
-def test_answers_are_put_back_into_the_order_of_the_document(legal):
-    """The loader hands sentences over by their length."""
-    task = legal()
-    samples, truth = task.datasets()["validation"], torch.from_numpy(task.evaluator.truth("validation"))
-
-    class Knows(torch.nn.Module):
-        weight, power = torch.tensor(1.0), torch.tensor(1.0)
-
-        def forward(self, batch):
-            return 50.0 * torch.nn.functional.one_hot(truth[batch["number"]], 16)
-
-    loader = EvaluationLoader(task, samples, 7, torch.device("cpu"))
-    assert (np.diff(samples.lengths) >= 0).all() and task.evaluate(Knows(), loader)["network_macro_f1"] == 1.0
-
-
 def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal, tmp_path):
     task = legal()
-    model = task.model()
-    with pytest.raises(RuntimeError, match="Call `evaluate` on the test set"):
-        task.report({}, tmp_path)
-    task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
+    model = Knows(task, "test", 3)
+    model.weight.fill_(0.5)
+    model.evaluated(task)
     text = task.report({}, tmp_path)
     with (tmp_path / "evaluation.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert (
-        next(iter(rows)) == evaluation.MAJORITY
-        and [*rows][-3:] == [evaluation.NETWORK, evaluation.PRODUCT, BOTH]
-        and len(rows) == 9
-    )
+    assert len(rows) == 9 and next(iter(rows)) == MAJORITY and [*rows][-3:] == [NETWORK, PRODUCT, BOTH]
     row = rows[BOTH]
     assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
     assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
     assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
-    assert f"{BOTH!r} is above the strongest baseline by macro F1, {STRONGEST}: +" in text
-    assert "Roles by" in text and "Padding" in text and "Ruling by Lower Court" in text
+    assert f"{BOTH!r} is above the strongest baseline by macro_f1, {STRONGEST}: +" in text
+    assert "Padding" in text and "Ruling by Lower Court" in text
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"confusion.png", "classes.png", "lengths.png"}
-
-
-def drawn_roles(documents=6, classes=4, seed=0):
-    draw = np.random.default_rng(seed)
-    lengths = draw.integers(3, 20, documents)
-    truth = [draw.integers(classes, size=length) for length in lengths]
-    guess = [np.where(draw.random(len(true)) < 0.6, true, draw.integers(classes, size=len(true))) for true in truth]
-    return truth, guess
-
-
-def test_scores_and_columns_are_scikit_learns_over_all_sentences_together():
-    truth, guess = drawn_roles(classes=3)
-    counts = judging.confusions(truth, guess, 4)
-    true, predicted = np.concatenate(truth), np.concatenate(guess)
-    found = judging.judge(counts, draws=10)
-    for average in ("macro", "weighted"):
-        assert found[f"{average}_f1"].value == pytest.approx(metrics.f1_score(true, predicted, average=average))
-    assert found["accuracy"].value == pytest.approx(metrics.accuracy_score(true, predicted))
-    rows = judging.report(counts.sum(0), ["a", "b", "c", "d"])
-    wanted = metrics.precision_recall_fscore_support(true, predicted, labels=range(3), zero_division=0)
-    for row, precision, recall, f1, support in zip(rows[1:4], *wanted, strict=True):
-        assert row[1:] == [f"{support}", f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}"]
-    assert rows[4] == ["d", "0", "absent", "absent", "absent"]
-    guess = np.array([0, 0, 1, 2])  # a class that is predicted alone counts
-    found = judging.judge(judging.confusions([np.array([0, 0, 1, 1])], [guess], 5))["macro_f1"].value
-    assert found == pytest.approx(metrics.f1_score([0, 0, 1, 1], guess, average="macro", zero_division=0))
-
-
-def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_width():
-    truth, guess = drawn_roles()
-    counts = judging.confusions(truth, guess, 4)
-    same = judging.gain(counts, counts)
-    assert all((one.value, one.low, one.high) == (0, 0, 0) for one in same.values())
-    right = judging.confusions(truth, truth, 4)
-    better = judging.gain(right, counts)
-    assert all(one.low > 0 for one in better.values())
-    assert not any(one.low > 0 for one in judging.gain(counts, right).values())
-
-
-def test_a_gain_counts_one_set_of_roles_for_both_methods():
-    """Without the last document one method alone predicts role 2: both count it."""
-    truth = [np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), np.array([2, 2])]
-    sure = [np.array([0, 0, 1, 0]), np.array([0, 0, 1, 0]), np.array([2, 2])]
-    guess = [np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 2])]
-    counts, reference = (judging.confusions(truth, one, 3) for one in (guess, sure))
-    gain = judging.gain(counts[:2], reference[:2])["macro_f1"]
-    assert gain.value == pytest.approx((1 + 2 / 3) / 3 - (4 / 5 + 2 / 3) / 3), "0.8 of two roles would be a loss"
-    assert gain.low == pytest.approx(gain.high) == pytest.approx(gain.value)
-    assert judging.gain(counts, reference)["macro_f1"].low > -0.12
+    with (tmp_path / "answers.csv").open() as file:
+        answers = list(csv.DictReader(file))
+    assert [*answers[0]] == ["document", "sentence", "target", *rows]
+    places = [(row["document"], int(row["sentence"])) for row in answers]
+    assert places == [(one.name, n + 1) for one in task.documents["test"] for n in range(len(one))]
+    right = [row["target"] == row[BOTH] for row in answers]
+    assert np.mean(right) == pytest.approx(float(row["accuracy"]), abs=1e-6)

@@ -20,6 +20,7 @@ class Settings:
 
 class Text(Supervised):
     Settings, sentinels, metrics, balanced = Settings, ("*.tsv",), ("macro_f1", "accuracy"), True
+    unit = "document"
 
     def model(self):
         s, sizes = self.settings, {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": self.settings.words}
@@ -29,7 +30,10 @@ class Text(Supervised):
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
         lines = ((path, *line.split("\t"), None) for path in files for line in path.read_text().splitlines())
-        return split((line[:3] for line in lines), group=lambda sample: sample[0])
+        return split(line[:3] for line in lines)
+
+    def group(self, sample):
+        return sample[0]
 
     def example(self):
         return None, "word " * self.settings.length, self.settings.classes[0]
