@@ -16,7 +16,7 @@ from workloads.graphmer.counts.ragged import Groups, expand
 from workloads.graphmer.counts.rows import Layout, Rows
 from workloads.graphmer.counts.scoring import NOWHERE, Sampler, Scorer
 from workloads.graphmer.model import IMPOSSIBLE, PARTS
-from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Objective
+from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Array, Objective
 
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
 _LONGEST_SPAN = 7  # tokens that are masked together
@@ -31,7 +31,7 @@ class Samples:
     tokens as the samples have.
     """
 
-    def __init__(self, corpus: Corpus, structural: np.ndarray, name_only_ratio: float):
+    def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
         triples = corpus.triples_of("train")
         triples = triples[~structural[corpus.relation[triples]]]
         head = corpus.head[corpus.window_of[triples]]
@@ -60,7 +60,7 @@ class Queries:
     Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
     """
 
-    def __init__(self, corpus: Corpus, split: str, structural: np.ndarray, most: int, most_structural: int = 0):
+    def __init__(self, corpus: Corpus, split: str, structural: Array, most: int, most_structural: int = 0):
         self.split = split
         triples = corpus.triples_of(split)
         is_structural = structural[corpus.relation[triples]]
@@ -77,7 +77,7 @@ class Queries:
         return self.queries[index]
 
 
-def _sample(values: np.ndarray, most: int) -> np.ndarray:
+def _sample(values: Array, most: int) -> Array:
     """(N) values -> at most `most` of them in ascending order, drawn by a seed that depends on N alone."""
     return np.sort(values[permutation(mix(len(values)), 0, len(values))[:most]])
 
@@ -97,7 +97,7 @@ class EntityTable:
         self.vector = np.zeros(len(files), np.int64)  # 0: none
         self.vector[frequent] = 1 + np.arange(len(frequent))
 
-    def of(self, entities: np.ndarray) -> dict[str, Tensor]:
+    def of(self, entities: Array) -> dict[str, Tensor]:
         """(C) entities -> pieces (C, 13), and kind, vector, name, name_owner (C)."""
         corpus = self.corpus
         arrays = {
@@ -106,7 +106,7 @@ class EntityTable:
         }  # fmt: skip
         return {name: torch.from_numpy(values[entities].astype(np.int64)) for name, values in arrays.items()}
 
-    def _cut(self, words: np.ndarray, most: int) -> np.ndarray:
+    def _cut(self, words: Array, most: int) -> Array:
         """(E) words, or -1 -> (E, most) their pieces, cut and padded."""
         begin = self.corpus.piece_offsets[np.maximum(words, 0)]
         length = np.where(words >= 0, np.minimum(self.corpus.sizes[np.maximum(words, 0)], most), 0)
@@ -125,14 +125,14 @@ class Drawn:
     """
 
     asked: Questions
-    tail: np.ndarray
-    row: np.ndarray
-    slot: np.ndarray
+    tail: Array
+    row: Array
+    slot: Array
     rows: Rows
     among: CandidateSet
-    gold: np.ndarray
-    chance: np.ndarray
-    excluded: tuple[np.ndarray, np.ndarray]
+    gold: Array
+    chance: Array
+    excluded: tuple[Array, Array]
 
 
 class Collator:
@@ -163,7 +163,7 @@ class Collator:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
         corpus, samples, index = self.corpus, self.samples, np.asarray(items)
 
-        def uniform(*shape: int) -> np.ndarray:
+        def uniform(*shape: int) -> Array:
             return torch.rand(shape, generator=generator).numpy()
 
         # A few facts of each sample
@@ -202,7 +202,7 @@ class Collator:
         boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)
 
-        def laid(values: np.ndarray, otherwise: float = 0) -> np.ndarray:
+        def laid(values: Array, otherwise: float = 0) -> Array:
             array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
             array[row, drawn.slot] = values
             return array
@@ -239,7 +239,7 @@ class Collator:
         }  # fmt: skip
         return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
 
-    def _masked_spans(self, roots: np.ndarray, generator: torch.Generator) -> dict[str, np.ndarray]:
+    def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:
         """Masks spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % as is."""
         masked, targets, first = roots.copy(), np.full_like(roots, IGNORE), len(SPECIALS)
         for ids, target in zip(masked, targets, strict=True):
@@ -261,6 +261,6 @@ class Collator:
         return {"masked_roots": masked, "root_targets": targets}
 
 
-def _of_rows(rows: Rows) -> dict[str, np.ndarray]:
+def _of_rows(rows: Rows) -> dict[str, Array]:
     within = np.minimum(rows.within, LONGEST_WORD - 1)
     return {"roots": rows.ids, "within": within, "word": rows.word, "owner": rows.owner, "is_self": rows.is_self}

@@ -20,13 +20,13 @@ from lib.training.splits import by_hash
 from workloads.codegraph import readers
 from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
-from workloads.graphmer.settings import SPECIALS, UNKNOWN, Chain, Split
+from workloads.graphmer.settings import SPECIALS, UNKNOWN, Array, Chain, Split
 
 SPLITS = ("train", "validation", "test")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 # Pieces never cross the seams of snake_case and CamelCase
 _SEAMS = r"_*(?:[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+)|_+|."
-Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in the text
+Lines = dict[str, Array]  # file -> (lines + 1) where each line begins in the text
 
 
 def _listed(name: str) -> "cached_property[list[str]]":
@@ -46,27 +46,27 @@ class Corpus:
     and `file_names` are texts, joined by line ends as UTF-8; by `tokenizer`, a text too, `cut` cuts other words alike.
     """
 
-    words: np.ndarray
-    entity_ids: np.ndarray
-    relation_names: np.ndarray
-    type_names: np.ndarray
-    file_names: np.ndarray
-    text: np.ndarray
-    window_start: np.ndarray
-    window_stop: np.ndarray
-    first_triple: np.ndarray
-    head: np.ndarray
-    split: np.ndarray
-    window_file: np.ndarray
-    relation: np.ndarray
-    tail: np.ndarray
-    entity_type: np.ndarray
-    entity_file: np.ndarray
-    parts: np.ndarray
-    part_offsets: np.ndarray
-    piece_flat: np.ndarray
-    piece_offsets: np.ndarray
-    tokenizer: np.ndarray
+    words: Array
+    entity_ids: Array
+    relation_names: Array
+    type_names: Array
+    file_names: Array
+    text: Array
+    window_start: Array
+    window_stop: Array
+    first_triple: Array
+    head: Array
+    split: Array
+    window_file: Array
+    relation: Array
+    tail: Array
+    entity_type: Array
+    entity_file: Array
+    parts: Array
+    part_offsets: Array
+    piece_flat: Array
+    piece_offsets: Array
+    tokenizer: Array
 
     word_list, entities, files = _listed("words"), _listed("entity_ids"), _listed("file_names")
     relations, types = _listed("relation_names"), _listed("type_names")
@@ -74,40 +74,40 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.head)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Array]:
         """Returns the fields alone, without what follows from them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     __getstate__ = arrays
 
     @cached_property
-    def sizes(self) -> np.ndarray:
+    def sizes(self) -> Array:
         """(V) the number of pieces of each word."""
         return np.diff(self.piece_offsets)
 
     @cached_property
-    def window_of(self) -> np.ndarray:
+    def window_of(self) -> Array:
         """(T) the window of each triple."""
         return np.repeat(np.arange(len(self)), np.diff(self.first_triple))
 
     @cached_property
-    def name(self) -> np.ndarray:
+    def name(self) -> Array:
         """(E) the last part of each entity's id, a word."""
         return self.parts[self.part_offsets[:-1]]
 
     @cached_property
-    def owner(self) -> np.ndarray:
+    def owner(self) -> Array:
         """(E) the part before the last of each entity's id, a word: its class or module; -1 where there is none."""
         first = self.part_offsets[:-1]
         return np.where(np.diff(self.part_offsets) > 1, self.parts[np.minimum(first + 1, len(self.parts) - 1)], -1)
 
     @cached_property
-    def package(self) -> np.ndarray:
+    def package(self) -> Array:
         """(E) the first part of each entity's id, a word."""
         return self.parts[self.part_offsets[1:] - 1]
 
     @cached_property
-    def parent(self) -> np.ndarray:
+    def parent(self) -> Array:
         """(E) the entity whose id is that of this one without its last part; a negative number where it is none."""
         index = {name: i for i, name in enumerate(self.entities)}
         others: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Corpus:
         return np.array([index.get(p, others.setdefault(p, -2 - len(others))) for p in parents], np.int64)
 
     @cached_property
-    def folder(self) -> np.ndarray:
+    def folder(self) -> Array:
         """(files) the folder of each file, a number."""
         folders: dict[str, int] = {}
         return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.files])
@@ -126,11 +126,11 @@ class Corpus:
         index = {word: i for i, word in enumerate(self.word_list)}
         return lambda word: index.get(word, -9)
 
-    def windows_of(self, split: str) -> np.ndarray:
+    def windows_of(self, split: str) -> Array:
         """Returns the indices of the windows of a split, ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split))
 
-    def triples_of(self, split: str) -> np.ndarray:
+    def triples_of(self, split: str) -> Array:
         """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
@@ -210,7 +210,7 @@ def name_parts(entity: str) -> list[str]:
     return _IDENTIFIER.findall(entity)[::-1] or [entity]
 
 
-def joined_texts(texts: Iterable[str]) -> np.ndarray:
+def joined_texts(texts: Iterable[str]) -> Array:
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
@@ -218,12 +218,12 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(sorted(names))}
 
 
-def _offsets(lengths: Sequence[int]) -> np.ndarray:
+def _offsets(lengths: Sequence[int]) -> Array:
     """(N) lengths of the rows of a ragged array -> (N + 1) where each begins."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[np.ndarray, Lines]:
+def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[Array, Lines]:
     """Returns all words of the entities' files, as indices into `words`, which grows."""
 
     def contents(file: str) -> tuple[bytes]:
@@ -246,7 +246,7 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[n
 
 
 def _learn_pieces(
-    text: np.ndarray, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
+    text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
 ) -> str:
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
@@ -274,7 +274,7 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
     return json.dumps({"vocabulary": model["vocab"], "merges": merges}, ensure_ascii=False)
 
 
-def cut(text: str, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
@@ -297,7 +297,7 @@ def header_room(roots: int) -> int:
 
 
 def _windows(
-    graph: Graph, text: np.ndarray, lines: Lines, sizes: np.ndarray, names: dict[str, list[int]], chain: Chain
+    graph: Graph, text: Array, lines: Lines, sizes: Array, names: dict[str, list[int]], chain: Chain
 ) -> list[tuple[int, int, list[Triple]]]:
     """Returns start, stop and triples of each head's windows: whole lines that fit behind its name."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)

@@ -21,7 +21,7 @@ from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import Counts
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.counts.scoring import Scorer, Weights
-from workloads.graphmer.settings import Settings
+from workloads.graphmer.settings import Array, Settings
 
 _SHOWN = 20  # of the files and lines that are left out
 
@@ -185,12 +185,12 @@ class Data:
         return "\n".join(filter(None, [f"{where}.\n{self.corpus.summary()}.", self.changed]))
 
     @cached_property
-    def structural(self) -> np.ndarray:
+    def structural(self) -> Array:
         """(relations) bool, True for those that a rule on names answers."""
         return np.array([name in self.rules.structural for name in self.corpus.relations])
 
     @cached_property
-    def allowed(self) -> np.ndarray:
+    def allowed(self) -> Array:
         """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
         ranges = [self.rules.relations[name].range for name in self.corpus.relations]
         return np.array([[kind in tails for kind in self.corpus.types] for tails in ranges])

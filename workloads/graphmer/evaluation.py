@@ -24,7 +24,7 @@ from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.counts.answering import Answering, Baselines, Scores
 from workloads.graphmer.data import Data
 from workloads.graphmer.predicting.calibration import Calibration, as_text
-from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, Array
 
 FREQUENCY, CUE, RULE = "frequency", "single cue", "rule"
 SHOWN = (FREQUENCY, CUE, COMBINED, ENCODER)
@@ -53,7 +53,7 @@ class Evaluator:
         self.answers: dict[str, Answers] = {}  # of the newest evaluation on the test set
         self.measured: list[dict[str, Any]] = []  # of its predictions
         self.examples: list[dict[str, Any]] = []
-        self._candidates: dict[int, tuple[CandidateSet, np.ndarray]] = {}
+        self._candidates: dict[int, tuple[CandidateSet, Array]] = {}
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns the figures of both protocols. Validation chooses the gate and fits probabilities first."""
@@ -66,7 +66,7 @@ class Evaluator:
             self.calibration.fit(model)
         return self.headline(answers)
 
-    def candidates(self, relation: int) -> tuple[CandidateSet, np.ndarray]:
+    def candidates(self, relation: int) -> tuple[CandidateSet, Array]:
         """Returns the candidates of a relation by range (C), and which of them training has as its tails (C)."""
         if relation not in self._candidates:
             allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
@@ -74,13 +74,13 @@ class Evaluator:
             self._candidates[relation] = among, self.scorer.counts.of_tail[relation, among.entities] > 0
         return self._candidates[relation]
 
-    def hide_others(self, asked: Questions, tail: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    def hide_others(self, asked: Questions, tail: Array, scores: Array) -> Array:
         """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
         scores = scores.copy()
         scores[self.scorer.other_tails(asked, tail, self.candidates(int(asked.relation[0]))[0])] = -np.inf
         return scores
 
-    def rank(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> Answers:
+    def rank(self, triple: Array, asked: Questions, scores: Array) -> Answers:
         """Ranks the tails of Q triples by (Q, C) scores: ties take the mean rank; no candidate is last."""
         tail = self.corpus.tail[triple]
         among, trained = self.candidates(int(asked.relation[0]))
@@ -88,7 +88,7 @@ class Evaluator:
         own, is_there = scores[np.arange(len(triple)), column], among.place[tail] >= 0
         seen = is_there & trained[column]
 
-        def rank(of: np.ndarray) -> np.ndarray:
+        def rank(of: Array) -> Array:
             return (of > own[:, None]).sum(1) + ((of == own[:, None]).sum(1) + 1) / 2
 
         # The first of its name
@@ -107,7 +107,7 @@ class Evaluator:
         }  # fmt: skip
         return Answers(answers)
 
-    def log_likelihood(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> np.ndarray:
+    def log_likelihood(self, triple: Array, asked: Questions, scores: Array) -> Array:
         """(Q) the logarithm of each tail's softmax among the candidates; 0 where it is none of them."""
         tail = self.corpus.tail[triple]
         column = self.candidates(int(asked.relation[0]))[0].place[tail]
@@ -125,7 +125,7 @@ class Evaluator:
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
         parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
-        likelihoods: dict[Any, list[np.ndarray]] = {gate: [] for gate in gates}
+        likelihoods: dict[Any, list[Array]] = {gate: [] for gate in gates}
         for batch in loader:
             added, triples = answering.read(batch), batch["triple"].cpu().numpy()
             for asked, chosen, among in self._alike(triples, batch["condition"][:, 0].cpu().numpy()):
@@ -150,9 +150,7 @@ class Evaluator:
             by_condition.append(answers[best][first.condition == number])
         return _joined(by_condition)
 
-    def _alike(
-        self, triples: np.ndarray, conditions: np.ndarray
-    ) -> Iterator[tuple[Questions, np.ndarray, CandidateSet]]:
+    def _alike(self, triples: Array, conditions: Array) -> Iterator[tuple[Questions, Array, CandidateSet]]:
         """Yields questions of one relation and condition each, their places among the triples, and who competes."""
         relation = self.corpus.relation[triples]
         for number, kind in itertools.product(np.unique(conditions), np.unique(relation)):
@@ -238,14 +236,14 @@ def _joined(parts: Iterable[Answers]) -> Answers:
     return pd.concat(parts, ignore_index=True)
 
 
-def figures(ranks: np.ndarray) -> dict[str, float]:
+def figures(ranks: Array) -> dict[str, float]:
     """Returns MRR and Hits@1, 3 and 10 of ranks; zeros where there are none."""
     ranks = np.asarray(ranks)
     means = {"mrr": 1 / ranks, **{f"hits{k}": ranks <= k for k in (1, 3, 10)}}
     return {name: float(values.mean()) if len(ranks) else 0.0 for name, values in means.items()}
 
 
-def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[float, float]:
+def interval(values: Array, files: Array, draws: int = 1000) -> tuple[float, float]:
     """(N) values and the file of each -> the 95 % interval of their mean, over draws of whole files."""
     _, file = np.unique(files, return_inverse=True)
     total, number = np.bincount(file, values), np.bincount(file)
@@ -254,7 +252,7 @@ def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[
     return float(low), float(high)
 
 
-def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray) -> list[dict[str, Any]]:
+def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: Array) -> list[dict[str, Any]]:
     """Returns every table of the protocol as rows: condition, relations, tails, method, candidates, and figures.
 
     The methods have answered the same questions. `structural` (relations) is True for relations that a rule on names
@@ -281,7 +279,7 @@ def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray)
     return table
 
 
-def _bounds(name: str, values: Mapping[str, np.ndarray], files: np.ndarray) -> dict[str, Any]:
+def _bounds(name: str, values: Mapping[str, Array], files: Array) -> dict[str, Any]:
     row: dict[str, Any] = dict(zip(("low", "high"), interval(values[name], files), strict=True))
     for other in (COMBINED, CUE):
         gain, keys = values[name] - values[other], (f"gain over {other}{end}" for end in ("", ", low", ", high"))
@@ -290,7 +288,7 @@ def _bounds(name: str, values: Mapping[str, np.ndarray], files: np.ndarray) -> d
     return row
 
 
-def _groups(first: Answers, corpus: Corpus, structural: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
+def _groups(first: Answers, corpus: Corpus, structural: Array) -> Iterator[tuple[dict[str, str], Array]]:
     relation = corpus.relation[first.triple]
     kinds = {"non-structural": ~structural[relation], "structural": structural[relation]}
     kinds |= {corpus.relations[r]: relation == r for r in np.unique(relation[~structural[relation]])}

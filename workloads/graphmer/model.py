@@ -78,10 +78,8 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.dropout = shape.heads, shape.dropout
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
-        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden)
-        self.out = nn.Linear(shape.hidden, shape.hidden)
-        self.fc1 = nn.Linear(shape.hidden, shape.feed_forward)
-        self.fc2 = nn.Linear(shape.feed_forward, shape.hidden)
+        self.qkv, self.out = nn.Linear(shape.hidden, 3 * shape.hidden), nn.Linear(shape.hidden, shape.hidden)
+        self.fc1, self.fc2 = nn.Linear(shape.hidden, shape.feed_forward), nn.Linear(shape.feed_forward, shape.hidden)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """x (B, P, d), bias (B, H, P, P) -> (B, P, d)."""
@@ -111,11 +109,9 @@ class Ranker(nn.Module):
         super().__init__()
         self.shape = shape
         d, conditions = shape.hidden, len(CONDITIONS)
-        self.token = nn.Embedding(chain.vocabulary, d)
-        self.root_position = nn.Embedding(chain.roots, d)
+        self.token, self.root_position = nn.Embedding(chain.vocabulary, d), nn.Embedding(chain.roots, d)
         self.piece = nn.Embedding(settings.LONGEST_WORD, d)
-        self.relation = nn.Embedding(shape.relations, d)
-        self.condition = nn.Embedding(conditions, d)
+        self.relation, self.condition = nn.Embedding(shape.relations, d), nn.Embedding(conditions, d)
         self.hgat = HGat(d, shape.relations, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(d)

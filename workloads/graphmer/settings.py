@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from lib.config.reader import option
 
+Array = np.ndarray
 PAD, MASK, NAME, SEP, UNKNOWN = range(5)
 SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[UNK]"]
 LONGEST_WORD = 8  # pieces of a word whose place in it is told apart

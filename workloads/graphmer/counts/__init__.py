@@ -13,7 +13,7 @@ import numpy as np
 
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts.ragged import Groups, Lists, Postings, expand, find
-from workloads.graphmer.settings import CONDITIONS, FEATURES
+from workloads.graphmer.settings import CONDITIONS, FEATURES, Array
 
 FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
 REACH = 3  # words on each side of a hidden name
@@ -24,26 +24,26 @@ _WEIGHT_OF_FREQUENCY = {
     "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
     "context": 10.0,
 }  # fmt: skip
-Sparse = tuple[np.ndarray, np.ndarray, np.ndarray]  # (N) questions, candidates and values
+Sparse = tuple[Array, Array, Array]  # (N) questions, candidates and values
 
 
 @dataclass(frozen=True)
 class Questions:
     """Facts whose tail is asked for: Q windows (each of one head), relations, conditions and hidden words, or -1."""
 
-    window: np.ndarray
-    relation: np.ndarray
-    condition: np.ndarray
-    hidden: np.ndarray
+    window: Array
+    relation: Array
+    condition: Array
+    hidden: Array
 
     def __len__(self) -> int:
         return len(self.window)
 
-    def __getitem__(self, chosen: np.ndarray) -> "Questions":
+    def __getitem__(self, chosen: Array) -> "Questions":
         return Questions(*(value[chosen] for value in vars(self).values()))
 
     @classmethod
-    def of_facts(cls, corpus: Corpus, triple: np.ndarray, condition: np.ndarray) -> "Questions":
+    def of_facts(cls, corpus: Corpus, triple: Array, condition: Array) -> "Questions":
         """Returns the questions for the tails of known triples; in `masked` the name of the tail is hidden."""
         hidden = np.where(condition == MASKED, corpus.name[corpus.tail[triple]], -1)
         return cls(corpus.window_of[triple], corpus.relation[triple], condition, hidden)
@@ -52,7 +52,7 @@ class Questions:
 class CandidateSet:
     """Entities that compete, ascending: `entities` (C), and `place` (E) of each entity among them, or -1."""
 
-    def __init__(self, corpus: Corpus, entities: np.ndarray):
+    def __init__(self, corpus: Corpus, entities: Array):
         self.corpus, self.entities = corpus, entities
         self.place = np.full(len(corpus.entity_type), -1, np.int32)
         self.place[entities] = np.arange(len(entities))
@@ -68,12 +68,12 @@ class CandidateSet:
     def by_owner(self) -> Groups:
         return Groups(self.corpus.owner[self.entities])
 
-    def inside(self, entity: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+    def inside(self, entity: Array, *values: Array) -> tuple[Array, ...]:
         """(N) entities -> (M) the places of those that compete, and their (N) values."""
         competes = self.place[entity] >= 0
         return self.place[entity[competes]], *(value[competes] for value in values)
 
-    def summed(self, question: np.ndarray, tail: np.ndarray, value: np.ndarray, asked: Questions) -> np.ndarray:
+    def summed(self, question: Array, tail: Array, value: Array, asked: Questions) -> Array:
         """(N) questions, tails and values -> (Q, C) the sums for those that compete."""
         column, question, value = self.inside(tail, question, value)
         total = np.bincount(question * len(self) + column, value, len(asked) * len(self))
@@ -84,10 +84,10 @@ class CandidateSet:
 class Found:
     """Features of questions and candidates by name: those that most candidates have, (Q, C), and those of few."""
 
-    dense: Mapping[str, np.ndarray]
+    dense: Mapping[str, Array]
     sparse: Mapping[str, Sparse]
 
-    def stacked(self) -> np.ndarray:
+    def stacked(self) -> Array:
         """Returns (Q, C, FEATURES)."""
         shape = next(iter(self.dense.values())).shape
         stacked = np.zeros((*shape, len(FEATURES)), np.float32)
@@ -126,7 +126,7 @@ class Counts:
             tables[lift] = Postings(key, corpus.tail[triple], file, len(corpus.entities), len(corpus.files))
         return tables
 
-    def keys(self, lift: str, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def keys(self, lift: str, asked: Questions) -> tuple[Array, Array, Array]:
         """Returns (P) questions with a key of the lift, the keys, and the weights with which several add up."""
         corpus = self.corpus
         if lift == "context":
@@ -144,7 +144,7 @@ class Counts:
         row = np.flatnonzero(value >= 0)
         return row, asked.relation[row] * size + value[row], np.ones(len(row), np.float32)
 
-    def _contexts(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _contexts(self, asked: Questions) -> tuple[Array, Array, Array]:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
         parts, every = [], len(self.corpus.relations) * self.contexts_a_relation
@@ -163,7 +163,7 @@ class Counts:
         """How many keys of contexts one relation has: a word at each offset."""
         return (2 * REACH + 1) * len(self.corpus.word_list)
 
-    def hidden_places(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
         masked = np.flatnonzero(asked.hidden >= 0)
         first, last = (bound[asked.window[masked]] for bound in (self.corpus.window_start, self.corpus.window_stop))
@@ -173,7 +173,7 @@ class Counts:
         return masked[row], place, first[row], last[row]
 
     @cached_property
-    def _sub_tokens(self) -> tuple[np.ndarray, np.ndarray, int]:
+    def _sub_tokens(self) -> tuple[Array, Array, int]:
         """(words + 1) where the sub-tokens of each name begin, these (N), and how many different ones there are."""
         numbers: dict[str, int] = {}
         begin, flat = [0], []
@@ -184,13 +184,13 @@ class Counts:
             begin.append(len(flat))
         return np.array(begin, np.int64), np.array(flat, np.int64), len(numbers)
 
-    def _of_words(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _of_words(self, word: Array) -> tuple[Array, Array]:
         """(N) words -> (M) the index of each, and a sub-token of it."""
         begin, flat, _ = self._sub_tokens
         row, at = expand(begin[word], begin[word + 1] - begin[word])
         return row, flat[at]
 
-    def head_words(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
+    def head_words(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (P) questions and a sub-token of their head's name, unless this is hidden."""
         name = self.corpus.name[self.corpus.head[asked.window]]
         shown = np.flatnonzero(name != asked.hidden)
@@ -198,7 +198,7 @@ class Counts:
         return shown[row], sub_token
 
     @cached_property
-    def _by_sub_token(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _by_sub_token(self) -> tuple[Array, Array, Array]:
         """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
         entity, sub_token = self._of_words(self.corpus.name)
         order = np.argsort(sub_token, kind="stable")
@@ -221,7 +221,7 @@ class Counts:
         shared = {"words shared with the head's name": self._shared_words(asked, among)}
         return Found(dense, {**lifts, **shared, **self._before(asked, among)})
 
-    def near(self, asked: Questions, among: CandidateSet) -> dict[str, np.ndarray]:
+    def near(self, asked: Questions, among: CandidateSet) -> dict[str, Array]:
         """Returns what candidates are to the head, each (Q, C)."""
         corpus, entities = self.corpus, among.entities
         head, file = corpus.head[asked.window], self.file[asked.window]
@@ -236,24 +236,24 @@ class Counts:
             "same folder": folder[None] == corpus.folder[file][:, None],
         }
 
-    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
+    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Array:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
         count = self.of_tail[asked.relation[:, None], among.entities]
         return count - self.own_count(asked, among) if leave_out else count
 
-    def elsewhere(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def elsewhere(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
         own = among.summed(*self.of_file.get(self.file[asked.window]), asked)
         return self.of_tail[:, among.entities].sum(0)[None] - own > 0
 
-    def own_count(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def own_count(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
         return among.summed(*self.own.get(self._own_key(asked)), asked).astype(np.float32)
 
-    def _own_key(self, asked: Questions) -> np.ndarray:
+    def _own_key(self, asked: Questions) -> Array:
         return asked.relation * len(self.corpus.files) + self.file[asked.window]
 
-    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: np.ndarray | None) -> Sparse:
+    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array | None) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
         pair, tail, number = self.tables[lift].get(key, _LONGEST)

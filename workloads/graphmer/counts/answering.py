@@ -15,7 +15,7 @@ from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.counts.scoring import NOWHERE
 from workloads.graphmer.data import Data
 from workloads.graphmer.model import MOST_MEANT
-from workloads.graphmer.settings import FEATURES, NEAR
+from workloads.graphmer.settings import FEATURES, NEAR, Array
 
 _SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
 
@@ -47,7 +47,7 @@ class Answering:
 
     def encoded(
         self, asked: Questions, among: CandidateSet, leave_out: bool = False
-    ) -> tuple[np.ndarray, Callable[[float, float], np.ndarray]]:
+    ) -> tuple[Array, Callable[[float, float], Array]]:
         """Returns the counts' scores (Q, C), and a function of two gates that returns those with the encoder."""
         batch, rows = self.data.collator.of_questions(asked)
         added = self.read({name: value.to(self.gate.device) for name, value in batch.items()})
@@ -60,7 +60,7 @@ class Answering:
         return {name: value if name == "queries" else value.cpu().numpy() for name, value in added.items()}
 
     @torch.no_grad()
-    def scores(self, asked: Questions, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
+    def scores(self, asked: Questions, among: CandidateSet) -> tuple[Array, Array]:
         """Returns the scores (Q, C) by the counts, and with the encoder; all questions are of one condition."""
         counted, encoded = self.encoded(asked, among)
         return counted, encoded(*self.gate[int(asked.condition[0])].tolist())
@@ -75,13 +75,13 @@ class Scores:
         self.prior = data.scorer.prior(asked, among, self.features)
         self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
 
-    def counted(self, added: np.ndarray | float = 0.0, meant: Callable[..., np.ndarray] | None = None) -> np.ndarray:
+    def counted(self, added: Array | float = 0.0, meant: Callable[..., Array] | None = None) -> Array:
         """Returns (Q, C); `added` (Q, L) is what an encoder adds to each place, and `meant` for which candidate."""
         places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
         row = np.arange(len(self.asked))
         return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, row, places, meant)
 
-    def encoded(self, added: Mapping[str, Any], vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
+    def encoded(self, added: Mapping[str, Any], vectors: torch.Tensor) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C); `vectors` (C, 2, d) are those of candidates."""
         origins, places = vectors[:, 1].cpu().numpy(), added["places"][:, : self.places.shape[1]]
         features, types = np.split(added["weights"], [len(FEATURES)], axis=1)
@@ -90,7 +90,7 @@ class Scores:
         kind = self.data.corpus.entity_type[self.among.entities]
         elsewhere = self.data.scorer.counts.elsewhere(self.asked, self.among)
 
-        def meant(question: np.ndarray, root: np.ndarray, column: np.ndarray) -> np.ndarray:
+        def meant(question: Array, root: Array, column: Array) -> Array:
             product = np.einsum("nd,nd->n", added["meanings"][question, root], origins[column])
             weights, is_elsewhere = added["meant"][question, root], elsewhere[question, column]
             product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
@@ -100,7 +100,7 @@ class Scores:
             return np.clip(product + of_near[:, -1] * is_elsewhere, -MOST_MEANT, MOST_MEANT)
 
         @cache
-        def trusting(trust: float) -> np.ndarray:
+        def trusting(trust: float) -> Array:
             return self.counted(trust * places, lambda *at: trust * meant(*at)) + trust * weighted
 
         return lambda trust, likeness: trusting(trust) + likeness * alike if trust or likeness else self.counted()
@@ -112,10 +112,10 @@ class Baselines:
     def __init__(self, counts: Counts):
         self.corpus, self.counts = counts.corpus, counts
 
-    def frequency(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def frequency(self, asked: Questions, among: CandidateSet) -> Array:
         return self.counts.count(asked, among, leave_out=False).astype(float)
 
-    def cue(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def cue(self, asked: Questions, among: CandidateSet) -> Array:
         """Text match with the full text, naive Bayes over context words where names are hidden, else head names."""
         condition = int(asked.condition[0])
         if condition == MASKED:
@@ -126,7 +126,7 @@ class Baselines:
         pair, tail, number = self.counts.tables["head's name"].get(key)
         return self.frequency(asked, among) + 1e6 * among.summed(question[pair], tail, number, asked)
 
-    def rule(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def rule(self, asked: Questions, among: CandidateSet) -> Array:
         """Prefers the head's class, its file, and owners that stand in the text, then frequent tails."""
         corpus, head = self.corpus, self.corpus.head[asked.window]
         near = (corpus.parent[among.entities][None] == corpus.parent[head][:, None]).astype(float)
@@ -134,7 +134,7 @@ class Baselines:
         near += self._in_text(asked, corpus.owner[among.entities])
         return self.frequency(asked, among) + 1e4 * near
 
-    def _in_text(self, asked: Questions, words: np.ndarray) -> np.ndarray:
+    def _in_text(self, asked: Questions, words: Array) -> Array:
         """(C) a word of each candidate -> (Q, C) whether it stands in the question's text."""
         corpus = self.corpus
         first = corpus.window_start[asked.window]
@@ -143,7 +143,7 @@ class Baselines:
         stands[row, corpus.text[at]] = True
         return stands[:, words]
 
-    def _contexts(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def _contexts(self, asked: Questions, among: CandidateSet) -> Array:
         """Naive Bayes over the words around a hidden name: log P(t) + sum of log P(word | t), up to a constant."""
         question, key, _ = self.counts.keys("context", asked)
         pair, tail, number = self.counts.tables["context"].get(key)
@@ -155,7 +155,7 @@ class Baselines:
         return scores + among.summed(question[pair], tail, np.log1p(number / unseen[pair]), asked)
 
     @cached_property
-    def _contexts_of_tail(self) -> np.ndarray:
+    def _contexts_of_tail(self) -> Array:
         """(relations, entities) the number of context words of each tail in training."""
         table, total = self.counts.tables["context"], np.zeros_like(self.counts.of_tail)
         row, at = expand(table.begin[:-1], np.diff(table.begin))

@@ -7,7 +7,7 @@ import numpy as np
 
 from workloads.graphmer.corpus import Corpus, header_room
 from workloads.graphmer.counts.ragged import expand, find
-from workloads.graphmer.settings import NAME, PAD, SEP
+from workloads.graphmer.settings import NAME, PAD, SEP, Array
 
 PREVIOUS = 16  # kinds of words before a name that a place tells apart; 0 is any other
 _HEAD, _SEPARATOR, _TEXT = range(3)
@@ -23,18 +23,18 @@ class Rows:
     `name_length` (B) is the number of roots of the head's last name.
     """
 
-    ids: np.ndarray
-    within: np.ndarray
-    word: np.ndarray
-    hidden: np.ndarray
-    owner: np.ndarray
-    previous: np.ndarray
-    is_self: np.ndarray
-    is_super: np.ndarray
-    is_call: np.ndarray
-    name_length: np.ndarray
+    ids: Array
+    within: Array
+    word: Array
+    hidden: Array
+    owner: Array
+    previous: Array
+    is_self: Array
+    is_super: Array
+    is_call: Array
+    name_length: Array
 
-    def distance(self, row: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    def distance(self, row: Array, hidden: Array) -> Array:
         """(Q) rows and hidden words -> (Q, L) steps to each root from the word's places, or the head's name."""
         length = self.ids.shape[1]
         place = np.arange(length)[None]
@@ -52,7 +52,7 @@ class Layout:
         self.corpus, self.roots = corpus, roots
 
     @cached_property
-    def kind_before(self) -> np.ndarray:
+    def kind_before(self) -> Array:
         """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
         corpus = self.corpus
         windows = corpus.windows_of("train")
@@ -66,8 +66,8 @@ class Layout:
         return kind
 
     def rows(
-        self, window: np.ndarray, with_text: np.ndarray, hidden_row: np.ndarray, hidden_word: np.ndarray,
-        drop: np.ndarray | None = None,
+        self, window: Array, with_text: Array, hidden_row: Array, hidden_word: Array,
+        drop: Array | None = None,
     ) -> Rows:  # fmt: skip
         """Lays out B windows; (H) rows and words are hidden; `drop` (B) parts of the head's name are left out."""
         row, word, zone, part = self._words(window, with_text, drop)
@@ -83,7 +83,7 @@ class Layout:
         index, at, ids, place = index[keep], at[keep], ids[keep], place[keep]
         shape = len(window), int(place.max()) + 1
 
-        def laid(values: np.ndarray, otherwise: int = -1) -> np.ndarray:
+        def laid(values: Array, otherwise: int = -1) -> Array:
             array = np.full(shape, otherwise, np.int64)
             array[row[index], place] = values
             return array
@@ -97,9 +97,7 @@ class Layout:
             **{name: laid(value[index]) for name, value in self._marks(row, word, zone, is_hidden).items()},
         )  # fmt: skip
 
-    def _words(
-        self, window: np.ndarray, with_text: np.ndarray, drop: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _words(self, window: Array, with_text: Array, drop: Array | None) -> tuple[Array, Array, Array, Array]:
         """Returns row, word, zone, and place among the parts of the head's name, of all words."""
         corpus, separators = self.corpus, np.arange(len(window))
         head = corpus.head[window]
@@ -114,7 +112,7 @@ class Layout:
         order = np.lexsort((zone, row))  # stable
         return row[order], word[order], zone[order], part[order]
 
-    def _places(self, row: np.ndarray, zone: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def _places(self, row: Array, zone: Array, rows: int) -> tuple[Array, Array]:
         """(M) rows and zones of pieces -> (M) the place of each in its row, and whether it has one."""
         is_head, most = zone == _HEAD, header_room(self.roots)
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
@@ -123,13 +121,11 @@ class Layout:
         place = np.where(is_head, place, place - cut[row])
         return place, keep & (place < self.roots)
 
-    def _marks(
-        self, row: np.ndarray, word: np.ndarray, zone: np.ndarray, is_hidden: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def _marks(self, row: Array, word: Array, zone: Array, is_hidden: Array) -> dict[str, Array]:
         """Returns what stands before and behind each word of the texts."""
         shown = np.where((zone == _TEXT) & ~is_hidden, word, -1)
 
-        def near(offset: int) -> np.ndarray:
+        def near(offset: int) -> Array:
             # What goes round the end comes from the head's name or from another row, and so is not shown.
             return np.where(np.roll(row, -offset) == row, np.roll(shown, -offset), -1)
 

@@ -16,7 +16,7 @@ from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Found, Qu
 from workloads.graphmer.counts.ragged import Groups, find
 from workloads.graphmer.counts.rows import PREVIOUS, Rows
 from workloads.graphmer.model import IMPOSSIBLE, room
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
@@ -41,10 +41,10 @@ class Weights:
     `self.` of its class, stands before it.
     """
 
-    features: np.ndarray
-    types: np.ndarray
-    place: np.ndarray
-    boost: np.ndarray
+    features: Array
+    types: Array
+    place: Array
+    boost: Array
 
     @staticmethod
     def shapes(relations: int, types: int) -> dict[str, tuple[int, ...]]:
@@ -74,29 +74,29 @@ def _names(corpus: Corpus) -> dict[str, list[str]]:
 class Scorer:
     """Scores candidates of questions by counts. `allowed` (relations, entity types) says what tails a relation has."""
 
-    def __init__(self, corpus: Corpus, counts: Counts, allowed: np.ndarray, weights: Weights | None = None):
+    def __init__(self, corpus: Corpus, counts: Counts, allowed: Array, weights: Weights | None = None):
         self.corpus, self.counts, self.allowed, self.weights = corpus, counts, allowed, weights
         self._facts = Groups(corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation)
 
-    def is_allowed(self, relation: np.ndarray, entities: np.ndarray) -> np.ndarray:
+    def is_allowed(self, relation: Array, entities: Array) -> Array:
         """(Q) relations, (C) entities -> (Q, C) whether the type is in the range, or training has the tail."""
         in_range = self.allowed[relation[:, None], self.corpus.entity_type[entities]]
         return in_range | (self.counts.of_tail[relation[:, None], entities] > 0)
 
-    def true_tails(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
+    def true_tails(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (N) questions and a tail that their head and relation have in any file of any split."""
         key = self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation
         row, fact = self._facts.places(key)
         return row, self.corpus.tail[fact]
 
-    def other_tails(self, asked: Questions, tail: np.ndarray, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
+    def other_tails(self, asked: Questions, tail: Array, among: CandidateSet) -> tuple[Array, Array]:
         """(Q) questions and the tails that are asked for -> (N) questions and candidates that are true as well."""
         question, other = self.true_tails(asked)
         column = among.place[other]
         false = (column >= 0) & (other != tail[question])
         return question[false], column[false]
 
-    def prior(self, asked: Questions, among: CandidateSet, features: Found) -> np.ndarray:
+    def prior(self, asked: Questions, among: CandidateSet, features: Found) -> Array:
         """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
         assert self.weights
         at = asked.condition, asked.relation
@@ -104,13 +104,13 @@ class Scorer:
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
         return score
 
-    def near(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def near(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C, NEAR + 1) what each candidate is to the head, and whether (other) files of training have it."""
         shown = Questions(asked.window, asked.relation, asked.condition, np.full(len(asked), -1))
         near = self.counts.near(shown, among)
         return np.stack([*(near[name] for name in NEAR), self.counts.elsewhere(asked, among)], 2).astype(np.float32)
 
-    def weighted(self, found: Found, among: CandidateSet, features: np.ndarray, types: np.ndarray) -> np.ndarray:
+    def weighted(self, found: Found, among: CandidateSet, features: Array, types: Array) -> Array:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
         score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
         product = np.empty_like(score)
@@ -121,7 +121,7 @@ class Scorer:
         total = np.bincount(np.concatenate(codes), np.concatenate(values), score.size)
         return score + total.astype(np.float32).reshape(score.shape)
 
-    def places(self, asked: Questions, rows: Rows, row: np.ndarray) -> np.ndarray:
+    def places(self, asked: Questions, rows: Rows, row: Array) -> Array:
         """(Q) questions and their rows -> (Q, L) the score of each root as the place of a tail's name."""
         assert self.weights
         weight = self.weights.place[asked.relation]
@@ -130,19 +130,19 @@ class Scorer:
         is_place = (rows.word[row] >= 0) & (asked.condition == FULL_TEXT)[:, None]
         return np.where(is_place, np.minimum(score, _MOST), np.float32(NOWHERE)).astype(np.float32)
 
-    def boosts(self, asked: Questions) -> np.ndarray:
+    def boosts(self, asked: Questions) -> Array:
         """(Q, 2) how much more a place counts after `owner.`, and after `self.` of the candidate's class."""
         assert self.weights
         return np.expm1(np.minimum(self.weights.boost[asked.relation], _MOST))
 
-    def siblings(self, asked: Questions, question: np.ndarray, entity: np.ndarray) -> np.ndarray:
+    def siblings(self, asked: Questions, question: Array, entity: Array) -> Array:
         """(N) questions and entities -> (N) whether an entity is of the class that the head is of."""
         return self.corpus.parent[entity] == self.corpus.parent[self.corpus.head[asked.window[question]]]
 
     def pointer(
-        self, asked: Questions, among: CandidateSet, rows: Rows, row: np.ndarray, places: np.ndarray,
-        meant: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None,
-    ) -> np.ndarray:  # fmt: skip
+        self, asked: Questions, among: CandidateSet, rows: Rows, row: Array, places: Array,
+        meant: Callable[[Array, Array, Array], Array] | None = None,
+    ) -> Array:  # fmt: skip
         """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
         boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
@@ -164,7 +164,7 @@ class Sampler:
     They are possible tails of `relations`; there are `most` at most, unless a batch has too many facts.
     """
 
-    def __init__(self, scorer: Scorer, relations: np.ndarray, most: int):
+    def __init__(self, scorer: Scorer, relations: Array, most: int):
         corpus, counts = scorer.corpus, scorer.counts
         self.corpus, self.most = corpus, most
         self.entities = np.flatnonzero(scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0))
@@ -176,9 +176,7 @@ class Sampler:
         self.share = np.sqrt(frequency + 0.05)
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
 
-    def draw(
-        self, gold: np.ndarray, words: np.ndarray, files: np.ndarray, draws: np.ndarray
-    ) -> tuple[CandidateSet, np.ndarray]:
+    def draw(self, gold: Array, words: Array, files: Array, draws: Array) -> tuple[CandidateSet, Array]:
         """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
 
         They are the (Q) golds; a quarter of entities whose name is among `words`, and three eighths of tails that
@@ -201,7 +199,7 @@ class Sampler:
             chosen = np.sort(chosen[order[:most]])
         return CandidateSet(self.corpus, self.entities[chosen]), np.log(np.maximum(chance[chosen], 1e-9))
 
-    def _among(self, groups: Groups, entity: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
+    def _among(self, groups: Groups, entity: Array, wanted: Array, most: int) -> Array:
         """(N) the chance of each entity to be drawn from the wanted groups, which give about as many each."""
         wanted = wanted[groups.sizes(wanted) > 0]
         if not len(wanted):
@@ -218,7 +216,7 @@ class Sampler:
         return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
 
 
-def _chances(share: np.ndarray, number: float) -> np.ndarray:
+def _chances(share: Array, number: float) -> Array:
     """(N) shares -> (N) chances in proportion to them, 1 at most, that add up to about `number`."""
     chance = np.minimum(1.0, share * (number / max(1e-9, share.sum())))
     for _ in range(3):

@@ -12,7 +12,7 @@ from lib.training.order import mix, permutation
 from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.data import Data
 from workloads.graphmer.predicting.references import SURE, Asking, Choices
-from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
+from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES, Array
 
 _MOST = 4000  # questions: as many as say something, and no more time
 _SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
@@ -20,7 +20,7 @@ _STEPS = 60  # of Newton's method at most
 _OF_ENCODER = ("trust", "likeness")
 
 
-def fit(choices: Choices, start: np.ndarray, free: np.ndarray) -> np.ndarray:
+def fit(choices: Choices, start: Array, free: Array) -> Array:
     """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
     weights = start.astype(float)
     if not len(choices) or not free.any():
@@ -43,7 +43,7 @@ def fit(choices: Choices, start: np.ndarray, free: np.ndarray) -> np.ndarray:
     return weights
 
 
-def weights_of(model: nn.Module) -> np.ndarray:
+def weights_of(model: nn.Module) -> Array:
     """Returns (2, F) the weights of the counts alone, and those that were chosen on validation."""
     return model.get_buffer("of_references").double().cpu().numpy()
 
@@ -72,8 +72,8 @@ class Calibration:
         model.get_buffer("of_references").copy_(torch.from_numpy(rows))
 
     def hidden(
-        self, triples: np.ndarray, answering: Answering, most: int = _MOST
-    ) -> tuple[Choices, np.ndarray] | tuple[None, None]:
+        self, triples: Array, answering: Answering, most: int = _MOST
+    ) -> tuple[Choices, Array] | tuple[None, None]:
         """Returns known references with what a model says, and their files; None twice if there are none."""
         corpus, known = self.data.corpus, self.asking.known(triples)
         if not len(known):

@@ -14,7 +14,7 @@ from workloads.graphmer.corpus import SPLITS, Corpus, joined_texts
 from workloads.graphmer.counts.ragged import expand
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.data import Data
-from workloads.graphmer.settings import Settings
+from workloads.graphmer.settings import Array, Settings
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Joined:
     """The data of both, the triples of the tree in it, and (E) which entities the tree defines."""
 
     data: Data
-    triples: np.ndarray
-    in_tree: np.ndarray
+    triples: Array
+    in_tree: Array
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -49,7 +49,7 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
     return Joined(data, np.arange(len(trained.relation), len(corpus.relation)), in_tree)
 
 
-def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
+def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, Array]:
     """Joins the arrays, where both share entities and words; returns (E) which entities the tree defines."""
     words, word = _merged(trained.word_list, tree.word_list)
     kind = pd.Index(trained.types).get_indexer(tree.types)[tree.entity_type]  # -1 for others
@@ -89,8 +89,8 @@ def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, np.ndarray]:
 
 
 def _of_entities(
-    trained: Corpus, tree: Corpus, entity: np.ndarray, kind: np.ndarray, number: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    trained: Corpus, tree: Corpus, entity: Array, kind: Array, number: int
+) -> tuple[Array, Array, Array, Array]:
     """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
     before = len(trained.entity_type)
     own = (tree.entity_file >= 0) & (entity >= 0)
@@ -108,13 +108,13 @@ def _of_entities(
     return types, files, is_replaced, np.isin(np.arange(number), entity[own])
 
 
-def _rows(before: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rows(before: Array, offsets: Array, rows: Array) -> tuple[Array, Array]:
     """Returns the places of some rows of a ragged array, and their ends behind another one with offsets `before`."""
     length = np.diff(offsets)[rows]
     return expand(offsets[rows], length)[1], before[-1] + np.cumsum(length)
 
 
-def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[list[str], np.ndarray]:
+def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[list[str], Array]:
     """Returns the first list with what only the second has behind it, in its order, and the place of each of those."""
     numbers = {name: number for number, name in enumerate(first)}
     places = np.array([numbers.setdefault(name, len(numbers)) for name in second], np.int64)

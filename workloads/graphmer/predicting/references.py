@@ -11,7 +11,7 @@ from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.counts.ragged import Groups, find, offsets
 from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.data import Data
-from workloads.graphmer.settings import OF_REFERENCES
+from workloads.graphmer.settings import OF_REFERENCES, Array
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
 _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
@@ -33,24 +33,24 @@ class Choices:
     that the text does not name.
     """
 
-    question: np.ndarray
-    features: np.ndarray
-    of_none: np.ndarray
-    gold: np.ndarray
-    entity: np.ndarray
-    relation: np.ndarray
-    reference: np.ndarray
-    of_object: np.ndarray
+    question: Array
+    features: Array
+    of_none: Array
+    gold: Array
+    entity: Array
+    relation: Array
+    reference: Array
+    of_object: Array
 
     def __len__(self) -> int:
         return len(self.gold)
 
     @property
-    def begin(self) -> np.ndarray:
+    def begin(self) -> Array:
         """(Q + 1) where the answers of each question begin."""
         return offsets(self.question, len(self))
 
-    def __getitem__(self, chosen: np.ndarray) -> "Choices":
+    def __getitem__(self, chosen: Array) -> "Choices":
         """Returns the questions for which `chosen` (Q) is True."""
         answers = chosen[self.question]
         parts = {name: value[answers if name in _OF_ANSWERS else chosen] for name, value in vars(self).items()}
@@ -67,7 +67,7 @@ class Choices:
         gold = [np.where(p.gold >= 0, p.gold + first, -1) for p, first in zip(parts, answers, strict=False)]
         return cls(**{**together, "question": np.concatenate(question), "gold": np.concatenate(gold)})
 
-    def probabilities(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(self, weights: Array) -> tuple[Array, Array]:
         """(F) weights -> (N) the probability of each answer, (Q) that none is right."""
         scores, none = self.features @ weights, self.of_none @ weights
         most = none.copy()
@@ -76,27 +76,27 @@ class Choices:
         total = rest + np.bincount(self.question, part, len(self))
         return part / total[self.question], rest / total
 
-    def loss(self, weights: np.ndarray) -> float:
+    def loss(self, weights: Array) -> float:
         """Returns the mean of minus log of the probability of what is right."""
         of_answer, of_none = self.probabilities(weights)
         right = np.where(self.gold >= 0, of_answer[self.gold], of_none)
         return float(-np.log(np.maximum(right, 1e-12)).mean()) if len(self) else 0.0
 
-    def first(self, weights: np.ndarray) -> np.ndarray:
+    def first(self, weights: Array) -> Array:
         """Returns (Q) the place of the most probable answer of each question, -1 where it has none."""
         order, begin = np.lexsort((-(self.features @ weights), self.question)), self.begin
         has, first = np.diff(begin) > 0, np.full(len(self), -1)
         first[has] = order[begin[:-1][has]]
         return first
 
-    def best(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def best(self, weights: Array) -> tuple[Array, Array]:
         """Returns (Q) the most probable answer of each question, -1: that none is right, and its probability."""
         of_answer, of_none = self.probabilities(weights)
         first, most = self.first(weights), np.full(len(self), -1.0)
         most[first >= 0] = of_answer[first[first >= 0]]
         return np.where(most > of_none, first, -1), np.maximum(most, of_none)
 
-    def judged(self, weights: np.ndarray) -> dict[str, float]:
+    def judged(self, weights: Array) -> dict[str, float]:
         """Returns shares of right answers: of all, of several possible ones, of the sure; calibration error."""
         place, probability = self.best(weights)
         right = np.where(self.gold >= 0, place == self.gold, place < 0)
@@ -110,7 +110,7 @@ class Choices:
         }  # fmt: skip
 
 
-def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+def calibration_error(probability: Array, right: Array) -> float:
     """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
 
     Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
@@ -149,8 +149,8 @@ class Standing:
         self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
 
     def of(
-        self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        self, window: Array, name: Array, question: Array, entity: Array, rows: Rows
+    ) -> tuple[Array, Array, Array, Array]:
         """Returns the features of answers (N, 8) and of none (Q, 5), (Q) what is of an object, (N) what is visible."""
         corpus, is_place = self.corpus, rows.word == name[:, None]
         dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
@@ -205,14 +205,14 @@ class Asking:
         relations = np.flatnonzero(data.allowed[:, self.unresolved_kind]) if self.unresolved_kind >= 0 else []
         self.relations = np.union1d(relations, self.together if np.isin(self.together, relations).any() else [])
 
-    def is_unresolved(self, triples: np.ndarray) -> np.ndarray:
+    def is_unresolved(self, triples: Array) -> Array:
         return self.corpus.entity_type[self.corpus.tail[triples]] == self.unresolved_kind
 
-    def known(self, triples: np.ndarray) -> np.ndarray:
+    def known(self, triples: Array) -> Array:
         """Returns those of the triples that are resolved references, to be hidden."""
         return triples[np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved(triples)]
 
-    def batches(self, triples: np.ndarray) -> list[np.ndarray]:
+    def batches(self, triples: Array) -> list[Array]:
         """Returns which references are asked together: those of one relation and of names that are near."""
         relation, name = self.corpus.relation[triples], self.corpus.name[self.corpus.tail[triples]]
         order, sizes = np.lexsort((name, relation)), self.by_name.sizes(name).tolist()
@@ -229,7 +229,7 @@ class Asking:
             width, last = width + more, at
         return [np.array(numbers) for numbers in batches]
 
-    def ask(self, triples: np.ndarray, answering: Answering) -> Iterator[Choices]:
+    def ask(self, triples: Array, answering: Answering) -> Iterator[Choices]:
         """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known."""
         corpus, nothing = self.corpus, np.zeros(0, np.int64)
         for chosen in self.batches(triples):
@@ -253,8 +253,8 @@ class Asking:
             yield Choices(question, features, none, gold, entity, relation, chosen, of_object)
 
     def _scored(
-        self, triples: np.ndarray, relation: int, question: np.ndarray, entity: np.ndarray, answering: Answering
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
+    ) -> tuple[Array, Array, Array, Array]:
         """Returns the answers that are possible as tails of a relation: question, entity, relation, five features."""
         window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
         asked = Questions(window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)))
