@@ -33,13 +33,7 @@ class Data:
     patterns of file names by which a graph is recognised. `begun` has what `stored` was when the run began.
     """
 
-    def __init__(
-        self,
-        given: Sequence[Path],
-        sentinels: Sequence[str],
-        settings: Settings,
-        begun: Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, given: Sequence[Path], sentinels: Sequence[str], settings: Settings, begun: Mapping[str, Any]):
         self.given, self.settings = tuple(given), settings
         if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
             raise BadInput(f"{single} is one Python file. Give the folder of a tree of them: data.dir={single.parent}.")
@@ -53,7 +47,7 @@ class Data:
         self.is_graph = bool(graphs)
         self._used: Mapping[str, Any] | None = None
         # A sentence, if the data is another than when the run began
-        self.changed = self._resume(begun) if begun and "corpus" in begun else ""
+        self.changed = self._resume(begun) if "corpus" in begun else ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""

@@ -78,8 +78,7 @@ class Scores:
     def counted(self, added: Array | float = 0.0, meant: Callable[..., Array] | None = None) -> Array:
         """Returns (Q, C); `added` (Q, L) is what an encoder adds to each place, and `meant` for which candidate."""
         places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
-        row = np.arange(len(self.asked))
-        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, row, places, meant)
+        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, places, meant)
 
     def encoded(self, added: Mapping[str, Any], vectors: torch.Tensor) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C); `vectors` (C, 2, d) are those of candidates."""

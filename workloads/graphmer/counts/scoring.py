@@ -140,17 +140,15 @@ class Scorer:
         return self.corpus.parent[entity] == self.corpus.parent[self.corpus.head[asked.window[question]]]
 
     def pointer(
-        self, asked: Questions, among: CandidateSet, rows: Rows, row: Array, places: Array,
-        meant: Callable[[Array, Array, Array], Array] | None = None,
-    ) -> Array:  # fmt: skip
+        self, asked: Questions, among: CandidateSet, rows: Rows, places: Array, meant: Callable[..., Array] | None
+    ) -> Array:
         """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
         boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
-        pair, column = among.by_name.places(rows.word[row[question], root])
+        pair, column = among.by_name.places(rows.word[question, root])
         question, root, entity = question[pair], root[pair], among.entities[column]
-        at = row[question], root
-        factor = 1 + boost[question, 0] * (rows.owner[at] == self.corpus.owner[entity])
-        factor += boost[question, 1] * ((rows.is_self[at] == 1) & self.siblings(asked, question, entity))
+        factor = 1 + boost[question, 0] * (rows.owner[question, root] == self.corpus.owner[entity])
+        factor += boost[question, 1] * ((rows.is_self[question, root] == 1) & self.siblings(asked, question, entity))
         score = places[question, root]
         if meant is not None:
             score = score + meant(question, root, column)

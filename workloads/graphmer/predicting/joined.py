@@ -38,7 +38,7 @@ def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, wei
     or entity types that training never saw are left out, for no model has an answer to them.
     """
     corpus, in_tree = _corpus(trained, tree)
-    data = Data((), (), settings)
+    data = Data((), (), settings, {})
     data.corpus, data.rules = corpus, rules
     data.table, data.layout = EntityTable(corpus, 0), Layout(corpus, settings.chain.roots)
     vectors = EntityTable(trained, settings.model.own_vectors).vector
