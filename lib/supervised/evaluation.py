@@ -48,9 +48,9 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     Millions of tokens or pixels are counted by how often each class was taken for each in a sample. Raises BadInput.
     """
     is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics)
+    needs_shares = scoring.needs_probabilities(task.metrics)
     by_batch: list[tuple[np.ndarray, ...]] = []
-    shares: list[Tensor] = []
-    whole: list[Tensor] = []  # outputs, where the task combines them with something else
+    whole: list[Tensor] = []  # outputs, where something needs more than guesses
     number = 0  # of the batch's first sample
 
     def watched() -> Iterator[Batch]:
@@ -65,22 +65,20 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
             columns = _pairs(*columns, outputs.shape[-1]) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
-            known = task.known(labels)
-            if task.combines:
-                whole.append(outputs[known].cpu())
-            if scoring.needs_probabilities(task.metrics):
-                by_label = task.kind == "labels"
-                shares.append((outputs[known.all(1)].sigmoid() if by_label else outputs[known].softmax(-1)).cpu())
+            if task.combines or needs_shares:
+                known = task.known(labels)
+                whole.append(outputs[known.all(1) if task.kind == "labels" else known].cpu())
 
     losses = Task.evaluate(task, model, watched())
     if not sum(len(rows[0]) for rows in by_batch):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
-    probabilities = torch.cat(shares).numpy() if shares else None
-    judged = scoring.Judged(true, guess, counts[0] if counts else None, probabilities, sample)
+    scores = torch.cat(whole) if whole else torch.zeros(0)
+    shares = (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy() if needs_shares else None
+    judged = scoring.Judged(true, guess, counts[0] if counts else None, shares, sample)
     rows = {"network": judged}
     if task.combines:
-        answers = task.combined(model, torch.cat(whole), getattr(getattr(loader, "dataset", None), "name", ""))
+        answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         guesses = {name: _guesses(task.kind, torch.as_tensor(of)).numpy() for name, of in answers.items()}
         rows = {name: judged._replace(guess=of) for name, of in guesses.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows

@@ -56,7 +56,7 @@ class Comparing(Task):
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
 
         `split` deals groups, two parts may share none, and intervals are over draws of them; `unit` is their name. By
-        default each sample is alone.
+        default each sample is alone. A lazy sequence of samples may have all of them as `groups`, so that none is read.
         """
         return None
 
@@ -93,7 +93,7 @@ class Comparing(Task):
 
     def cells(self, sample: Any, number: int) -> Mapping[str, Any]:
         """Returns the first columns of a sample's row in answers.csv: its group, its file or number in the test."""
-        if self.has_groups:
+        if self.has_groups and sample is not None:  # as those of a lazy sequence are, which are not read for it
             return {self.unit: self._text(self.group(sample)), "sample": number}
         return {"sample": self._text(path) if (path := path_of(sample)) else number}
 
@@ -223,7 +223,8 @@ class Comparing(Task):
                     raise BadInput(f"{what}. {advice}")
 
     def _groups(self, part: str) -> list[str]:
-        return [self._text(self.group(sample)) for sample in self.parts[part].samples]
+        samples = self.parts[part].samples
+        return [*map(self._text, samples.groups if hasattr(samples, "groups") else map(self.group, samples))]
 
     def _text(self, value: Any) -> str:
         """Returns text as it is, and anything else as text that is the same wherever the data lies."""
@@ -234,7 +235,9 @@ class Comparing(Task):
         *_, answer = rows.values()
         if answer.counts is not None or answer.true.ndim > 1 or self.kind == "tokens":
             return
-        cells = [self.cells(self.parts["test"].samples[number], number) for number in answer.sample.tolist()]
+        samples = self.parts["test"].samples
+        is_read = isinstance(samples, list | tuple) or type(self).cells is not Comparing.cells
+        cells = [self.cells(samples[number] if is_read else None, number) for number in answer.sample.tolist()]
         yield [*cells[0], "target", *rows]
         guesses = zip(answer.true.tolist(), *(judged.guess.tolist() for judged in rows.values()), strict=True)
         answers = ([self.named(k) for k in row] if self.kind == "classes" else row for row in guesses)

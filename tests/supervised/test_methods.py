@@ -147,6 +147,28 @@ def test_numbers_and_tokens_have_intervals_too_and_a_metric_without_sums_has_non
         assert network[metrics[-1]] and not network[f"{metrics[-1]}_low"]
 
 
+class Lazy:
+    def __init__(self, rows, groups):
+        self.rows, self.groups = rows, groups
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, number):
+        return self.rows[number]
+
+
+def test_samples_of_a_lazy_sequence_are_read_for_no_group_and_no_name(pages, tmp_path, monkeypatch):
+    task = pages()
+    for part in task.parts.values():
+        part.samples = Lazy(part.samples, [*map(task.group, part.samples)])
+    monkeypatch.setattr(Pages, "group", lambda self, sample: pytest.fail("a sample is read"))
+    evaluated(task)
+    assert "pages of the test" in task.report({}, tmp_path)
+    numbers = [int(row["sample"]) for row in rows_of(tmp_path / "answers.csv")]
+    assert numbers == [*range(len(task.parts["test"]))]
+
+
 def test_a_whole_judgement_may_stand_for_guesses(pages, tmp_path, monkeypatch):
     task = pages()
     true = task.targets("test")

@@ -81,16 +81,7 @@ class Legal(Supervised):
     def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
         from workloads.legal.samples import Sentences
 
-        return {part: Sentences(chosen, part == "train") for part, chosen in self.documents.items()}
-
-    def datasets(self) -> dict[str, Any]:
-        for part in self.parts:
-            self.sentences(part)
-        return super().datasets()
-
-    def sentences(self, part: str) -> "Sentences":
-        """Returns the sentences of a part, cut into tokens."""
-        return self.parts[part].samples.cut(self)
+        return {part: Sentences(chosen, part == "train").cut(self) for part, chosen in self.documents.items()}
 
     def group(self, sample: Any) -> str:
         return sample.document
@@ -209,7 +200,7 @@ class Legal(Supervised):
         from lib.training.order import buckets, permutation
 
         training, seed, pool = self.config.training, self.config.seed, self.config.data.buckets
-        lengths, slot = self.sentences("train").lengths, slot_of(training)
+        lengths, slot = self.parts["train"].lengths, slot_of(training)
         batch = training.effective_batch
         order = buckets(lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(lengths))
         batches = np.split(lengths[order], range(slot, len(lengths), slot))
@@ -217,7 +208,7 @@ class Legal(Supervised):
 
     def batch_share(self) -> float:
         """Returns how large a training batch is on average, as a share of the largest that can be."""
-        lengths = self.sentences("train").lengths
+        lengths = self.parts["train"].lengths
         return float(lengths.mean()) / (1 - self.padding()) / self.settings.context.length
 
     def model(self) -> nn.Module:
@@ -274,7 +265,7 @@ class Legal(Supervised):
         each = {name: np.concatenate([scores[name] for scores in alone]) for name in ("sentence", "context", "crf")}
         counts = self.counted("test")
         rows = {SENTENCE: each["sentence"], CONTEXT: each["context"], CHAIN: each["crf"], COUNTS: counts}
-        places = self.sentences("test").places
+        places = self.parts["test"].samples.places
         return {name: of.argmax(1)[places] for name, of in {**rows, STRONGEST: counts + self.stack.offsets}.items()}
 
     def strongest(self, baselines: Mapping[str, Judged]) -> str:
@@ -289,7 +280,7 @@ class Legal(Supervised):
         """
         from workloads.legal import product
 
-        places, truth, counts = self.sentences(part).places, self.truth(part), self.counted(part)
+        places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)
         scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
@@ -349,7 +340,7 @@ class Legal(Supervised):
 
     def about_lengths(self) -> str:
         """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
-        lengths, most = self.sentences("train").lengths, self.settings.context.length
+        lengths, most = self.parts["train"].lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
         return (
             f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
@@ -362,7 +353,7 @@ class Legal(Supervised):
         from workloads.legal.samples import draw
 
         truths = {part: self.truth(part) for part in self.documents}
-        return draw(truths, self.names, self.sentences("train").lengths, self.settings.context.length, folder)
+        return draw(truths, self.names, self.parts["train"].lengths, self.settings.context.length, folder)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the tables and figures of the test into the run's folder; returns the tables as text."""

@@ -44,14 +44,8 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     assert checks.examine(task, task.config) == []
 
 
-def test_losses_are_sums_over_sentences_weighted_by_their_roles_as_far_as_the_power_says(legal, tmp_path):
+def test_sentences_are_weighted_by_their_roles_as_far_as_the_power_says(legal, tmp_path):
     task = legal()
-    batch, model = batch_of(task), task.model().eval()
-    halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 3), slice(3, 8))]
-    with torch.no_grad():
-        whole, parts = task.loss(model, batch)[0]["loss"], [task.loss(model, half)[0]["loss"] for half in halves]
-    assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
-    assert task.count(batch)["loss"] == pytest.approx(sum(task.count(half)["loss"] for half in halves))
     counts = task.class_counts("train")
     for power in (0.0, 0.5, 1.0):
         weights = np.array(load(tmp_path, {"workload.loss.class_weights": power}).learned()["class_weights"])
@@ -237,7 +231,7 @@ class Knows(torch.nn.Module):
     def __init__(self, task, part, sure, model=None):
         super().__init__()
         self.weight, self.power = (model.weight, model.power) if model else (torch.tensor(0.5), torch.tensor(1.0))
-        scores = torch.from_numpy(scores_of(task, part, sure))[task.sentences(part).places]
+        scores = torch.from_numpy(scores_of(task, part, sure))[task.parts[part].samples.places]
         self.rest = scores, EvaluationLoader(task, task.datasets()[part], 7, torch.device("cpu"))
 
     def forward(self, batch):
