@@ -1,7 +1,7 @@
 """The small GraphMER run as `make train` does it, in fresh processes; figures go to records/graphmer.json.
 
     python -m tests.bench.bench_graphmer                          every run below, about 5 minutes each on 2 idle cores
-    python -m tests.bench.bench_graphmer "seed 1" "no own file"   some of them; the record keeps what it has of others
+    python -m tests.bench.bench_graphmer "seed 1" "no namesakes"   some of them; the record keeps what it has of others
 
 Measured of each run: seconds and CPU seconds of the whole run with an empty cache, seconds to its first printed figure,
 the figures of the test beside those of the counts, and the gain with its interval. Of seeds the record has the mean. An
@@ -26,10 +26,7 @@ CONFIG = "configs/graphmer_small.yaml"
 SEEDS = ("seed 0", "seed 1", "seed 2")
 SHOWN = ("counts combined", "counts + encoder")  # methods whose rows by relation and by tail the record has
 ABLATIONS = {
-    "no own file": ["workload.objective.own_file=false"],
     "no namesakes": ["workload.objective.same_name_weight=0"],
-    "no pointer": ["workload.model.pointer=false"],
-    "no meanings": ["workload.model.meanings=false"],
     "no own vectors": ["workload.model.own_vectors=0"],
     "no dropped pieces": ["workload.model.token_dropout=0"],
     "no decay": ["workload.model.decay=1"],

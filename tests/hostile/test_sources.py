@@ -7,6 +7,7 @@ import pytest
 from lib.errors import printable
 from tests.hostile.conftest import FORGED, SECRET
 from workloads.codegraph import graph
+from workloads.codegraph.trees import Sources, folder
 
 DEEP = 20_000
 CONTENTS = {
@@ -102,7 +103,7 @@ def test_what_is_no_source_is_left_out_by_name_with_the_reason(nothing_outside, 
     make(tree / "a.py", nothing_outside)
     told, made = built(nothing_outside, weighed=True)
     assert told.startswith("Left out a.py: ") and reason in told and SECRET not in told and len(made.skipped) == 1
-    assert graph.content_key(tree)
+    assert Sources([folder(tree)]).content
 
 
 @pytest.mark.parametrize("name", [f"a\n{FORGED}.py", "a\x1b[2J.py", "a\u202eb.py", "a\udcff.py", "\x07.py"])

@@ -22,7 +22,7 @@ def main() -> None:
         package = types.ModuleType(name)
         package.__path__ = [str([home, *home.parents][depth])]  # type: ignore[attr-defined]
         sys.modules[name] = package
-    from workloads.codegraph import source, text
+    from workloads.codegraph import facts, source
 
     try:
         import resource
@@ -36,7 +36,7 @@ def main() -> None:
     pickle.dump("ready", answers)
     answers.flush()
     name, seconds, jobs = pickle.load(sys.stdin.buffer)
-    function = {"parse": source.parse, "words": text.words_by_line}[name]
+    function = {"parse": source.parse, "words": facts.words_by_line}[name]
     for arguments in jobs:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # ends the process by SIGVTALRM

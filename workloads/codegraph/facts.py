@@ -1,16 +1,27 @@
-"""The facts of one Python file, and the paths that stand for its expressions.
+"""The text and words of one Python file, its facts, and the paths that stand for its expressions.
+
+It imports the standard library alone; see `child`.
 
 A path is a tuple of steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a
 literal of that builtin type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER.
 """
 
 import ast
+import io
+import re
+import tokenize
+from array import array
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 Path = tuple[str, ...]
 CALL, INSTANCE, ENTER = "()", "@", "with"
 UNKNOWN: Path = ("?",)
-
+# Identifiers, numbers' digits, and the few signs that tell a call from a base from an attribute. Everything else
+# (commas, brackets, quotes) would fill a quarter of the window and say little.
+WORD = re.compile(r"[^\W\d]\w*|[(.=@]")
+# Encodings that Python decodes in the square of the length, or that are none of a text
+_NO_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"}
 _DISPLAYS = {
     ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
     ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple",
@@ -71,11 +82,7 @@ class Reference:
 
 @dataclass(slots=True)
 class Facts:
-    """All that one file says.
-
-    `exports` is `__all__` where it is a literal, `package` what relative imports start from, `attributes` what methods
-    assign to their receiver, by class and name.
-    """
+    """What one file says; `attributes` by class and name; `exports` is `__all__` where it is a literal."""
 
     file: str
     module: str
@@ -89,14 +96,6 @@ class Facts:
     attributes: dict[str, dict[str, list[Binding]]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Unreadable:
-    """A file that could not be parsed, and why."""
-
-    file: str
-    reason: str
-
-
 def path_of(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path:
     """Returns the steps of an expression. `hidden` names belong to a comprehension or a lambda and are unknown."""
     steps: list[str] = []
@@ -107,14 +106,11 @@ def path_of(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path
         elif isinstance(node, ast.Call):
             function, first = node.func, node.args[0] if node.args else None
             if isinstance(function, ast.Name) and function.id == "super":
-                root = "super:" + (first.id if isinstance(first, ast.Name) else "")
-                return (root, *reversed(steps))
-            if isinstance(function, ast.Attribute) and function.attr == "__new__" and isinstance(first, ast.Name):
-                steps.append(INSTANCE)  # object.__new__(cls) is an instance of cls
-                node = first
-            else:
-                steps.append(CALL)
-                node = function
+                return ("super:" + (first.id if isinstance(first, ast.Name) else ""), *reversed(steps))
+            # object.__new__(cls) is an instance of cls
+            is_new = isinstance(function, ast.Attribute) and function.attr == "__new__" and isinstance(first, ast.Name)
+            steps.append(INSTANCE if is_new else CALL)
+            node = first if is_new else function
         else:
             return (_root(node, hidden), *reversed(steps))
 
@@ -126,9 +122,8 @@ def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
         return f"<{type(node.value).__name__}>"
     if type(node) in _DISPLAYS:
         return f"<{_DISPLAYS[type(node)]}>"
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return "<bool>"
-    if isinstance(node, ast.Compare) and all(isinstance(operator, _BOOLEAN) for operator in node.ops):
+    is_bool = isinstance(node, ast.Compare) and all(isinstance(operator, _BOOLEAN) for operator in node.ops)
+    if is_bool or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
         return "<bool>"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _root(node.left, hidden) == "<str>":
         return "<str>"
@@ -161,3 +156,30 @@ def annotation_path(node: ast.expr | None, hidden: frozenset[str] = frozenset())
 def _only(paths: list[Path]) -> Path:
     known = [path for path in paths if path != ("<NoneType>",)]
     return known[0] if len(known) == 1 else UNKNOWN
+
+
+def encoding_of(content: bytes) -> str:
+    """Returns the encoding that a source file declares. Raises SyntaxError or ValueError for one not decoded here."""
+    encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+    if encoding.lower().replace("-", "_") in _NO_TEXT:
+        raise ValueError(f"its encoding is {encoding}")
+    return encoding
+
+
+def decode(content: bytes) -> str:
+    """Returns the text of a source file by its declared encoding, with line ends as Python counts them."""
+    encoding = "utf-8"
+    with suppress(SyntaxError, ValueError):
+        encoding = encoding_of(content)
+    return io.TextIOWrapper(io.BytesIO(content), encoding, errors="replace").read()
+
+
+def words_by_line(content: bytes) -> tuple[list[str], array, array]:
+    """Returns the different words of a source file as they come, the number of each word, and where lines begin."""
+    numbers: dict[str, int] = {}
+    text, starts = array("i"), array("i")
+    for line in decode(content).split("\n"):
+        starts.append(len(text))
+        text.extend(numbers.setdefault(word, len(numbers)) for word in WORD.findall(line))
+    starts.append(len(text))
+    return list(numbers), text, starts

@@ -1,25 +1,23 @@
 """Builds a graph of what a tree of Python files defines and uses, the same on every machine and at every build."""
 
+import builtins
 import gc
-import hashlib
-from pathlib import Path
+import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from workloads.codegraph import readers, trees
-from workloads.codegraph.edges import edges
-from workloads.codegraph.facts import Facts
+from workloads.codegraph.facts import CALL, INSTANCE, Definition, Facts, Path, Reference
 from workloads.codegraph.records import Entity, Graph, Triple
-from workloads.codegraph.resolve import Resolver
+from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
-_BUILDERS = ("text", "facts", "source", "resolve", "edges", "records", "trees", "graph")
+# (head, relation, tail) with the type of the tail's entity and a line of the file that states it
+Edge = tuple[str, str, str, str, int]
 
 
-def build(source: Path | Sources, processes: int = 0) -> Graph:
-    """Builds the graph of the tree under a folder, or of several. Lists files that cannot be read in `skipped`.
-
-    The number of processes that read files, 0 for one a CPU, changes nothing. Raises BadInput if there is no file.
-    """
+def build(source: pathlib.Path | Sources, processes: int = 0) -> Graph:
+    """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput if there is no file."""
     sources = source if isinstance(source, Sources) else Sources([trees.folder(source)])
     jobs, skipped = sources.jobs()
     unread: dict[str, str] = {}
@@ -31,13 +29,12 @@ def build(source: Path | Sources, processes: int = 0) -> Graph:
             unread[job.file] = f"cannot be read: {error.strerror}"
             return (b"", *job)
 
-    was_enabled = gc.isenabled()
+    was_enabled, facts = gc.isenabled(), []
     gc.disable()  # for millions of small objects without cycles it would double the time (4.6 s for 2.1)
     try:
-        facts = []
         for job, answer in zip(jobs, readers.run("parse", jobs, arguments, processes), strict=True):
             if job.file in unread or not isinstance(answer, Facts):
-                skipped.append((job.file, unread.get(job.file) or answer.reason))
+                skipped.append((job.file, unread.get(job.file) or str(answer)))
             else:
                 facts.append(answer)
         return _assembled(facts, sorted(skipped))
@@ -47,32 +44,142 @@ def build(source: Path | Sources, processes: int = 0) -> Graph:
 
 
 def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
-    resolver = Resolver(facts)
-    entities: dict[str, Entity] = {}
+    resolver, entities, duplicates = Resolver(facts), dict[str, Entity](), 0
     for source in facts:
         for name, kind in ((f"file::{source.file}", "File"), (source.module, "Module")):
             entities[name] = Entity(name, kind, source.file, 1, source.lines)
-        for definition in source.definitions:
-            entity = Entity(definition.id, definition.kind, source.file, definition.first_line, definition.last_line)
-            entities.setdefault(definition.id, entity)
+        for made in source.definitions:
+            entities.setdefault(made.id, Entity(made.id, made.kind, source.file, made.first_line, made.last_line))
     triples: dict[tuple[str, str, str], Triple] = {}
-    duplicates = 0
     for source in facts:
         for head, relation, tail, kind, line in edges(resolver, source):
-            if (head, relation, tail) in triples:
-                duplicates += 1
-                continue
-            triples[head, relation, tail] = Triple(head, relation, tail, "python", source.file, source.module, line)
+            duplicates += (head, relation, tail) in triples
+            place = "python", source.file, source.module, line
+            triples.setdefault((head, relation, tail), Triple(head, relation, tail, *place))
             if tail not in entities:
                 entities[tail] = Entity(tail, kind)
     ordered = {name: entities[name] for name in sorted(entities)}
     return Graph([triples[key] for key in sorted(triples)], ordered, skipped, duplicates)
 
 
-def content_key(source: Path | Sources) -> str:
-    """Hashes names and bytes of all files and this builder's own source: a sha256. Raises BadInput."""
-    sources = source if isinstance(source, Sources) else Sources([trees.folder(source)])
-    digest = hashlib.sha256(sources.content.encode())
-    for name in _BUILDERS:
-        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
-    return digest.hexdigest()
+def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
+    """Yields all edges of one file, repeated ones included, in the order of the source."""
+    yield f"file::{facts.file}", "defines", facts.module, "Module", 1
+    package = facts.module.rpartition(".")[0]
+    if package in resolver.modules:
+        yield package, "contains", facts.module, "Module", 1
+    for definition in facts.definitions:
+        yield from _of_definition(resolver, facts, definition)
+    for owner, attributes in facts.attributes.items():
+        for name, bindings in attributes.items():
+            yield owner, "has_attribute", f"attr::{name}", "Attribute", bindings[0].line
+    for reference in facts.references:
+        yield from _REFERENCES[reference.relation](resolver, facts, reference)
+
+
+def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
+    """Yields the place of a definition, what it contains and overrides, and its header, read in the scope around it."""
+    identity, outer = definition.id, definition.outer
+    relation = "defines" if outer == 0 else "contains"
+    yield definition.parent, relation, identity, resolver.definitions[identity][0].kind, definition.first_line
+    for name, line in definition.parameters:
+        yield identity, "has_parameter", f"param::{name}", "Parameter", line
+    if definition.kind == "Class":
+        for name, bindings in facts.scopes[definition.inner].bindings.items():
+            if values := [binding for binding in bindings if binding.kind == "value"]:
+                yield identity, "has_attribute", f"attr::{name}", "Attribute", values[0].line
+    if definition.kind == "Method" and (hidden := resolver.overridden(definition.parent, definition.name)):
+        yield identity, "overrides", hidden, "Method", definition.first_line
+    for path, line in definition.decorators:
+        target = resolver.path(facts, outer, path, excluded=identity)
+        yield from _edge(resolver, identity, "annotated_with", target, path, line)
+    for path, line in definition.bases:
+        target = resolver.path(facts, outer, path, excluded=identity)
+        is_circle = target is not None and target.kind == "class" and identity in resolver.ancestors(target.id)
+        # Bound in a circle by two definitions of one name; or object, which is a matter of the file's age
+        if not is_circle and target != Target("builtin", "object"):
+            is_class = target is not None and (target.kind in ("class", "external") or is_builtin_type(target))
+            yield from _edge(resolver, identity, "inherits_from", target if is_class else None, path, line)
+    yield from _returns(resolver, facts, definition)
+
+
+def _entity(resolver: Resolver, target: Target | None) -> tuple[str, str] | None:
+    """Returns id and type of the entity that a target is, or is an instance of."""
+    match target:
+        case Target("class" | "function" | "instance", identity):
+            return identity, resolver.definitions[identity][0].kind
+        case Target("builtin" | "literal", name):
+            return f"builtins.{name}", builtin_kind(name)
+        case Target("external" | "module" as kind, identity):
+            return identity, "API" if kind == "external" else "Module"
+    return None
+
+
+def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int) -> Iterator[Edge]:
+    """Yields one edge to the target, or to the last name of the path if nothing is resolved."""
+    is_named = target is not None and target.kind in ("class", "function", "external", "builtin")
+    names = [step for step in path if step.isidentifier()]
+    if is_named and (entity := _entity(resolver, target)):
+        yield head, relation, *entity, line
+    elif names:
+        yield head, relation, f"name::{names[-1]}", "Name", line
+
+
+def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
+    results = [] if definition.deferred else [(definition.inner, path, line) for path, line in definition.returns]
+    if definition.annotation is not None:
+        path, line = definition.annotation, definition.first_line
+        results = [(definition.outer, path, line)]
+        target = resolver.path(facts, definition.outer, path[:-1]) if path[-1] == INSTANCE else None
+        if target is not None and target.kind == "external":
+            yield definition.id, "returns", target.id, "API", line
+    for scope, path, line in results:
+        target = resolver.path(facts, scope, path)
+        is_type = target is not None and target.kind in ("instance", "literal") and target.id != "ellipsis"
+        if is_type and (entity := _entity(resolver, target)):
+            yield definition.id, "returns", *entity, line
+
+
+def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
+    target = resolver.path(facts, reference.scope, reference.path)
+    if target is not None and target.kind == "instance":
+        method = resolver.member(target, "__call__")
+        target = method if method is not None and method.kind == "function" else None
+    makes = target is not None and (target.kind == "class" or is_builtin_type(target))
+    head = facts.scopes[reference.scope].owner
+    yield from _edge(resolver, head, "instantiates" if makes else "calls", target, reference.path, reference.line)
+
+
+def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
+    """Yields only what is certain: `raise error` of a parameter says nothing of a class."""
+    path = reference.path[:-1] if reference.path[-1] in (CALL, INSTANCE) else reference.path
+    target = resolver.path(facts, reference.scope, path)
+    if target is not None and target.kind == "function":  # a function that makes the exception
+        target = resolver.path(facts, reference.scope, reference.path)
+    entity = _entity(resolver, target)
+    if entity and (entity[1] in ("Class", "ExceptionType") or target.kind == "external"):  # type: ignore[union-attr]
+        yield facts.scopes[reference.scope].owner, reference.relation, *entity, reference.line
+
+
+def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
+    target, (name, *names) = resolver.imported(facts, reference.path), reference.path
+    tail, kind = name, "API"
+    if target is not None and target.kind not in ("instance", "literal") and (entity := _entity(resolver, target)):
+        tail, kind = entity
+    elif names:
+        base = resolver.imported(facts, reference.path[:1])
+        tail = f"{base.id if base is not None else name}.{names[0]}".lstrip(".")
+        kind = resolver.definitions[tail][0].kind if tail in resolver.definitions else "Variable"
+    if tail:
+        yield facts.module, "imports", tail, kind, reference.line
+
+
+_REFERENCES = {"calls": _calls, "raises": _exceptions, "catches": _exceptions, "imports": _imports}
+
+
+def builtin_kind(name: str) -> str:
+    """Returns the entity type of `builtins.<name>`; a method such as "str.join" is an API."""
+    value = type(None) if name == "NoneType" else getattr(builtins, name, None)
+    if not isinstance(value, type):
+        return "API"
+    return "ExceptionType" if issubclass(value, BaseException) else "Type"

@@ -66,28 +66,23 @@ def find(folder: Path) -> Ontology:
 
 
 def check(graph: Graph, ontology: Ontology) -> list[str]:
-    """Returns a line on heads of types outside of domains, and one on tails outside of ranges, with an example each.
-
-    Raises BadInput, with examples, for unknown relations, entity types and entities.
-    """
+    """Returns what lies outside of domains and ranges, with an example. Raises BadInput for unknown names."""
     unknown: dict[str, list[str]] = defaultdict(list)
     unusual: dict[str, list[str]] = defaultdict(list)
+    kinds, names = (", ".join(sorted(known)) for known in (ontology.entities, ontology.relations))
     for entity in graph.entities.values():
         if entity.type not in ontology.entities:
-            unknown[f"unknown entity types (known are {', '.join(sorted(ontology.entities))})"].append(
-                f"{entity.id} is a {entity.type}"
-            )
+            unknown[f"unknown entity types (known are {kinds})"].append(f"{entity.id} is a {entity.type}")
     for triple in graph.triples:
         edge = f"{triple.file}:{triple.line}: {' '.join(triple.key)}"
         if (relation := ontology.relations.get(triple.relation)) is None:
-            unknown[f"unknown relations (known are {', '.join(sorted(ontology.relations))})"].append(edge)
+            unknown[f"unknown relations (known are {names})"].append(edge)
             continue
         for kind, name, types in (("domain", triple.head, relation.domain), ("range", triple.tail, relation.range)):
-            if name not in graph.entities:
+            if (entity := graph.entities.get(name)) is None:
                 unknown["unknown entities"].append(f"{edge}: {name} is not among the entities")
-            elif graph.entities[name].type not in types:
-                is_a = f"{name} is a {graph.entities[name].type}, not {', '.join(sorted(types))}"
-                unusual[kind].append(f"{edge}: {is_a}.")
+            elif entity.type not in types:
+                unusual[kind].append(f"{edge}: {name} is a {entity.type}, not {', '.join(sorted(types))}.")
     if unknown:
         lines = [[f"{kind}: {len(of):,}", *(f"  {line}" for line in of[:_EXAMPLES])] for kind, of in unknown.items()]
         text = "\n".join(printable(line, most=500) for part in lines for line in part)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lib.errors import TrainingFailed, printable
 from lib.machine import hardware
@@ -22,17 +22,15 @@ _FILES_EACH = 100  # of which reading takes longer than a process takes to start
 Job = TypeVar("Job")
 
 
-class Lost(NamedTuple):
+class Lost(str):
     """Stands for the answer to a job that has none, and says why."""
-
-    reason: str
 
 
 def run(name: str, jobs: Sequence[Job], arguments: Callable[[Job], tuple[Any, ...]], processes: int = 0) -> list[Any]:
     """Returns the answers of a function of `child` to jobs, in their order; `arguments` makes its arguments of a job.
 
-    A job that ends its process, needs too much memory or more than a minute of CPU time (SIGVTALRM) has a Lost as its
-    answer. The number of processes, 0 for one a CPU, changes no answer. Raises TrainingFailed if no process starts.
+    A job that ends its process, or needs too much memory or CPU time (SIGVTALRM), has a Lost as its answer. The number
+    of processes, 0 for one a CPU, changes no answer. Raises TrainingFailed if no process starts.
     """
     chunks = [jobs[begin : begin + _FILES_EACH] for begin in range(0, len(jobs), _FILES_EACH)]
     pool = ThreadPoolExecutor(processes or max(1, min(int(hardware.cpus()), _MOST_PROCESSES)))

@@ -49,10 +49,7 @@ class Entity:
 
 @dataclass
 class Graph:
-    """A graph: triples unique by (head, relation, tail) and sorted by it, and entities by id.
-
-    `skipped` has (file, reason) of what was left out.
-    """
+    """Triples unique and sorted by key, entities by id, and (file, reason) of what was left out."""
 
     triples: list[Triple]
     entities: dict[str, Entity]
@@ -61,22 +58,17 @@ class Graph:
 
 
 def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str], float] | None = None) -> None:
-    """Writes triples.jsonl and entities.jsonl; the same graph gives the same bytes.
-
-    `probabilities` are those of predicted triples, by their keys.
-    """
-    chances = {key: {"probability": value} for key, value in (probabilities or {}).items()}
+    """Writes triples.jsonl and entities.jsonl, with the `probabilities` of predicted triples; always the same bytes."""
 
     def row(triple: Triple) -> dict[str, Any]:
         place = {name: getattr(triple, name) for name in ("language", "file", "module", "line")}
-        named = {"head": triple.head, "relation": triple.relation, "tail": triple.tail, "qualifiers": place}
-        return named | chances.get(triple.key, {})
+        chance = {"probability": probabilities[triple.key]} if probabilities and triple.key in probabilities else {}
+        return {"head": triple.head, "relation": triple.relation, "tail": triple.tail, "qualifiers": place, **chance}
 
     entities = (asdict(entity) for _, entity in sorted(graph.entities.items()))
-    shown = ({name: value for name, value in entity.items() if value} for entity in entities)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in ((TRIPLES, map(row, graph.triples)), (ENTITIES, shown)):
-        write_lines(folder / name, rows)
+    write_lines(folder / TRIPLES, map(row, graph.triples))
+    write_lines(folder / ENTITIES, ({name: value for name, value in each.items() if value} for each in entities))
 
 
 def write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
@@ -96,14 +88,14 @@ def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
     most_bad, duplicates = max(bad_input_limit, _MOST_BAD), 0
     pairs = [pair for one in ([path] if isinstance(path, Path) else path) for pair in _files(one)]
     entities: dict[str, Entity] = {}
+    triples: dict[tuple[str, str, str], Triple] = {}
     for _, file in pairs:
         for place, entity in _items(file, _entity, bad, most_bad):
             before = entities.setdefault(entity.id, entity)
-            duplicates += before is not entity
             if before.type != entity.type:
                 bad.append((place, printable(f"{entity.id!r} is a {entity.type} here and a {before.type} before")))
-                duplicates -= 1
-    triples: dict[tuple[str, str, str], Triple] = {}
+            else:
+                duplicates += before is not entity
     for file, _ in pairs:
         for _, triple in _items(file, _triple, bad, most_bad):
             duplicates += triples.setdefault(triple.key, triple) is not triple
@@ -114,16 +106,14 @@ def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
 
 def _files(path: Path) -> list[tuple[Path, Path]]:
     """Returns the files (triples, entities) of a folder, or of one file of triples."""
-    files = [path] if path.is_file() else []
-    if path.is_dir():
-        files = [file for file in sorted(path.glob("*.jsonl")) if not file.name.endswith(ENTITIES)]
+    inside = sorted(path.glob("*.jsonl")) if path.is_dir() else []
+    files = [path] if path.is_file() else [file for file in inside if not file.name.endswith(ENTITIES)]
     if not files:
         raise BadInput(f"There is no graph at {path}. Put NAME.jsonl and NAME.entities.jsonl into that folder.")
     pairs = [(f, f.with_name(ENTITIES if f.name == TRIPLES else f"{f.stem}.entities.jsonl")) for f in files]
-    for triples, entities in pairs:
-        if not entities.is_file():
-            line = '{"id": .., "type": ..}'
-            raise BadInput(f"{triples} has no {entities.name} beside it. Add that file, with lines {line}.")
+    if missing := next((pair for pair in pairs if not pair[1].is_file()), None):
+        line = '{"id": .., "type": ..}'
+        raise BadInput(f"{missing[0]} has no {missing[1].name} beside it. Add that file, with lines {line}.")
     return pairs
 
 
@@ -159,8 +149,8 @@ def _items(
 def _triple(record: dict) -> Triple:
     if type(place := record.get("qualifiers")) is not dict:
         raise ValueError('"qualifiers" is missing or no object')
-    named = [_text(record, name) for name in ("head", "relation", "tail")]
-    return Triple(*named, *(_text(place, name) for name in ("language", "file", "module")), _line(place, "line"))
+    names = [_text(record, name) for name in ("head", "relation", "tail")]
+    return Triple(*names, *(_text(place, name) for name in ("language", "file", "module")), _line(place, "line"))
 
 
 def _entity(record: dict) -> Entity:

@@ -5,7 +5,6 @@ A name is resolved only where all its bindings agree, and a type only where it i
 
 import builtins
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 
 from workloads.codegraph.facts import CALL, ENTER, INSTANCE, UNKNOWN, Binding, Definition, Facts, Path
@@ -36,11 +35,12 @@ class Target(NamedTuple):
     receiver: str = ""
 
 
-class Resolver:
-    """Looks paths up in the facts of a whole tree.
+def is_builtin_type(target: Target) -> bool:
+    return target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type)
 
-    Facts must come in one order: circular bindings are cut where they are met first.
-    """
+
+class Resolver:
+    """Looks paths up in facts, in one order: circular bindings are cut where they are met first."""
 
     def __init__(self, facts: Iterable[Facts]) -> None:
         self.modules = {source.module: source for source in facts}
@@ -60,10 +60,7 @@ class Resolver:
         self._depth = 0  # of `path` and `order` within themselves
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
-        """Returns the meaning of `path` in a scope of `facts`.
-
-        `excluded` is a definition that its own header cannot mean.
-        """
+        """Returns the meaning of `path` in a scope; `excluded` is a definition that its own header cannot mean."""
         key = (facts.module, scope, path, receiver, excluded)
         if key in self._paths:
             return self._paths[key]
@@ -92,15 +89,13 @@ class Resolver:
             is_its = index > 0 and name[6:] in ("", owner.rpartition(".")[2])
             return Target("super", owner, receiver) if is_its else None
         own = True
-        while True:
+        while index >= 0:
             scope = facts.scopes[index]
             if name in scope.bindings and (own or scope.kind != "Class"):  # class bodies do not enclose functions
                 bindings = scope.bindings[name]
                 if own and receiver and len(bindings) == 1 and bindings[0].kind in ("self", "cls"):
                     return Target("instance" if bindings[0].kind == "self" else "class", receiver)
                 return self._agreed(facts, bindings, excluded)
-            if index == 0:
-                break
             own, index = False, scope.parent
         target = self._starred(facts, name)
         if target is None and hasattr(builtins, name):
@@ -110,18 +105,12 @@ class Resolver:
         return target
 
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
-        """Returns the one meaning of all bindings of a name, or None.
-
-        A value None does not count. What is in the tree goes before what is not (C accelerators and their fallbacks),
-        and the first branch before the others (platforms).
-        """
-        named: list[Target | None] = []
-        values: list[Target | None] = []
-        for binding in bindings if len(bindings) <= _MOST else ():
-            target = self._bound(facts, binding)
-            if target is not None and target.id == excluded:
-                continue
-            (values if binding.kind == "value" else named).append(target)
+        """Returns the one meaning of all bindings of a name, or None; a value None does not count."""
+        # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
+        targets = [(b.kind, self._bound(facts, b)) for b in bindings] if len(bindings) <= _MOST else []
+        targets = [(kind, target) for kind, target in targets if target is None or target.id != excluded]
+        named = [target for kind, target in targets if kind != "value"]
+        values = [target for kind, target in targets if kind == "value"]
         certain = [value for value in values if value is None or value[:2] != ("literal", _NONE)]
         if not named and not certain:
             return values[0] if values else None
@@ -132,12 +121,13 @@ class Resolver:
             return certain[0]
         best = (inside or named)[0]
         last_name = best.id.rpartition(".")[2] if best is not None else None
-        for value in certain:
-            # A later `Name = _module.Name` from outside of the tree replaces the definition of that name in it.
+
+        def agrees(value: Target | None) -> bool:
+            # A later `Name = _module.Name` from outside of the tree replaces the definition of that name in it
             replaces = value is not None and value.kind == "external" and value.id.rpartition(".")[2] == last_name
-            if value != best and not replaces:
-                return None
-        return best
+            return value == best or replaces
+
+        return best if all(map(agrees, certain)) else None
 
     def _bound(self, facts: Facts, binding: Binding) -> Target | None:
         kind, path = binding.kind, binding.path
@@ -162,14 +152,12 @@ class Resolver:
     def _module(self, facts: Facts, dotted: str) -> Target | None:
         first, _, rest = dotted.partition(".")
         roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
-        if first == "" or first in self.folders:
-            prefix = ""
-        elif facts.package and facts.package not in self.modules and f"{facts.package}.{first}" in self.folders:
-            prefix = f"{facts.package}."  # the folder of a lone script
-        elif len(roots) == 1:
-            prefix = f"{roots[0]}."
-        else:
-            return Target("external", dotted)
+        prefix, script = "", f"{facts.package}.{first}"
+        if first and first not in self.folders:
+            is_script = facts.package and facts.package not in self.modules and script in self.folders
+            if not is_script and len(roots) != 1:
+                return Target("external", dotted)
+            prefix = f"{facts.package if is_script else roots[0]}."  # the folder of a lone script, or `src`
         if dotted == "" or prefix + dotted in self.folders:
             return Target("module", prefix + dotted)
         target: Target | None = Target("module", prefix + first)
@@ -206,9 +194,8 @@ class Resolver:
         return target
 
     def _opaque_star(self, facts: Facts) -> bool:
-        return any(
-            base is not None and base.kind == "external" for base in map(partial(self._module, facts), facts.stars)
-        )
+        bases = (self._module(facts, star) for star in facts.stars)
+        return any(base is not None and base.kind == "external" for base in bases)
 
     def _step(self, target: Target, step: str) -> Target | None:
         if step == CALL:
@@ -216,8 +203,7 @@ class Resolver:
         if step == INSTANCE:
             return self._instance(target)
         if step == ENTER:
-            entered = self.member(target, "__enter__") if target.kind == "instance" else None
-            return self._called(entered) if entered is not None and entered.kind == "function" else None
+            return self._result(target, "__enter__") if target.kind == "instance" else None
         if target.kind == "module":
             return self._in_module(target.id, step)
         if target.kind == "external":
@@ -232,17 +218,18 @@ class Resolver:
         return self.member(target, step) if target.kind in ("class", "instance", "super") else None
 
     def _instance(self, target: Target) -> Target | None:
-        is_type = target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type)
-        kind = "instance" if target.kind == "class" else "literal" if is_type else ""
+        kind = "instance" if target.kind == "class" else "literal" if is_builtin_type(target) else ""
         return Target(kind, target.id) if kind else None
 
     def _called(self, target: Target) -> Target | None:
         if target.kind == "function":
             return self.returned(target.id, target.receiver)
-        if target.kind == "instance":
-            method = self.member(target, "__call__")
-            return self._called(method) if method is not None and method.kind == "function" else None
-        return self._instance(target)
+        return self._result(target, "__call__") if target.kind == "instance" else self._instance(target)
+
+    def _result(self, target: Target, method: str) -> Target | None:
+        """Returns what a method of an instance returns."""
+        function = self.member(target, method)
+        return self._called(function) if function is not None and function.kind == "function" else None
 
     def returned(self, function: str, receiver: str = "") -> Target | None:
         """Returns the result of a call, from the annotation or all `return` statements; None where not certain."""
@@ -342,7 +329,7 @@ class Resolver:
                 lines.append([_OPAQUE])
             elif target.kind == "class":
                 lines.append(self.order(target.id))
-            elif target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type):
+            elif is_builtin_type(target):
                 lines.append([f"builtins.{target.id}"] if target.id != "object" else [])
             elif target.kind != "external":
                 lines.append([_OPAQUE])

@@ -1,29 +1,13 @@
-"""Reads one Python file into facts: what it defines, what its names are bound to and what it refers to.
-
-Nothing is looked up here: that takes the other files, and `resolve` does it.
-"""
+"""Reads one Python file into facts: what it defines, binds and refers to; `resolve` looks names up."""
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from workloads.codegraph.facts import (
-    ENTER,
-    INSTANCE,
-    UNKNOWN,
-    Binding,
-    Definition,
-    Facts,
-    Path,
-    Reference,
-    Scope,
-    Unreadable,
-    annotation_path,
-    path_of,
-)
-from workloads.codegraph.text import decode, encoding_of
+from workloads.codegraph import facts as of_file
+from workloads.codegraph.facts import ENTER, INSTANCE, UNKNOWN, Binding, Definition, Facts, Path, Scope, path_of
 
 _RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}  # without the convention, `f = staticmethod(f)` would mislead
 _TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
@@ -32,38 +16,29 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parse(
-    content: bytes,
-    file: str,
-    module: str,
-    taken: frozenset[str] = frozenset(),
-    within: str = "",
+    content: bytes, file: str, module: str, taken: frozenset[str] = frozenset(), within: str = "",
     moved: frozenset[str] = frozenset(),
-) -> Facts | Unreadable:
-    """Returns the facts of one file, or why it cannot be parsed.
-
-    `taken` are names of submodules, whose ids definitions of this module must not have. An absolute import that begins
-    with a name in `moved` means the module `within` that.
-    """
+) -> Facts | str:  # fmt: skip
+    """Returns the facts of one file, or why it cannot be parsed; see `trees.Job` for the other arguments."""
     try:
-        encoding_of(content)
+        of_file.encoding_of(content)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
             tree = ast.parse(content)
     except SyntaxError as error:
-        return Unreadable(file, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg))
+        return f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
     except ValueError as error:
-        return Unreadable(file, f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else str(error))
+        return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else str(error)
     except (RecursionError, MemoryError) as error:
-        return Unreadable(file, f"it is nested too deeply, or too large ({type(error).__name__}: {error})")
-    is_package = file == "__init__.py" or file.endswith("/__init__.py")
-    text = decode(content)
+        return f"it is nested too deeply, or too large ({type(error).__name__}: {error})"
+    text = of_file.decode(content)
     lines = max(1, text.count("\n") + (not text.endswith("\n")))
-    package = module if is_package else module.rpartition(".")[0]
+    package = module if file.rpartition("/")[2] == "__init__.py" else module.rpartition(".")[0]
     reader = _Reader(Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved)
     try:
         reader.children(tree)
     except RecursionError:
-        return Unreadable(file, "an expression is nested too deeply")
+        return "an expression is nested too deeply"
     stars = list(dict.fromkeys(reversed(reader.facts.stars)))[::-1]  # each where it comes last
     reader.facts.stars = stars if len(stars) <= _MOST_STARS else []
     return reader.facts
@@ -73,9 +48,7 @@ class _Reader:
     """Walks one tree. `scope` is the body being walked, `hidden` the names of comprehensions and lambdas around it."""
 
     def __init__(self, facts: Facts, taken: frozenset[str], within: str, moved: frozenset[str]) -> None:
-        self.facts, self.taken = facts, taken
-        self.within, self.moved = within, moved
-        self.scope = 0
+        self.facts, self.taken, self.within, self.moved, self.scope = facts, taken, within, moved, 0
         self.hidden: frozenset[str] = frozenset()
         self.functions: list[Definition] = []
         self.receivers: dict[str, str] = {}  # name -> class, for methods and what is nested in them
@@ -83,24 +56,22 @@ class _Reader:
         self.kinds: dict[str, str] = {}
 
     def visit(self, node: ast.AST) -> None:
-        handler = self.HANDLERS.get(type(node))
-        if handler is None:
-            self.children(node)
-        else:
-            handler(self, node)
+        self.HANDLERS.get(type(node), _Reader.children)(self, node)
 
     def children(self, node: ast.AST) -> None:
         for name in node._fields:
             value = getattr(node, name, None)
-            if type(value) is list:
-                for item in value:
-                    if isinstance(item, ast.AST):
-                        self.visit(item)
-            elif isinstance(value, ast.AST):
-                self.visit(value)
+            for item in value if type(value) is list else (value,):
+                if isinstance(item, ast.AST):
+                    self.visit(item)
+
+    def all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
 
     def refer(self, relation: str, path: Path, line: int) -> None:
-        self.facts.references.append(Reference(relation, self.scope, path, line))
+        self.facts.references.append(of_file.Reference(relation, self.scope, path, line))
 
     def bind(self, name: str, kind: str, path: Path, line: int) -> None:
         scope = self.facts.scopes[self.redirected.get((self.scope, name), self.scope)]
@@ -108,8 +79,7 @@ class _Reader:
 
     @contextmanager
     def inside(self, definition: Definition) -> Iterator[None]:
-        outside = self.scope, self.hidden, self.receivers
-        self.scope = definition.inner
+        outside, self.scope = (self.scope, self.hidden, self.receivers), definition.inner
         yield
         self.scope, self.hidden, self.receivers = outside
 
@@ -138,28 +108,23 @@ class _Reader:
             bare = base.value if isinstance(base, ast.Subscript) else base
             definition.bases.append((path_of(bare, self.hidden), base.lineno))
             self.visit(base)
-        for keyword in node.keywords:
-            self.visit(keyword)
+        self.all(node.keywords)
         with self.inside(definition):
-            for statement in node.body:
-                self.visit(statement)
+            self.all(node.body)
 
     def function(self, node: _Function) -> None:
         in_class = self.facts.scopes[self.scope].kind == "Class"
         definition = self.define(node, "Method" if in_class else "Function")
         definition.deferred = isinstance(node, ast.AsyncFunctionDef)
         if node.returns is not None:
-            definition.annotation = annotation_path(node.returns, self.hidden)
-        for default in (*node.args.defaults, *node.args.kw_defaults):
-            if default is not None:
-                self.visit(default)
+            definition.annotation = of_file.annotation_path(node.returns, self.hidden)
+        self.all((*node.args.defaults, *node.args.kw_defaults))
         owner = self.facts.scopes[self.scope].owner if in_class else ""
         with self.inside(definition):
             self.receivers = {} if in_class else dict(self.receivers)
             self.parameters(node.args, definition, owner)
             self.functions.append(definition)
-            for statement in node.body:
-                self.visit(statement)
+            self.all(node.body)
             self.functions.pop()
 
     def parameters(self, arguments: ast.arguments, definition: Definition, owner: str) -> None:
@@ -174,10 +139,11 @@ class _Reader:
                 continue
             definition.parameters.append((name, line))
             packed = argument in (arguments.vararg, arguments.kwarg)
-            self.bind(name, "value", UNKNOWN if packed else annotation_path(argument.annotation, self.hidden), line)
+            self.bind(
+                name, "value", UNKNOWN if packed else of_file.annotation_path(argument.annotation, self.hidden), line
+            )
 
     def absolute(self, name: str) -> str:
-        """Returns the module that an absolute import means."""
         return f"{self.within}.{name}" if name.partition(".")[0] in self.moved else name
 
     def import_(self, node: ast.Import) -> None:
@@ -187,14 +153,11 @@ class _Reader:
             self.refer("imports", (self.absolute(alias.name),), node.lineno)
 
     def import_from(self, node: ast.ImportFrom) -> None:
-        base = node.module or ""
-        if node.level:
-            parts = self.facts.package.split(".") if self.facts.package else []
-            if node.level - 1 > len(parts):
-                return  # beyond the top of the tree
-            base = ".".join([*parts[: len(parts) - (node.level - 1)], *([base] if base else [])])
-        else:
-            base = self.absolute(base)
+        parts = self.facts.package.split(".") if self.facts.package else []
+        if node.level - 1 > len(parts):
+            return  # beyond the top of the tree
+        above = [*parts[: len(parts) - (node.level - 1)], *([node.module] if node.module else [])]
+        base = ".".join(above) if node.level else self.absolute(node.module or "")
         for alias in node.names:
             if alias.name == "*":
                 self.facts.stars.append(base)
@@ -233,9 +196,9 @@ class _Reader:
         for target in node.targets:
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *node.value.elts))
-                if len(target.elts) == len(node.value.elts) and not starred:
-                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                lefts, rights = target.elts, node.value.elts
+                if len(lefts) == len(rights) and not any(isinstance(item, ast.Starred) for item in (*lefts, *rights)):
+                    pairs = list(zip(lefts, rights, strict=True))
             for left, right in pairs:
                 self.assign(left, path_of(right, self.hidden))
             if self.scope == 0 and isinstance(target, ast.Name) and target.id == "__all__":
@@ -246,15 +209,14 @@ class _Reader:
             self.visit(node.value)
         path = path_of(node.value, self.hidden)
         if isinstance(node, ast.AnnAssign):
-            path = annotation_path(node.annotation, self.hidden)
+            path = of_file.annotation_path(node.annotation, self.hidden)
         self.assign(node.target, path)
 
     def augmented(self, node: ast.AugAssign) -> None:
         self.children(node)
         if self.scope == 0 and isinstance(node.target, ast.Name) and node.target.id == "__all__":
-            more = _strings(node.value)
-            known = self.facts.exports is not None and more is not None
-            self.facts.exports = [*(self.facts.exports or []), *(more or [])] if known else None
+            exports, more = self.facts.exports, _strings(node.value)
+            self.facts.exports = None if exports is None or more is None else [*exports, *more]
 
     def with_(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
@@ -262,8 +224,7 @@ class _Reader:
             if item.optional_vars is not None:
                 path = (*path_of(item.context_expr, self.hidden), ENTER)
                 self.assign(item.optional_vars, path if isinstance(node, ast.With) else UNKNOWN)
-        for statement in node.body:
-            self.visit(statement)
+        self.all(node.body)
 
     def captured(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping) -> None:
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
@@ -277,16 +238,12 @@ class _Reader:
         targets = [inner for part in node.generators for inner in ast.walk(part.target) if isinstance(inner, ast.Name)]
         self.hidden = hidden_outside | {target.id for target in targets}
         for position, part in enumerate(node.generators):
-            for expression in part.ifs if position == 0 else [part.iter, *part.ifs]:
-                self.visit(expression)
-        for expression in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-            self.visit(expression)
+            self.all(part.ifs if position == 0 else [part.iter, *part.ifs])
+        self.all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
         self.hidden = hidden_outside
 
     def lambda_(self, node: ast.Lambda) -> None:
-        for default in (*node.args.defaults, *node.args.kw_defaults):
-            if default is not None:
-                self.visit(default)
+        self.all((*node.args.defaults, *node.args.kw_defaults))
         hidden_outside = self.hidden
         self.hidden = hidden_outside | {argument.arg for argument in _arguments(node.args)}
         self.visit(node.body)
@@ -309,11 +266,11 @@ class _Reader:
 
     def handler(self, node: ast.ExceptHandler) -> None:
         classes = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
-        paths = [path_of(expression, self.hidden) for expression in classes]
-        for expression, path in zip(classes, paths, strict=True):
-            self.refer("catches", path, expression.lineno)
+        for expression in classes:
+            self.refer("catches", path_of(expression, self.hidden), expression.lineno)
         if node.name:
-            self.bind(node.name, "value", (*paths[0], INSTANCE) if len(paths) == 1 else UNKNOWN, node.lineno)
+            path = (*path_of(classes[0], self.hidden), INSTANCE) if len(classes) == 1 else UNKNOWN
+            self.bind(node.name, "value", path, node.lineno)
         self.children(node)
 
     HANDLERS: ClassVar[dict[type, Callable[[Any, Any], None]]] = {

@@ -61,6 +61,19 @@ class Tree:
                 raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
         return read_bytes(path, _MOST_BYTES)
 
+    @cached_property
+    def content(self) -> str:
+        """A hash of the names and bytes of all files."""
+        digest = hashlib.sha256()
+        for file in (None, *self.files):
+            try:
+                content = self.read(file) if file else b""
+            except OSError:  # listed as unreadable in a graph
+                content = b""
+            encoded = (file or self.prefix).encode("utf-8", "surrogateescape")
+            digest.update(b"%d %d " % (len(encoded), len(content)) + encoded + content)
+        return digest.hexdigest()
+
 
 def folder(root: Path) -> Tree:
     """Returns the tree of the Python files under `root` but EXCLUDED folders. Raises BadInput where there are none."""
@@ -81,10 +94,7 @@ def standard_library() -> Tree:
 
 
 def installed(packages: Sequence[str]) -> list[Tree]:
-    """Returns the trees of installed packages, given as `name==version`, `name==1.2.*` or `name`.
-
-    Raises BadInput, with a sentence on every package that is missing or has another version.
-    """
+    """Returns the trees of packages, as `name==version` or `name`. Raises BadInput, a sentence for each wrong one."""
     trees, wrong = [], []
     for text in packages:
         try:
@@ -112,14 +122,11 @@ def _installed(text: str) -> Tree:
         raise BadInput(f"{name} is not installed in this Python. Run pip install {text.strip()!r}.") from None
     version = package.version if "+" in wanted else package.version.partition("+")[0]  # +cu128 need not be named
     if wanted and not (f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted):
-        raise BadInput(
-            f"{name} has version {package.version} here, not {wanted}. Write {name}=={package.version} in "
-            f"workload.packages, or run pip install '{name}=={wanted}'."
-        )
-    listed = [PurePosixPath(path.as_posix()) for path in package.files or ()]
+        advice = f"Write {name}=={package.version} in workload.packages, or run pip install '{name}=={wanted}'."
+        raise BadInput(f"{name} has version {package.version} here, not {wanted}. {advice}")
     files = {
         path.as_posix()
-        for path in listed
+        for path in map(PurePosixPath, (path.as_posix() for path in package.files or ()))
         if path.suffix == ".py" and ".." not in path.parts and not any(map(_EXCLUDED.fullmatch, path.parts[:-1]))
     }
     if not files:
@@ -129,10 +136,7 @@ def _installed(text: str) -> Tree:
 
 
 class Job(NamedTuple):
-    """A file to parse: its name in the graph, its module, names of submodules, and which imports mean another name.
-
-    An absolute import that begins with a name in `moved` means the module `within` that.
-    """
+    """A file to parse, its module, names of submodules; absolute imports of `moved` mean modules `within` that."""
 
     file: str
     module: str
@@ -149,22 +153,21 @@ class Sources:
     """
 
     def __init__(self, trees: Sequence[Tree]):
-        self.trees, self._contents = list(trees), [""]
+        self.trees = list(trees)
         if len(trees) > 1:
-            pairs = sorted(((tree, content_of(tree)) for tree in trees), key=lambda p: (p[0].name, p[0].is_own, p[1]))
             labels: list[str] = []
-            for tree, _ in pairs:
+            self.trees.sort(key=lambda tree: (tree.name, tree.is_own, tree.content))
+            for tree in self.trees:
                 base = re.sub(r"\W+", "_", tree.name.removeprefix("the ")).strip("_") or "tree"
                 names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
                 labels.append(next(name for name in names if name not in labels))
-            self.trees = [replace(tree, label=label) for (tree, _), label in zip(pairs, labels, strict=True)]
-            self._contents = [content for _, content in pairs]
+            self.trees = [replace(tree, label=label) for tree, label in zip(self.trees, labels, strict=True)]
 
     def located(self, file: str) -> tuple[Tree, str]:
         """Returns the tree of a file of the graph, and the file's path in it."""
+        label, _, inner = file.partition("/")
         if len(self.trees) == 1:
             return self.trees[0], file
-        label, _, inner = file.partition("/")
         return next(tree for tree in self.trees if tree.label == label), inner
 
     def path(self, file: str) -> Path:
@@ -180,9 +183,7 @@ class Sources:
     @cached_property
     def content(self) -> str:
         """A hash of the names and bytes of all files."""
-        contents = self._contents if len(self.trees) > 1 else [content_of(self.trees[0])]
-        lines = (f"{tree.label} {content}\n" for tree, content in zip(self.trees, contents, strict=True))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return hashlib.sha256("".join(f"{tree.label} {tree.content}\n" for tree in self.trees).encode()).hexdigest()
 
     def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:
         """Returns the files to parse, in the order of their names, and (file, reason) of those that are left out."""
@@ -196,9 +197,8 @@ class Sources:
             for file in sorted(tree.files, key=lambda file: (not file.endswith("__init__.py"), file)):
                 name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(".__init__")
                 if printable(file) != file:
-                    skipped.append(
-                        (printable(before + file), "its name is not valid Unicode, or has invisible characters")
-                    )
+                    why = "its name is not valid Unicode, or has invisible characters"
+                    skipped.append((printable(before + file), why))
                 elif own.setdefault(name, file) != file:
                     skipped.append((before + file, f"{own[name]} is the module {name} too"))
             first = {name.partition(".")[0] for name in own}
@@ -217,16 +217,3 @@ class Sources:
                 parts.setdefault(".".join(steps[:depth]), set()).add(steps[depth])
         jobs = [Job(file, name, frozenset(parts.get(name, ())), *more) for name, (file, *more) in modules.items()]
         return sorted(jobs), skipped
-
-
-def content_of(tree: Tree) -> str:
-    """Hashes names and bytes of all files of a tree."""
-    digest = hashlib.sha256()
-    for file in (None, *tree.files):
-        try:
-            content = tree.read(file) if file else b""
-        except OSError:  # listed as unreadable in a graph
-            content = b""
-        encoded = (file or tree.prefix).encode("utf-8", "surrogateescape")
-        digest.update(b"%d %d " % (len(encoded), len(content)) + encoded + content)
-    return digest.hexdigest()

@@ -15,24 +15,17 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.task import Batch, Task
-from workloads.graphmer import tokens
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Settings
-from workloads.graphmer.tokens import IGNORE
+from workloads.graphmer.settings import COMBINED, CONDITIONS, FEATURES, IGNORE, LONGEST_WORD, NEAR, SPECIALS, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
-    from workloads.graphmer.evaluation import Answers, Evaluator
-    from workloads.graphmer.predicting.calibration import Calibration
+    from workloads.graphmer.evaluation import Evaluator
 
-
-# What learning the text does not reach
-_RANKS = [
-    f"{name}.*" for name in (
-        "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
-        "vector", "trust", "trust_beside_file",
-    )
-]  # fmt: skip
+_RANKING = (  # weights that learning the text does not reach
+    "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
+    "vector", "trust", "trust_beside_file",
+)  # fmt: skip
 
 
 class Graphmer(Task):
@@ -44,8 +37,6 @@ class Graphmer(Task):
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
     several = True
-    _answers: "dict[str, Answers] | None" = None  # of the newest evaluation on the test set, for `report`
-    _measured: Sequence[Mapping[str, Any]] = ()  # of its predictions, for `report`
     _weights: dict[str, Any] | None = None  # of the counts, as JSON has them
     _taken: Mapping[str, Any] = {}  # what the run learned when it began
 
@@ -55,7 +46,7 @@ class Graphmer(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: v for name, v in vars(self).items() if name not in ("evaluator", "calibration", "_answers")}
+        return {name: v for name, v in vars(self).items() if name != "evaluator"}
 
     @cached_property
     def data(self) -> "Data":
@@ -73,16 +64,13 @@ class Graphmer(Task):
         return self.data.datasets()
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of samples (training) or of queries (evaluation): see `chains.Collator`."""
+        """Returns the tensors of samples (training) or of queries (evaluation): see `batches.Collator`."""
         self.data.use(self.learned()["counts"])
         collator = self.data.collator
         return collator.training(samples, generator) if isinstance(samples[0], int) else collator.queries(samples)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        """Returns texts of full length, as many facts as a sample may have, and as many candidates as may compete.
-
-        The shapes are those of `chains.Collator`.
-        """
+        """Returns texts, facts and candidates of the largest shapes; see `batches.Collator`."""
         chain, objective, model = self.settings.chain, self.settings.objective, self.settings.model
         L, G, V = chain.roots, chain.facts, chain.vocabulary
         C = room(objective.candidates, size * G)
@@ -94,8 +82,7 @@ class Graphmer(Task):
             return torch.rand((), device=device).expand(size, *shape)
 
         batch = {
-            "roots": below(V - len(tokens.SPECIALS), L) + len(tokens.SPECIALS),
-            "within": below(tokens.LONGEST_WORD, L),
+            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(LONGEST_WORD, L),
             "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
             "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
@@ -114,14 +101,12 @@ class Graphmer(Task):
         return Ranker(self.settings.chain, self.settings.model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Lets the few weights that say how much the encoder counts move faster, and does not decay them.
-
-        What only ranking uses is trained when the text has been learned.
-        """
+        """Moves the strengths of the encoder faster; trains what only ranking uses once the text is learned."""
         fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
         if not (begin := self.settings.objective.mlm_steps):
             return [fast]
-        return [{**fast, "from_step": begin}, {"names": _RANKS, "from_step": begin}]
+        ranking = [f"{name}.*" for name in _RANKING]
+        return [{**fast, "from_step": begin}, {"names": ranking, "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
@@ -162,11 +147,11 @@ class Graphmer(Task):
 
     def learned(self) -> dict[str, Any]:
         """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
+        from workloads.graphmer.counts.scoring import fit
+
         if self._taken and "data" not in vars(self):  # in a prediction
             return dict(self._taken)
         if self._weights is None:
-            from workloads.graphmer.scoring import fit
-
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
             self._weights = weights.as_json(self.data.corpus)
         return {"counts": self._weights, **self.data.stored}
@@ -183,49 +168,22 @@ class Graphmer(Task):
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
-    @cached_property
-    def calibration(self) -> "Calibration":
-        from workloads.graphmer.predicting.calibration import Calibration
-
-        self.data.use(self.learned()["counts"])
-        return Calibration(self.data)
-
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of both protocols; on the validation set it chooses the model's gate first.
-
-        There the probabilities of predictions are fitted too, which the test measures.
-        """
-        is_test = loader.dataset.split == "test"  # type: ignore[attr-defined]
-        answers = self.evaluator.answer(model, loader, chooses_gate=not is_test)
-        if is_test:
-            self._answers, self._measured = answers, self.calibration.measured(model)
-            self.evaluator.show(model, loader.dataset)  # type: ignore[attr-defined]
-        else:
-            self.calibration.fit(model)
-        return self.evaluator.headline(answers["counts + encoder"])
+        return self.evaluator.evaluate(model, loader)
 
     def baseline(self) -> dict[str, float]:
         """Returns what the counts combined reach, without an encoder."""
-        return self.evaluator.headline(self.evaluator.counted["counts combined"])
+        return self.evaluator.headline(self.evaluator.counted[COMBINED])
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds."""
-        from workloads.graphmer import ranking
-        from workloads.graphmer.predicting import calibration
-
-        assert self._answers, "evaluate the test set first"
-        text = self.evaluator.report({**self.evaluator.counted, **self._answers}, folder)
-        if not self._measured:
-            return f"{text}\nNothing is predicted of such a graph: it has no unresolved names."
-        ranking.write(folder / "predictions.csv", self._measured)
-        return f"{text}\n{calibration.as_text(self._measured)}"
+        return self.evaluator.report(folder)
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Answers what the unresolved names of a tree of Python files, or of one file, mean.
 
         Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
         """
-        from workloads.graphmer.predicting.answers import predict
+        from workloads.graphmer.predicting import predict
 
         if "corpus" not in self._taken and "data" not in vars(self):
             raise BadInput(

@@ -2,12 +2,12 @@
 
 import hashlib
 import itertools
-import math
-import struct
+import json
+import re
 import zipfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +19,16 @@ from lib.machine import disk
 from workloads.codegraph import readers
 from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
-from workloads.graphmer import tokens
-from workloads.graphmer.settings import Chain, Split
-from workloads.graphmer.tokens import Pieces
+from workloads.graphmer.settings import SPECIALS, UNKNOWN, Array, Chain, Split
 
 SPLITS = ("train", "validation", "test")
-_ALIGNMENT = 64  # bytes; where an array begins in its file
-Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in the text
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+# Pieces never cross the seams of snake_case and CamelCase
+_SEAMS = r"_*(?:[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+)|_+|."
+Lines = dict[str, Array]  # file -> (lines + 1) where each line begins in the text
 
 
 def _listed(name: str) -> "cached_property[list[str]]":
-    """Returns a property: the list of what a field has joined by line ends."""
     return cached_property(lambda corpus: getattr(corpus, name).tobytes().decode().split("\n"))
 
 
@@ -37,76 +36,77 @@ def _listed(name: str) -> "cached_property[list[str]]":
 class Corpus:
     """The arrays that training and evaluation read. W windows, T triples, E entities, V words.
 
-    Out of a file they are mapped, so all processes that read it share one copy in memory.
     A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
     `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
     `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices.
     `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
-    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1). `words`,
-    `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8; by
-    `tokenizer`, a text too, `tokens.cut` cuts other words into the same pieces.
+    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `piece_flat` are the
+    byte-pair pieces of words, ragged by `piece_offsets` (V + 1). `words`, `entity_ids`, `relation_names`, `type_names`
+    and `file_names` are texts, joined by line ends as UTF-8; by `tokenizer`, a text too, `cut` cuts other words alike.
     """
 
-    words: np.ndarray
-    entity_ids: np.ndarray
-    relation_names: np.ndarray
-    type_names: np.ndarray
-    file_names: np.ndarray
-    text: np.ndarray
-    window_start: np.ndarray
-    window_stop: np.ndarray
-    first_triple: np.ndarray
-    head: np.ndarray
-    split: np.ndarray
-    window_file: np.ndarray
-    relation: np.ndarray
-    tail: np.ndarray
-    entity_type: np.ndarray
-    entity_file: np.ndarray
-    parts: np.ndarray
-    part_offsets: np.ndarray
-    piece_flat: np.ndarray
-    piece_offsets: np.ndarray
-    tokenizer: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.head)
-
-    def __getstate__(self) -> dict[str, np.ndarray]:
-        """Returns the fields alone: whatever follows from them is computed where it is used."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    words: Array
+    entity_ids: Array
+    relation_names: Array
+    type_names: Array
+    file_names: Array
+    text: Array
+    window_start: Array
+    window_stop: Array
+    first_triple: Array
+    head: Array
+    split: Array
+    window_file: Array
+    relation: Array
+    tail: Array
+    entity_type: Array
+    entity_file: Array
+    parts: Array
+    part_offsets: Array
+    piece_flat: Array
+    piece_offsets: Array
+    tokenizer: Array
 
     word_list, entities, files = _listed("words"), _listed("entity_ids"), _listed("file_names")
     relations, types = _listed("relation_names"), _listed("type_names")
 
-    @cached_property
-    def pieces(self) -> Pieces:
-        return Pieces(self.piece_flat, self.piece_offsets)
+    def __len__(self) -> int:
+        return len(self.head)
+
+    def arrays(self) -> dict[str, Array]:
+        """Returns the fields alone, without what follows from them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    __getstate__ = arrays
 
     @cached_property
-    def window_of(self) -> np.ndarray:
+    def sizes(self) -> Array:
+        """(V) the number of pieces of each word."""
+        return np.diff(self.piece_offsets)
+
+    @cached_property
+    def window_of(self) -> Array:
         """(T) the window of each triple."""
         return np.repeat(np.arange(len(self)), np.diff(self.first_triple))
 
     @cached_property
-    def name(self) -> np.ndarray:
+    def name(self) -> Array:
         """(E) the last part of each entity's id, a word."""
         return self.parts[self.part_offsets[:-1]]
 
     @cached_property
-    def owner(self) -> np.ndarray:
+    def owner(self) -> Array:
         """(E) the part before the last of each entity's id, a word: its class or module; -1 where there is none."""
         first = self.part_offsets[:-1]
-        has = np.diff(self.part_offsets) > 1
-        return np.where(has, self.parts[np.minimum(first + 1, len(self.parts) - 1)], -1)
+        return np.where(np.diff(self.part_offsets) > 1, self.parts[np.minimum(first + 1, len(self.parts) - 1)], -1)
 
     @cached_property
-    def package(self) -> np.ndarray:
+    def package(self) -> Array:
         """(E) the first part of each entity's id, a word."""
         return self.parts[self.part_offsets[1:] - 1]
 
     @cached_property
-    def parent(self) -> np.ndarray:
+    def parent(self) -> Array:
         """(E) the entity whose id is that of this one without its last part; a negative number where it is none."""
         index = {name: i for i, name in enumerate(self.entities)}
         others: dict[str, int] = {}
@@ -114,31 +114,33 @@ class Corpus:
         return np.array([index.get(p, others.setdefault(p, -2 - len(others))) for p in parents], np.int64)
 
     @cached_property
-    def _word_index(self) -> dict[str, int]:
-        return {word: i for i, word in enumerate(self.word_list)}
+    def folder(self) -> Array:
+        """(files) the folder of each file, a number."""
+        folders: dict[str, int] = {}
+        return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.files])
 
-    def word_index(self, word: str) -> int:
+    @cached_property
+    def word_index(self) -> Callable[[str], int]:
         """Returns the index of a word, -9 where no text or name has it."""
-        return self._word_index.get(word, -9)
+        index = {word: i for i, word in enumerate(self.word_list)}
+        return lambda word: index.get(word, -9)
 
-    def windows_of(self, split: str) -> np.ndarray:
+    def windows_of(self, split: str) -> Array:
         """Returns the indices of the windows of a split, ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split))
 
-    def triples_of(self, split: str) -> np.ndarray:
+    def triples_of(self, split: str) -> Array:
         """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
     def fingerprint(self) -> str:
-        """Hashes the content of all arrays, by whose names nothing of where it comes from is said.
-
-        The tokenizer follows from the words, and its text from the version of the library that writes it.
-        """
+        """Hashes all arrays but the tokenizer, whose text depends on the version of its library."""
         digest = hashlib.sha256()
-        for field in (field for field in fields(self) if field.name != "tokenizer"):
-            array = np.ascontiguousarray(getattr(self, field.name))
-            digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
-            digest.update(array.data.cast("B") if array.size else b"")
+        for name, values in self.arrays().items():
+            if name != "tokenizer":
+                array = np.ascontiguousarray(values)
+                digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+                digest.update(array.data.cast("B") if array.size else b"")
         return digest.hexdigest()[:16]
 
     def summary(self) -> str:
@@ -148,120 +150,70 @@ class Corpus:
         return f"{len(self):,} windows of text with {len(self.relation):,} triples ({shares})"
 
     def save(self, path: Path) -> None:
-        """Writes an .npz without pickle and without compression, each array aligned so that it can be mapped."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with disk.whole(path, cache=True) as aside, zipfile.ZipFile(aside, "w") as archive:
-            for field in fields(self):
-                member = zipfile.ZipInfo(f"{field.name}.npy")
-                begin = archive.fp.tell() + 34 + len(member.filename)  # type: ignore[union-attr]
-                size = -begin % _ALIGNMENT
-                member.extra = struct.pack("<HH", 0xD935, size) + bytes(size)  # the number that Android's zipalign uses
-                with archive.open(member, "w") as file:
-                    np.lib.format.write_array(file, np.ascontiguousarray(getattr(self, field.name)), allow_pickle=False)
+        with disk.whole(path, cache=True) as aside, aside.open("wb") as file:
+            np.savez(file, **self.arrays())
 
     @classmethod
     def load(cls, path: Path) -> "Corpus":
-        """Maps a file that `save` wrote, once its checksums are verified.
-
-        Raises OSError, ValueError, KeyError or zipfile.BadZipFile where it is damaged.
-        """
-        with zipfile.ZipFile(path) as archive:
-            if damaged := archive.testzip():
-                raise ValueError(f"{damaged} does not match its checksum")
-            return cls(**{field.name: _mapped(archive, f"{field.name}.npy") for field in fields(cls)})
-
-
-def joined_texts(texts: Iterable[str]) -> np.ndarray:
-    return np.frombuffer("\n".join(texts).encode(), np.uint8)
-
-
-def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Returns an uncompressed array of an .npz, mapped. Raises ValueError for one that is not of plain numbers."""
-    member = archive.getinfo(name)
-    with archive.open(member) as content:
-        version = np.lib.format.read_magic(content)
-        header_of = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header_of(content)
-        header = content.tell()
-    size = header + math.prod(shape) * dtype.itemsize
-    if dtype.hasobject or member.compress_type != zipfile.ZIP_STORED or member.file_size != size:
-        raise ValueError(
-            f"{name} is no array of plain numbers"
-        )  # mapped objects would be addresses of anybody's choice
-    if not math.prod(shape):
-        return np.empty(shape, dtype)  # an empty stretch cannot be mapped
-    file = archive.fp
-    assert file and archive.filename
-    file.seek(member.header_offset + 26)
-    begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + header
-    return np.asarray(np.memmap(archive.filename, dtype, "r", begin, shape))  # slices of a memmap itself are slow
+        """Reads a file that `save` wrote. Raises OSError or ValueError where it is damaged or not plain numbers."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                    raise ValueError("it is compressed, and no array of plain numbers")
+                return cls(**{field.name: archive[field.name] for field in fields(cls)})
+        except (KeyError, EOFError, MemoryError, AttributeError, zipfile.BadZipFile) as error:
+            raise ValueError(str(error)) from None
 
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
-    """Builds the arrays of a graph. `sources` are its files; None leaves the windows without text.
-
-    A `tokenizer` of another corpus cuts the words; without one it is learned. Then an empty split raises BadInput.
-    """
+    """Builds the arrays of a graph, without text where `sources` is None. A given `tokenizer` cuts the words."""
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
-    names = {
-        entity: [words.setdefault(word, len(words)) for word in tokens.name_parts(entity)]
-        for entity in sorted({e for t in graph.triples for e in (t.head, t.tail)})
-    }
-    text, lines = _read_text(graph, sources, words) if sources else (np.zeros(0, np.int64), Lines())
+    ids = sorted({entity for t in graph.triples for entity in (t.head, t.tail)})
+    names = {entity: [words.setdefault(word, len(words)) for word in name_parts(entity)] for entity in ids}
+    text, lines = _read_text(graph, sources, words) if sources else (np.zeros(0, np.int64), {})
     learned = tokenizer or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
-    pieces = tokens.cut(learned, list(words))
-    windows = _windows(graph, text, lines, pieces, names, chain)
-    entities = [graph.entities[name] for name in names]
+    flat, offsets = cut(learned, list(words))
+    windows = _windows(graph, text, lines, np.diff(offsets), names, chain)
+    entities, triples = [graph.entities[name] for name in names], [t for _, _, of in windows for t in of]
+    first = [of[0] for _, _, of in windows]
     relations, types = _numbered({t.relation for t in graph.triples}), _numbered({e.type for e in entities})
-    files = _numbered({e.file for e in entities} | splits.keys())
+    files, index = _numbered({e.file for e in entities} | splits.keys()), _numbered(names)
     corpus = Corpus(
-        words=joined_texts(words),
-        entity_ids=joined_texts(names),
-        relation_names=joined_texts(relations),
-        type_names=joined_texts(types),
-        file_names=joined_texts(files),
-        text=text,
+        words=joined_texts(words), entity_ids=joined_texts(names), relation_names=joined_texts(relations),
+        type_names=joined_texts(types), file_names=joined_texts(files), text=text,
+        window_start=np.array([start for start, _, _ in windows], np.int64),
+        window_stop=np.array([stop for _, stop, _ in windows], np.int64),
+        first_triple=_offsets([len(of) for _, _, of in windows]),
+        head=np.array([index[t.head] for t in first], np.int64),
+        split=np.array([splits[t.file] for t in first], np.int8),
+        window_file=np.array([files[t.file] for t in first], np.int32),
+        relation=np.array([relations[t.relation] for t in triples], np.int64),
+        tail=np.array([index[t.tail] for t in triples], np.int64),
         entity_type=np.array([types[e.type] for e in entities], np.int32),
         entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
         parts=np.array([word for name in names.values() for word in name], np.int64),
         part_offsets=_offsets([len(name) for name in names.values()]),
-        piece_flat=pieces.flat,
-        piece_offsets=pieces.offsets,
-        tokenizer=np.frombuffer(learned.encode(), np.uint8),
-        **_of_windows(windows, _numbered(names), relations, splits, files),
-    )
+        piece_flat=flat, piece_offsets=offsets, tokenizer=joined_texts([learned]),
+    )  # fmt: skip
     if empty := [name for name in SPLITS if not tokenizer and not len(corpus.triples_of(name))]:
-        raise BadInput(
-            f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files. Give more, or raise "
-            "workload.split.validation and .test."
-        )
+        what = f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files"
+        raise BadInput(f"{what}. Give more, or raise workload.split.validation and .test.")
     return corpus
+
+
+def name_parts(entity: str) -> list[str]:
+    """Returns the identifiers of an entity's id, the last one first: "json.decoder.scan" gives scan, decoder, json."""
+    return _IDENTIFIER.findall(entity)[::-1] or [entity]
+
+
+def joined_texts(texts: Iterable[str]) -> Array:
+    return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(sorted(names))}
-
-
-def _of_windows(
-    windows: Sequence["_Window"],
-    index: dict[str, int],
-    relations: dict[str, int],
-    splits: dict[str, int],
-    files: dict[str, int],
-) -> dict[str, np.ndarray]:
-    """Returns the arrays of windows and their triples, by the numbers of entities, relations, splits and files."""
-    triples, first = [t for window in windows for t in window.triples], [window.triples[0] for window in windows]
-    return {
-        "window_start": np.array([window.start for window in windows], np.int64),
-        "window_stop": np.array([window.stop for window in windows], np.int64),
-        "first_triple": _offsets([len(window.triples) for window in windows]),
-        "head": np.array([index[t.head] for t in first], np.int64),
-        "split": np.array([splits[t.file] for t in first], np.int8),
-        "window_file": np.array([files[t.file] for t in first], np.int32),
-        "relation": np.array([relations[t.relation] for t in triples], np.int64),
-        "tail": np.array([index[t.tail] for t in triples], np.int64),
-    }
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
@@ -271,13 +223,13 @@ def split_files(files: Sequence[str], validation: float, test: float) -> dict[st
     return {file: (1 + sum(place >= bound for bound in bounds)) % 3 for file, place in zip(files, places, strict=True)}
 
 
-def _offsets(lengths: Sequence[int]) -> np.ndarray:
+def _offsets(lengths: Sequence[int]) -> Array:
     """(N) lengths of the rows of a ragged array -> (N + 1) where each begins."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[np.ndarray, Lines]:
-    """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
+def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[Array, Lines]:
+    """Returns all words of the entities' files, as indices into `words`, which grows."""
 
     def contents(file: str) -> tuple[bytes]:
         try:
@@ -286,34 +238,62 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[n
             raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
 
     files = sorted({e.file for e in graph.entities.values() if e.file})
-    parts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
+    texts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
     for file, answer in zip(files, readers.run("words", files, contents), strict=True):
         if isinstance(answer, readers.Lost):
-            raise BadInput(f"{file}: {answer.reason}, though it was read before. Run again, or leave the file out.")
-        own, numbers, starts = answer
-        index = np.array([words.setdefault(word, len(words)) for word in own], np.int64)
-        parts.append(index[np.frombuffer(numbers, np.int32)] if own else index)
+            raise BadInput(f"{file}: {answer}, though it was read before. Run again, or leave the file out.")
+        different, numbers, starts = answer
+        index = np.array([words.setdefault(word, len(words)) for word in different], np.int64)
+        texts.append(index[np.frombuffer(numbers, np.int32)] if different else index)
         lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
         length += len(numbers)
-    return np.concatenate(parts), lines
+    return np.concatenate(texts), lines
 
 
 def _learn_pieces(
-    text: np.ndarray, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
+    text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
 ) -> str:
-    """Learns pieces from the words of the training files and of all names."""
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
             counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(words))
-    return tokens.learn({words[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size)
+    return learn({words[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size)
 
 
-@dataclass
-class _Window:
-    start: int
-    stop: int
-    triples: list[Triple]
+def learn(counts: Mapping[str, int], vocabulary: int) -> str:
+    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
+
+    Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
+    """
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
+    options = {"special_tokens": SPECIALS, "limit_alphabet": 200, "show_progress": False}
+    # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
+    repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
+    tokenizer.train_from_iterator(repeated, trainers.BpeTrainer(vocab_size=vocabulary, **options))
+    model = json.loads(tokenizer.to_str())["model"]
+    # Pairs, or in earlier versions of the library texts with a space between
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    return json.dumps({"vocabulary": model["vocab"], "merges": merges}, ensure_ascii=False)
+
+
+def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
+    """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    try:
+        learned = json.loads(text)
+        merges = [(first, second) for first, second in learned["merges"]]
+        tokenizer = Tokenizer(models.BPE(learned["vocabulary"], merges, unk_token=SPECIALS[UNKNOWN]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
+    except Exception as error:  # the library raises no narrower class
+        raise ValueError(f"the pieces of words cannot be read ({error})") from None
+    encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)]
+    offsets = _offsets([len(ids) for ids in encoded])
+    flat = np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1]))
+    return flat, offsets
 
 
 def header_room(roots: int) -> int:
@@ -322,20 +302,20 @@ def header_room(roots: int) -> int:
 
 
 def _windows(
-    graph: Graph, text: np.ndarray, lines: Lines, pieces: Pieces, names: dict[str, list[int]], chain: Chain
-) -> list[_Window]:
-    """Returns the windows of every head: whole lines that fit behind its name; a longer line is cut off."""
+    graph: Graph, text: Array, lines: Lines, sizes: Array, names: dict[str, list[int]], chain: Chain
+) -> list[tuple[int, int, list[Triple]]]:
+    """Returns start, stop and triples of each head's windows: whole lines that fit behind its name."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)
-    cumulative = np.concatenate([[0], np.cumsum(pieces.lengths(text))]) if len(text) else np.zeros(1, np.int64)
+    cumulative = np.concatenate([[0], np.cumsum(sizes[text])]) if len(text) else np.zeros(1, np.int64)
     windows = []
     for (head, file), triples in sorted(by_head.items()):
         entity = graph.entities.get(head)
         if entity is None or entity.file != file or file not in lines:
-            windows.append(_Window(0, 0, triples))
+            windows.append((0, 0, triples))
             continue
-        header = min(int(pieces.lengths(np.array(names[head])).sum()), header_room(chain.roots)) + 1
+        header = min(int(sizes[np.array(names[head])].sum()), header_room(chain.roots)) + 1
         starts, line = lines[file], entity.first_line
         last = min(entity.last_line, len(starts) - 1)
         first_lines, bounds = [], []  # words
@@ -346,9 +326,8 @@ def _windows(
             first_lines.append(line)
             bounds.append((begin, min(int(starts[following - 1]), limit)))
             line = following
-        by_number: dict[int, _Window] = {}
+        by_number: dict[int, list[Triple]] = defaultdict(list)
         for triple in triples:
-            number = max(0, bisect_right(first_lines, triple.line) - 1)
-            by_number.setdefault(number, _Window(*bounds[number], [])).triples.append(triple)
-        windows += [by_number[number] for number in sorted(by_number)]
+            by_number[max(0, bisect_right(first_lines, triple.line) - 1)].append(triple)
+        windows += [(*bounds[number], by_number[number]) for number in sorted(by_number)]
     return windows

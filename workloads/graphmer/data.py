@@ -1,10 +1,9 @@
-"""The data of a run: the graph, the arrays made from it, and the samples that training and evaluation draw."""
+"""The data of a run: the graph, the arrays made from it, and what training and evaluation draw of them."""
 
 import atexit
 import hashlib
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,21 +13,18 @@ import numpy as np
 
 from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
-from lib.training import splits
 from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
-from workloads.codegraph.graph import content_key
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
-from workloads.graphmer.chains import Collator, EntityTable, Queries, Samples
-from workloads.graphmer.corpus import Corpus, build
+from workloads.graphmer import corpus as arrays
+from workloads.graphmer.batches import Collator, EntityTable, Queries, Samples
+from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import Counts
-from workloads.graphmer.rows import Layout
-from workloads.graphmer.scoring import Scorer, Weights
-from workloads.graphmer.settings import Settings
+from workloads.graphmer.counts.rows import Layout
+from workloads.graphmer.counts.scoring import Scorer, Weights
+from workloads.graphmer.settings import Array, Settings
 
-# The code that makes the cached arrays
-_MAKERS = [*(Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")), Path(splits.__file__)]
 _SHOWN = 20  # of the files and lines that are left out
 
 
@@ -39,13 +35,7 @@ class Data:
     patterns of file names by which a graph is recognised. `begun` has what `stored` was when the run began.
     """
 
-    def __init__(
-        self,
-        given: Sequence[Path],
-        sentinels: tuple[str, ...],
-        settings: Settings,
-        begun: Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, given: Sequence[Path], sentinels: Sequence[str], settings: Settings, begun: Mapping[str, Any]):
         self.given, self.settings = tuple(given), settings
         if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
             raise BadInput(f"{single} is one Python file. Give the folder of a tree of them: data.dir={single.parent}.")
@@ -58,10 +48,8 @@ class Data:
             )
         self.is_graph = bool(graphs)
         self._used: Mapping[str, Any] | None = None
-        self.cache = platform.detect().scratch_dir / "graphmer"
-        self.changed = (
-            self._resume(begun) if begun and "corpus" in begun else ""
-        )  # a sentence, if the data is another now
+        # A sentence, if the data is another than when the run began
+        self.changed = self._resume(begun) if "corpus" in begun else ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
@@ -77,15 +65,11 @@ class Data:
 
     @cached_property
     def rules(self) -> ontology.Ontology:
-        if not self.is_graph:
-            return ontology.load()
-        first, *others = [ontology.find(path) for path in self.given]
-        if any((one.relations, one.entities) != (first.relations, first.entities) for one in others):
-            sources = ", ".join(one.source for one in (first, *others))
-            raise BadInput(
-                f"The graphs of data.dir have different ontologies: {sources}. Give all of them the same one."
-            )
-        return first
+        found = [ontology.find(path) for path in self.given] if self.is_graph else [ontology.load()]
+        if any((rules.relations, rules.entities) != (found[0].relations, found[0].entities) for rules in found):
+            names = ", ".join(rules.source for rules in found)
+            raise BadInput(f"The graphs of data.dir have different ontologies: {names}. Give all of them the same one.")
+        return found[0]
 
     @cached_property
     def graph(self) -> Graph:
@@ -98,36 +82,35 @@ class Data:
             graph = build_graph(self.sources)
             own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
             check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
-        left_out = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
-        more = [f"Left out {len(left_out) - _SHOWN:,} more"] if len(left_out) > _SHOWN else []
-        for line in [*left_out[:_SHOWN], *more, *warnings]:
+        lines = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
+        more = [f"Left out {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
+        for line in [*lines[:_SHOWN], *more, *warnings]:
             print(printable(line))
         return graph
 
     @cached_property
     def corpus(self) -> Corpus:
         """The arrays of data that the model has tables for. Raises BadInput."""
-        corpus = self._read() or self._built()
+        corpus = self._read()
         for what, names in (("relations", corpus.relations), ("types", corpus.types)):
             if len(names) > (rows := getattr(self.settings.model, what)):
                 key = f"workload.model.{what}"
                 raise BadInput(f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more.")
         return corpus
 
-    def _read(self) -> Corpus | None:
-        """Returns the arrays from the cache, if the same data and settings made them before."""
+    def _read(self) -> Corpus:
+        """Returns the arrays from the cache, if the same data and settings made them before, or builds them."""
         try:
-            return Corpus.load(self._cached) if self._cached.is_file() else None
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            if self._cached.is_file():
+                return Corpus.load(self._cached)
+        except (OSError, ValueError) as error:
             print(f"The cached corpus {self._cached} is damaged ({error}); it is built again.")
-            return None
-
-    def _built(self) -> Corpus:
-        built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
+        sources = None if self.is_graph else self.sources
+        corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
         try:
-            built.save(self._cached)
-            return Corpus.load(self._cached)  # mapped, as in every later run
+            corpus.save(self._cached)
         except OSError as error:
+<<<<<<< HEAD
             print(f"The corpus is not kept for the next run: {self._cached} ({error.strerror or error}).")
             try:
                 aside = tempfile.mkdtemp(prefix="corpus-")  # which the run copies into its own folder
@@ -138,6 +121,11 @@ class Data:
             except OSError as another:
                 print(f"Nor is it kept with this run, as {another.filename} cannot be written ({another.strerror}).")
                 return built
+=======
+            why = f"because {self._cached} cannot be written ({error.strerror or error})"
+            print(f"The corpus is not kept for the next run, {why}.")
+        return corpus
+>>>>>>> graphmer
 
     @cached_property
     def content(self) -> str:
@@ -151,11 +139,11 @@ class Data:
     @cached_property
     def _cached(self) -> Path:
         """The file of the arrays, named by a hash of the data, of the code that makes them, and of their settings."""
-        digest = hashlib.sha256((self.content if self.is_graph else content_key(self.sources)).encode())
-        for file in _MAKERS:
+        made_of = repr((self.content, self.settings.chain, self.settings.split, self.settings.bad_input_limit))
+        digest = hashlib.sha256(made_of.encode())
+        for file in (*sorted(Path(trees.__file__).parent.glob("*.py")), Path(arrays.__file__)):
             digest.update(file.read_bytes())
-        digest.update(repr((self.settings.chain, self.settings.split, self.settings.bad_input_limit)).encode())
-        return self.cache / f"corpus-{digest.hexdigest()[:16]}.npz"
+        return platform.detect().scratch_dir / "graphmer" / f"corpus-{digest.hexdigest()[:16]}.npz"
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -174,17 +162,14 @@ class Data:
         return {**files, "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
-        """Takes what `stored` was when the run began, unless it is of another source or of other settings.
-
-        Returns a sentence if the source has changed since, or this version cannot read the arrays.
-        """
+        """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
         try:
             about = begun["about"]
             content, versions = about["content"], about["versions"]
             if {name: about[name] for name in ("names", "settings")} != self._identity:
                 return ""
             self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             return f"The corpus in {begun['corpus']} cannot be read by this version ({error}); it is built again."
         self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
         try:
@@ -196,11 +181,6 @@ class Data:
             f"The data of this run, {then}, {changed} since the run began. Resuming with the original corpus, "
             f"{begun['corpus']}; to use the new data, choose another run.name."
         )
-
-    @cached_property
-    def structural(self) -> np.ndarray:
-        """(relations) bool, True for those that a rule on names answers."""
-        return np.array([name in self.rules.structural for name in self.corpus.relations])
 
     def describe(self) -> str:
         """Returns where the data comes from and how much of it there is."""
@@ -214,7 +194,12 @@ class Data:
         return "\n".join(filter(None, [f"{where}.\n{self.corpus.summary()}.", self.changed]))
 
     @cached_property
-    def allowed(self) -> np.ndarray:
+    def structural(self) -> Array:
+        """(relations) bool, True for those that a rule on names answers."""
+        return np.array([name in self.rules.structural for name in self.corpus.relations])
+
+    @cached_property
+    def allowed(self) -> Array:
         """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
         ranges = [self.rules.relations[name].range for name in self.corpus.relations]
         return np.array([[kind in tails for kind in self.corpus.types] for tails in ranges])
@@ -225,10 +210,11 @@ class Data:
 
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
+        of_test = sizes.test_triples, sizes.structural_test_triples
         return {
             "train": self.samples,
             "validation": Queries(self.corpus, "validation", self.structural, sizes.validation_triples),
-            "test": Queries(self.corpus, "test", self.structural, sizes.test_triples, sizes.structural_test_triples),
+            "test": Queries(self.corpus, "test", self.structural, *of_test),
         }
 
     @cached_property
@@ -242,10 +228,8 @@ class Data:
         try:
             self.scorer.weights = Weights.from_json(weights, self.corpus)
         except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(
-                f"The weights of the counts that the run began with cannot be used: {error}. Start a run under another "
-                "run.name."
-            ) from None
+            what = f"The weights of the counts that the run began with cannot be used: {error}"
+            raise BadInput(f"{what}. Start a run under another run.name.") from None
         self._used = weights
 
     @cached_property

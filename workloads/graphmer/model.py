@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.task import Batch
-from workloads.graphmer import tokens
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_REFERENCES, Chain, Model
+from workloads.graphmer import settings
+from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -55,15 +55,14 @@ class HGat(nn.Module):
 
     def forward(self, leaves: Tensor, relation: Tensor, roots: Tensor, span: Tensor) -> Tensor:
         """leaves (B, G, d), relation (B, G), roots (B, L, d), span (B, G, L) bool -> (B, G, d)."""
-        # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
-        # F.embedding and not [relation]: its backward pass is deterministic, on a GPU too
 
-        def transposed(vectors: Tensor) -> Tensor:  # W_r^T a_r of each relation, (relations, d)
+        def of_questions(vectors: Tensor) -> Tensor:  # (relations, d) -> (B, G, d)
+            # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
             up, down = self.up.view(self.relations, self.rank, -1), self.down.view(-1, self.relations, self.rank)
-            return vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
+            vectors = vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
+            return F.embedding(relation, vectors)  # and not [relation]: deterministic backwards, on a GPU too
 
-        to_leaf = F.embedding(relation, transposed(self.attend_leaf))  # (B, G, d)
-        to_head = F.embedding(relation, transposed(self.attend_head))
+        to_leaf, to_head = of_questions(self.attend_leaf), of_questions(self.attend_head)
         scores = (leaves * to_leaf).sum(-1, keepdim=True) + to_head @ roots.mT  # (B, G, L)
         scores = F.leaky_relu(scores, 0.2).masked_fill(~span, _UNSEEN)
         mixed = scores.softmax(-1).to(roots.dtype) @ roots  # (B, G, d)
@@ -75,14 +74,12 @@ class HGat(nn.Module):
 class Block(nn.Module):
     """A pre-norm transformer layer with an additive attention bias."""
 
-    def __init__(self, shape: Model):
+    def __init__(self, shape: settings.Model):
         super().__init__()
         self.heads, self.dropout = shape.heads, shape.dropout
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
-        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden)
-        self.out = nn.Linear(shape.hidden, shape.hidden)
-        self.fc1 = nn.Linear(shape.hidden, shape.feed_forward)
-        self.fc2 = nn.Linear(shape.feed_forward, shape.hidden)
+        self.qkv, self.out = nn.Linear(shape.hidden, 3 * shape.hidden), nn.Linear(shape.hidden, shape.hidden)
+        self.fc1, self.fc2 = nn.Linear(shape.hidden, shape.feed_forward), nn.Linear(shape.feed_forward, shape.hidden)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """x (B, P, d), bias (B, H, P, P) -> (B, P, d)."""
@@ -108,15 +105,13 @@ class Ranker(nn.Module):
     on validation, and training does not read it.
     """
 
-    def __init__(self, chain: Chain, shape: Model):
+    def __init__(self, chain: settings.Chain, shape: settings.Model):
         super().__init__()
         self.shape = shape
         d, conditions = shape.hidden, len(CONDITIONS)
-        self.token = nn.Embedding(chain.vocabulary, d)
-        self.root_position = nn.Embedding(chain.roots, d)
-        self.piece = nn.Embedding(tokens.LONGEST_WORD, d)
-        self.relation = nn.Embedding(shape.relations, d)
-        self.condition = nn.Embedding(conditions, d)
+        self.token, self.root_position = nn.Embedding(chain.vocabulary, d), nn.Embedding(chain.roots, d)
+        self.piece = nn.Embedding(settings.LONGEST_WORD, d)
+        self.relation, self.condition = nn.Embedding(shape.relations, d), nn.Embedding(conditions, d)
         self.hgat = HGat(d, shape.relations, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(d)
@@ -133,7 +128,7 @@ class Ranker(nn.Module):
         self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
         # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
-        self.register_buffer("of_references", torch.zeros(2, len(OF_REFERENCES)))
+        self.register_buffer("of_references", torch.zeros(2, len(settings.OF_REFERENCES)))
         self._initialise()
 
     def _initialise(self) -> None:
@@ -158,28 +153,24 @@ class Ranker(nn.Module):
                 query, key, value = block.qkv.weight.chunk(3)
                 for weight, scale in ((query, 0.5), (key, 0.5), (value, 0.7), (block.out.weight, 0.7)):
                     weight += scale * identity
-            for linear, scale in (
-                (self.query, 1.0), (self.meaning, 1.0), (self.compose["name"], 1.0), (self.compose["owner"], 0.3),
-            ):  # fmt: skip
-                linear.weight += scale * identity
+            for linear in (self.query, self.meaning, self.compose["name"]):
+                linear.weight += identity
+            self.compose["owner"].weight += 0.3 * identity
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """roots, within (B, L), relation, condition (B, G), distance (B, G, L) -> roots (B, L, d), leaves (B, G, d).
-
-        A leaf reads the roots and itself: an answer does not depend on what else is asked, nor the text on any of it.
-        """
+        """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads the roots and itself alone."""
         text = self._embedded(self._thinned(batch["roots"]), batch["within"])
-        leaves = self.token.weight[tokens.MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
+        leaves = self.token.weight[MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
         hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
         return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
 
     def _thinned(self, roots: Tensor) -> Tensor:
-        """In training, masks a share of the pieces at random, so that texts are not known by heart."""
+        """Masks a share of the pieces in training, so that texts are not known by heart."""
         if not self.training or not self.shape.token_dropout:
             return roots
         chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
-        return roots.masked_fill(chosen & (roots >= len(tokens.SPECIALS)), tokens.MASK)
+        return roots.masked_fill(chosen & (roots >= len(settings.SPECIALS)), MASK)
 
     def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
         return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
@@ -187,8 +178,7 @@ class Ranker(nn.Module):
     def _encoded(self, x: Tensor, roots: Tensor, distance: Tensor) -> Tensor:
         x = F.dropout(x, self.shape.dropout, self.training)
         # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
-        computed_in = (x[0, :1] @ self.token.weight[0]).dtype
-        bias = self._bias(roots, distance).to(computed_in)
+        bias = self._bias(roots, distance).to((x[0, :1] @ self.token.weight[0]).dtype)
         for block in self.blocks:
             x = block(x, bias)
         return self.norm(x)
@@ -200,7 +190,7 @@ class Ranker(nn.Module):
         chain = (place[:, None] - place[None, :]).abs().expand(len(roots), L, L)
         steps = torch.cat([chain, distance], 1)  # (B, P, L): to the roots
         decay = math.log(self.shape.decay) * F.gelu(steps.sqrt()[:, None] - self.reach[:, None, None])
-        decay = decay.masked_fill((roots == tokens.PAD)[:, None, None], _UNSEEN)  # (B, H, P, L)
+        decay = decay.masked_fill((roots == PAD)[:, None, None], _UNSEEN)  # (B, H, P, L)
         to_leaves = torch.full((L + G, G), _UNSEEN, device=roots.device)
         to_leaves[L:].fill_diagonal_(0)
         return torch.cat([decay, to_leaves.to(decay.dtype).expand(*decay.shape[:2], L + G, G)], -1)
@@ -210,7 +200,7 @@ class Ranker(nn.Module):
         origin, begin, parts = self.kind(kind) + self.vector(vector), 0, {}
         for name, most in PARTS:
             part = pieces[:, begin : begin + most]
-            is_piece = (part != tokens.PAD)[..., None].to(origin.dtype)
+            is_piece = (part != PAD)[..., None].to(origin.dtype)
             bag = (self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt()
             parts[name] = self.compose[name](bag)
             begin += most
@@ -218,38 +208,21 @@ class Ranker(nn.Module):
         return torch.stack([origin + parts["name"], origin], 1)
 
     def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Returns queries (B, G, d), what places say of entities (B, 1, L, ...), of the tail (B, G, L), and weights.
+        """roots (B, L, d), leaves (B, G, d) -> what the encoder adds to the scores of the counts.
 
-        What they say of entities are `meanings` (d), and `meant` (types + NEAR + 1). The weights are of features
-        (B, G, FEATURES) and of types (B, G, types).
+        `weights` (B, G, FEATURES + types) are those of features and of entity types, `places` (B, G, L) is added to the
+        score of a root as a place. Where a name stands, the product of `meanings` (B, 1, L, d) and an entity's origin
+        is added, and `meant` (B, 1, L, types + NEAR + 1) are weights of the entity's type and of what it is to the
+        head. The product of `queries` (B, G, d) and an entity's vector is added to its score.
         """
-        features, types = _parted(self.trust(leaves))
-        meanings, meant = self.meanings(roots)[:, None], self.meant(roots)[:, None] * self.shape.meanings
-        places = self.places(leaves, roots, batch)
-        of_tail = {"queries": self.queries(leaves, batch), "places": places, "features": features, "types": types}
-        return {**of_tail, "meanings": meanings, "meant": meant}
-
-    def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
-        """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
-        return self.query(leaves) * self._of(self.strength, batch)[..., None]
-
-    def places(self, leaves: Tensor, roots: Tensor, batch: Batch) -> Tensor:
-        """leaves (B, G, d), roots (B, L, d) -> (B, G, L), what the encoder adds to the score of a root as a place."""
-        scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
-        return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
-
-    def meanings(self, roots: Tensor) -> Tensor:
-        """roots (B, L, d) -> (B, L, d), whose product with an entity's origin is added where its name stands."""
-        return self.meaning(roots) * (self.strength_of_meaning * self.shape.meanings / math.sqrt(self.shape.hidden))
-
-    def named(self, roots: Tensor, origins: Tensor, kind: Tensor, near: Tensor) -> Tensor:
-        """roots (B, L, d), origins (C, d), kind (C), near (B, C, NEAR + 1) -> (B, L, C), said of an entity at its name.
-
-        The last of `near` is whether other files have the entity.
-        """
-        is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
-        meant = self.meant(roots) @ torch.cat([is_kind, near], 2).mT * self.shape.meanings
-        return meant + (self.meanings(roots) @ origins.T) * near[:, None, :, -1]
+        weights = self.trust(leaves)
+        places = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
+        places = places * self._of(self.strength_of_places, batch)[..., None]
+        meant = self.meant(roots)
+        meanings = self.meaning(roots) * (self.strength_of_meaning / math.sqrt(self.shape.hidden))
+        queries = self.query(leaves) * self._of(self.strength, batch)[..., None]
+        of_text = {"meanings": meanings[:, None], "meant": meant[:, None]}
+        return {"weights": weights, "places": places, "queries": queries, **of_text}
 
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
@@ -259,8 +232,8 @@ class Ranker(nn.Module):
         no question has them. See `Collator` for the tensors of a batch.
 
         Everything goes through here, because sharded weights are whole only inside: where `masked` (B, L) is given, it
-        returns logits of these roots instead, (N, vocabulary); of a batch of questions what is added to their scores,
-        see `added`; and of one without roots the vectors and origins of its entities, (C, 2, d).
+        returns logits of these roots instead, (N, vocabulary); of a batch of questions what `added` returns; and of one
+        without roots the vectors and origins of its entities, (C, 2, d).
         """
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])
@@ -270,19 +243,23 @@ class Ranker(nn.Module):
             hidden = self._encoded(self._embedded(roots, batch["within"]), roots, nothing)
             return F.linear(hidden[masked], self.token.weight)
         roots, leaves = self.read(batch)
+        added = self.added(roots, leaves, batch)
         if "prior" not in batch:
-            return self.added(roots, leaves, batch)
-        first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
-        trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *_parted(self.trust(leaves)))
-        vectors, origins = self.entities(first["pieces"], first["kind"], first["vector"]).unbind(1)
-        places = batch["places"] + self.places(leaves, roots, batch)
-        meant = self.named(roots, origins, first["kind"], batch["near"])
+            return added
+        pieces, kind, vector, name, owner = (
+            batch[key][0] for key in ("pieces", "kind", "vector", "name", "name_owner")
+        )
+        trusting = batch["prior"] + _weighted(batch["features"], kind, added["weights"])
+        vectors, origins = self.entities(pieces, kind, vector).unbind(1)
+        near = batch["near"]  # of which the last is whether other files have the entity
+        is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
+        meant = added["meant"][:, 0] @ torch.cat([is_kind, near], 2).mT
+        meant = meant + (added["meanings"][:, 0] @ origins.T) * near[:, None, :, -1]
         with torch.autocast(roots.device.type, enabled=False):
-            trusting = trusting + pointed(places, meant, batch, first["name"], first["name_owner"])
-        alike = self.queries(leaves, batch) @ vectors.T
+            trusting = trusting + pointed(batch["places"] + added["places"], meant, batch, name, owner)
         of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
-        of_file = of_file + _weighted(batch["features"], first["kind"], *_parted(self.trust_beside_file(leaves)))
-        return trusting, trusting.detach() + of_file + alike
+        of_file = of_file + _weighted(batch["features"], kind, self.trust_beside_file(leaves))
+        return trusting, trusting.detach() + of_file + added["queries"] @ vectors.T
 
     @staticmethod
     def _of(table: Tensor, batch: Batch) -> Tensor:
@@ -290,14 +267,11 @@ class Ranker(nn.Module):
         return F.embedding(batch["condition"] * table.shape[1] + batch["relation"], table.reshape(-1, 1)).squeeze(-1)
 
 
-def _parted(added: Tensor) -> tuple[Tensor, Tensor]:
-    return added[..., : len(FEATURES)], added[..., len(FEATURES) :]
-
-
-def _weighted(features: Tensor, kind: Tensor, weights: Tensor, of_kinds: Tensor) -> Tensor:
-    """features (B, G, C, FEATURES), kind (C), weights (B, G, FEATURES), of_kinds (B, G, types) -> (B, G, C)."""
+def _weighted(features: Tensor, kind: Tensor, weights: Tensor) -> Tensor:
+    """features (B, G, C, FEATURES), kind (C), weights (B, G, FEATURES + types) -> (B, G, C)."""
+    of_kinds = weights[..., len(FEATURES) :]
     is_kind = F.one_hot(kind, of_kinds.shape[-1]).to(of_kinds.dtype)  # a product, whose gradient is deterministic
-    return (features @ weights[..., None]).squeeze(-1) + of_kinds @ is_kind.T
+    return (features @ weights[..., : len(FEATURES), None]).squeeze(-1) + of_kinds @ is_kind.T
 
 
 def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:

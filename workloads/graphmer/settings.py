@@ -1,16 +1,23 @@
-"""The settings of graphmer, one class for each part of the `workload:` section."""
+"""Names that data and model share, and the settings: a class for each part of the `workload:` section."""
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from lib.config.reader import option
 
+Array = np.ndarray
+PAD, MASK, NAME, SEP, UNKNOWN = range(5)
+SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[UNK]"]
+LONGEST_WORD = 8  # pieces of a word whose place in it is told apart
+IGNORE = -100  # the target of a position that is not predicted
+COMBINED, ENCODER = "counts combined", "counts + encoder"  # the baseline, and the method
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
 FEATURES = (  # of a question and a candidate, that are counted
     "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",
     "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
-
 NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")  # of them, to the head alone
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
 OF_REFERENCES = (
@@ -45,8 +52,6 @@ class Model:
     own_vectors: int = option(
         4096, "Tails with a vector of their own at most: the most frequent that three files have.", minimum=0
     )
-    pointer: bool = option(True, "Whether the encoder adds to the score of a name's places in the text.")
-    meanings: bool = option(True, "Whether the encoder says which entity of a name is meant at each of its places.")
     decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
 
 
@@ -64,12 +69,10 @@ class Objective:
         0.33, "Share of the heads whose facts are asked without text; the others' come with it.", minimum=0, maximum=1
     )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
-    own_file: bool = option(True, "Whether training sees which tails the rest of a fact's file has; asking never does.")
     path_dropout: float = option(0.5, "Share of samples whose head's path is cut short.", minimum=0, maximum=1)
     mlm_ratio: float = option(
         0.15, "Share of root tokens in masked spans, while text is learned.", minimum=0, maximum=1
     )
-    mlm_longest_span: int = option(7, "Tokens of a span at most; lengths are geometric.", minimum=1)
     mlm_steps: int = option(0, "Steps at the beginning that learn text alone, by masked spans.", minimum=0)
     fitting_steps: int = option(200, "Steps in which the weights of the counts are fitted, before training.", minimum=1)
 

@@ -8,8 +8,9 @@ import pytest
 
 from lib.errors import BadInput
 from tests.conftest import ROOT
-from tests.workloads.codegraph.files import STANDARD_LIBRARY, tree
+from tests.workloads.codegraph.files import STANDARD_LIBRARY, edges, tree
 from workloads.codegraph import graph, ontology, records
+from workloads.codegraph.graph import builtin_kind
 
 
 def test_entities_know_their_file_and_lines_with_decorators(tmp_path):
@@ -29,7 +30,7 @@ def test_names_of_submodules_and_of_other_kinds_do_not_collide(tmp_path):
     assert kinds == {"p.q": "Module", "p.__init__.q": "Function", "p.r": "Class", "p.r#Function": "Function"}
 
 
-def test_a_repeated_edge_counts_once_and_an_empty_or_missing_folder_says_what_to_do(tmp_path):
+def test_a_repeated_edge_counts_once_and_an_empty_or_missing_folder_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"no \.py file under"):
         graph.build(tmp_path)
     with pytest.raises(BadInput, match="There is no folder"):
@@ -57,9 +58,9 @@ def test_real_packages_keep_to_the_ontology_and_resolve():
     for package in ("json", "collections"):
         built = graph.build(STANDARD_LIBRARY / package)
         assert ontology.check(built, ontology.load()) == [] and not built.skipped
-    edges = {triple.key for triple in graph.build(STANDARD_LIBRARY / "json").triples}
-    assert {("json.load", "calls", "json.loads"), ("json.loads", "calls", "json.decoder.JSONDecoder.decode")} <= edges
-    assert ("json.decoder.JSONDecodeError", "inherits_from", "builtins.ValueError") in edges
+    keys = {triple.key for triple in graph.build(STANDARD_LIBRARY / "json").triples}
+    assert {("json.load", "calls", "json.loads"), ("json.loads", "calls", "json.decoder.JSONDecoder.decode")} <= keys
+    assert ("json.decoder.JSONDecodeError", "inherits_from", "builtins.ValueError") in keys
 
 
 HOSTILE = {
@@ -92,3 +93,58 @@ def test_each_hostile_file_is_named_with_its_reason_and_the_rest_is_read(tmp_pat
     for name, (_, reason) in HOSTILE.items():
         assert reason in reasons[name], name
     assert "good.café" in built.entities and {"cr", "stars"} <= {t.head for t in built.triples if t.relation == "calls"}
+
+
+def test_every_relation_of_a_small_module(tmp_path):
+    source = """
+import os
+import functools
+
+class Base:
+    def run(self, speed): pass
+
+class Child(Base):
+    limit = 3
+    @property
+    def x(self): pass
+    @x.setter
+    def x(self, value): pass
+    def __init__(self):
+        self.wheels = []
+    @functools.cache
+    def run(self, speed) -> str:
+        return "x"
+
+def work():
+    try:
+        Child().run(1)
+        len([])
+    except ValueError:
+        raise KeyError("no")
+    def inner(f): return f()
+    inner()
+"""
+    found = edges(tmp_path, m=source)
+    assert found == {
+        ("file::m.py", "defines", "m"),
+        ("m", "defines", "m.Base"), ("m", "defines", "m.Child"), ("m", "defines", "m.work"),
+        ("m", "imports", "os"), ("m", "imports", "functools"),
+        ("m.Base", "contains", "m.Base.run"), ("m.Child", "contains", "m.Child.run"),
+        ("m.Child", "contains", "m.Child.__init__"), ("m.Child", "inherits_from", "m.Base"),
+        ("m.Child.run", "overrides", "m.Base.run"), ("m.Child.run", "annotated_with", "functools.cache"),
+        ("m.Child.run", "returns", "builtins.str"),
+        ("m.Base.run", "has_parameter", "param::speed"), ("m.Child.run", "has_parameter", "param::speed"),
+        ("m.Child", "has_attribute", "attr::wheels"), ("m.Child", "has_attribute", "attr::limit"),
+        ("m.work", "instantiates", "m.Child"), ("m.work", "calls", "m.Child.run"), ("m.work", "calls", "builtins.len"),
+        ("m.work", "catches", "builtins.ValueError"), ("m.work", "raises", "builtins.KeyError"),
+        ("m.work", "instantiates", "builtins.KeyError"),
+        ("m.work", "contains", "m.work.inner"), ("m.work", "calls", "m.work.inner"),
+        ("m.work.inner", "calls", "name::f"), ("m.work.inner", "has_parameter", "param::f"),
+        ("m.Child", "contains", "m.Child.x"), ("m.Child.x", "annotated_with", "builtins.property"),
+        ("m.Child.x", "annotated_with", "name::setter"), ("m.Child.x", "has_parameter", "param::value"),
+    }  # fmt: skip
+
+
+def test_builtins_are_told_apart():
+    kinds = {name: builtin_kind(name) for name in ("int", "KeyError", "len", "str.join", "NoneType")}
+    assert kinds == {"int": "Type", "KeyError": "ExceptionType", "len": "API", "str.join": "API", "NoneType": "Type"}

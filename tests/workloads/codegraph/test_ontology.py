@@ -1,7 +1,5 @@
 """Ontologies and the check of a graph."""
 
-from pathlib import Path
-
 import pytest
 
 from lib.errors import BadInput
@@ -18,21 +16,23 @@ relations:
   s: {domain: [U], range: [T], structural: true}
   defines: {domain: [T], range: [T]}
 """
+MALFORMED = {
+    ("domain: [T]", "domain: [Q]"): r"domain is \['Q'\], and entities are T, U",
+    ("domain: [U]", "domain: U"): "domain is 'U'", ("domain: [U], ", ""): "'domain'",
+    ("relations:", "relation:"): "'relations'", ("U: {}", "U: {"): "expected",
+}  # fmt: skip
 
 
-def small(folder: Path, text: str = SMALL) -> ontology.Ontology:
+def small(folder, text=SMALL):
     (folder / "o.yaml").write_text(text)
     return ontology.load(folder / "o.yaml")
 
 
-def test_types_outside_of_domain_and_range_are_counted_with_an_example(tmp_path):
+def test_types_outside_of_domain_and_range_are_counted_and_unknown_names_are_errors(tmp_path):
     entities = {name: records.Entity(name, kind) for name, kind in (("a", "T"), ("b", "T"), ("u", "U"))}
     keys = (("a", "r", "b"), ("b", "r", "a"), ("a", "r", "u"), ("u", "r", "a"))
     graph = records.Graph([records.Triple(*key, "x", "f.py", "f", 7) for key in keys], entities)
     assert ontology.check(graph, small(tmp_path)) == ["domain: 1, the first: f.py:7: u r a: u is a U, not T."]
-
-
-def test_unknown_names_are_errors_that_name_the_place_and_the_known_ones(tmp_path):
     entities = ('{"id": "a", "type": "T"}', '{"id": "c", "type": "Wheel"}')
     graph = records.read(given(tmp_path, GOOD, GOOD.replace('"r"', '"likes"'), entities=entities))
     with pytest.raises(BadInput) as refusal:
@@ -43,19 +43,10 @@ def test_unknown_names_are_errors_that_name_the_place_and_the_known_ones(tmp_pat
     assert "unknown entities: 1\n  f:0: a r b: b is not among the entities" in text
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (("domain: [T]", "domain: [Q]"), r"domain is \['Q'\], and entities are T, U"),
-        (("domain: [U]", "domain: U"), "domain is 'U'"),
-        (("domain: [U], ", ""), "'domain'"),
-        (("relations:", "relation:"), "'relations'"),
-        (("U: {}", "U: {"), "expected"),
-    ],
-)
-def test_a_malformed_ontology_names_the_key(tmp_path, change, reason):
-    with pytest.raises(BadInput, match=f"o.yaml is no ontology .*{reason}"):
-        small(tmp_path, SMALL.replace(*change))
+def test_a_malformed_ontology_names_the_key(tmp_path):
+    for change, reason in MALFORMED.items():
+        with pytest.raises(BadInput, match=f"o.yaml is no ontology .*{reason}"):
+            small(tmp_path, SMALL.replace(*change))
 
 
 def test_structural_relations_are_marked_or_go_by_their_names(tmp_path):

@@ -8,14 +8,9 @@ from workloads.codegraph import graph, readers
 
 # A child that ends as the parser of some Python might, at a word in the file
 CRASHING = """
-import os, resource, signal, sys
-sys.path.insert(0, {root!r})
-sys.argv[0] = __file__
-from pathlib import Path
-code = Path({program!r}).read_text()
+import ast, os, signal, sys
 started = {{"__file__": {program!r}, "__name__": "child"}}
-exec(compile(code, {program!r}, "exec"), started)
-import ast
+exec(compile(open({program!r}).read(), {program!r}, "exec"), started)
 parse = ast.parse
 
 
@@ -23,15 +18,11 @@ def parse_or_end(content, *more, **options):
     if b"overflow" in content:
         os.kill(os.getpid(), signal.SIGSEGV)
     if b"leave" in content:
-        print("no room", file=sys.stderr)
-        sys.stderr.flush()
+        os.write(2, b"no room")
         os._exit(3)
-    if b"stall" in content:
-        while True:
-            pass
-    if b"fill" in content:
-        return bytearray(2**34)
-    return parse(content, *more, **options)
+    while b"stall" in content:
+        pass
+    return bytearray(2**34) if b"fill" in content else parse(content, *more, **options)
 
 
 ast.parse = parse_or_end
@@ -42,7 +33,7 @@ started["main"]()
 @pytest.fixture
 def crashing(tmp_path, monkeypatch):
     program = tmp_path / "crashing.py"
-    program.write_text(CRASHING.format(program=str(readers._PROGRAM), root=str(tmp_path)))
+    program.write_text(CRASHING.format(program=str(readers._PROGRAM)))
     monkeypatch.setattr(readers, "_PROGRAM", program)
 
 

@@ -2,73 +2,17 @@
 
 from tests.workloads.codegraph.files import edges
 
-
-def test_imports_through_aliases_re_exports_and_stars(tmp_path):
-    found = edges(
-        tmp_path,
-        "calls",
-        package__="from .inner import f as g\nfrom .inner import *",
-        package__inner="__all__ = ['h', '_k']\ndef f(): pass\ndef h(): pass\ndef _k(): pass\ndef hidden(): pass",
-        user="import package as p\nfrom package import g as z\nfrom package import h, _k, hidden\n"
-        "def a(): p.g()\ndef b(): z()\ndef c(): h()\ndef d(): _k()\ndef e(): hidden()",
-    )
-    assert ("user.a", "calls", "package.inner.f") in found
-    assert ("user.b", "calls", "package.inner.f") in found
-    assert ("user.c", "calls", "package.inner.h") in found
-    assert ("user.d", "calls", "package.inner._k") in found
-    assert ("user.e", "calls", "name::hidden") in found
-
-
-def test_relative_imports_of_several_levels(tmp_path):
-    found = edges(
-        tmp_path,
-        a__="",
-        a__b__="from . import near",
-        a__b__near="def f(): pass",
-        a__b__user="from .. import far\nfrom .near import f\nfrom ... import beyond\ndef g():\n    far.h()\n    f()",
-        a__far="def h(): pass",
-    )
-    assert {("a.b.user.g", "calls", "a.far.h"), ("a.b.user.g", "calls", "a.b.near.f")} <= found
-    assert {("a.b.user", "imports", "a.far"), ("a.b", "imports", "a.b.near"), ("a", "contains", "a.b")} <= found
-
-
-def test_a_src_folder_and_a_root_that_is_a_package_are_found_by_absolute_imports(tmp_path):
-    sources = {"src__pack__": "", "src__pack__x": "def f(): pass", "src__pack__y": "from pack.x import f\nf()"}
-    assert ("src.pack.y", "calls", "src.pack.x.f") in edges(tmp_path / "one", **sources)
-    root = tmp_path / "pack"
-    assert ("pack.y", "calls", "pack.x.f") in edges(root, __="", x="def f(): pass", y="from pack.x import f\nf()")
-
-
-def test_methods_through_super_and_the_resolution_order(tmp_path):
-    source = """
-class A:
-    def f(self): pass
-    def g(self): pass
-class B(A):
-    def f(self): super().f()
-class C(A):
-    def f(self): pass
-    def g(self): pass
-class D(B, C):
-    def f(self):
-        super(D, self).f()
-        self.g()
-        self.nothing()
-"""
-    found = edges(tmp_path, "calls", "overrides", m=source)
-    assert {("m.B.f", "calls", "m.A.f"), ("m.D.f", "calls", "m.B.f")} <= found
-    assert ("m.D.f", "calls", "m.C.g") in found  # C stands before A
-    assert ("m.D.f", "calls", "name::nothing") in found
-    assert {t for _, relation, t in found if relation == "overrides"} == {"m.A.f", "m.A.g", "m.B.f"}
-
-
-def test_an_unknown_base_hides_what_comes_after_it(tmp_path):
-    source = "import x\nclass A:\n    def f(self): pass\nclass B(x.Y, A):\n    def g(self): self.f()"
-    assert edges(tmp_path, "calls", m=source) == {("m.B.g", "calls", "name::f")}
-
-
-def test_types_of_variables_attributes_and_results(tmp_path):
-    source = """
+PACKAGE = {
+    "package__": "from .inner import f as g\nfrom .inner import *",
+    "package__inner": "__all__ = ['h', '_k']\ndef f(): pass\ndef h(): pass\ndef _k(): pass\ndef hidden(): pass",
+    "user": "import package as p\nfrom package import g as z\nfrom package import h, _k, hidden\n"
+    "def a(): p.g()\ndef b(): z()\ndef c(): h()\ndef d(): _k()\ndef e(): hidden()",
+}
+LEVELS = {
+    "a__": "", "a__b__": "from . import near", "a__b__near": "def f(): pass", "a__far": "def h(): pass",
+    "a__b__user": "from .. import far\nfrom .near import f\nfrom ... import beyond\ndef g():\n    far.h()\n    f()",
+}  # fmt: skip
+TYPES = """
 class Engine:
     def start(self): return self
     def __enter__(self): return self
@@ -90,13 +34,7 @@ def e():
     x = Engine
     x().start()
 """
-    found = edges(tmp_path, "calls", m=source)
-    assert {(f"m.{name}", "calls", "m.Engine.start") for name in "abcde"} <= found
-    assert ("m.d", "calls", "m.Car.new") in found
-
-
-def test_what_is_not_certain_stays_unresolved(tmp_path):
-    source = """
+UNCERTAIN = """
 class A:
     def f(self): pass
 class B:
@@ -114,18 +52,25 @@ def five(parameter):
     x = A()
     x.f()
 """
-    found = edges(tmp_path, "calls", m=source)
-    assert {tail for head, _, tail in found} == {"name::f", "name::g"}
-
-
-def test_accelerators_and_platform_branches_resolve_into_the_tree(tmp_path):
-    source = """
+ORDER = """
+class A:
+    def f(self): pass
+    def g(self): pass
+class B(A):
+    def f(self): super().f()
+class C(A):
+    def f(self): pass
+    def g(self): pass
+class D(B, C):
+    def f(self):
+        super(D, self).f()
+        self.g()
+        self.nothing()
+"""
+BRANCHES = """
 def heap(): pass
 try:
     from _c import heap
-except ImportError:
-    pass
-try:
     import fast as way
 except ImportError:
     import slow as way
@@ -133,13 +78,52 @@ def use():
     heap()
     way.go()
 """
-    found = edges(tmp_path, "calls", m=source, slow="def go(): pass")
+
+
+def calls(**of):
+    return {(head.replace("__", "."), "calls", tail) for head, tail in of.items()}
+
+
+def test_imports_through_aliases_re_exports_stars_and_levels(tmp_path):
+    found = edges(tmp_path / "one", "calls", **PACKAGE)
+    inner = {"user__a": "f", "user__b": "f", "user__c": "h", "user__d": "_k"}
+    assert calls(**{head: f"package.inner.{tail}" for head, tail in inner.items()}) <= found
+    assert ("user.e", "calls", "name::hidden") in found
+    found = edges(tmp_path / "two", **LEVELS)
+    assert {("a.b.user.g", "calls", "a.far.h"), ("a.b.user.g", "calls", "a.b.near.f")} <= found
+    assert {("a.b.user", "imports", "a.far"), ("a.b", "imports", "a.b.near"), ("a", "contains", "a.b")} <= found
+
+
+def test_a_src_folder_and_a_root_that_is_a_package_are_found_by_absolute_imports(tmp_path):
+    sources = {"src__pack__": "", "src__pack__x": "def f(): pass", "src__pack__y": "from pack.x import f\nf()"}
+    assert ("src.pack.y", "calls", "src.pack.x.f") in edges(tmp_path / "one", **sources)
+    root = tmp_path / "pack"
+    assert ("pack.y", "calls", "pack.x.f") in edges(root, __="", x="def f(): pass", y="from pack.x import f\nf()")
+
+
+def test_methods_through_super_the_resolution_order_and_unknown_bases(tmp_path):
+    found = edges(tmp_path, "calls", "overrides", m=ORDER)
+    assert {("m.B.f", "calls", "m.A.f"), ("m.D.f", "calls", "m.B.f"), ("m.D.f", "calls", "name::nothing")} <= found
+    assert ("m.D.f", "calls", "m.C.g") in found  # C stands before A
+    assert {t for _, relation, t in found if relation == "overrides"} == {"m.A.f", "m.A.g", "m.B.f"}
+    source = "import x\nclass A:\n    def f(self): pass\nclass B(x.Y, A):\n    def g(self): self.f()"
+    assert edges(tmp_path, "calls", m=source) == {("m.B.g", "calls", "name::f")}, "an unknown base hides what is behind"
+
+
+def test_types_of_variables_attributes_and_results_where_they_are_certain(tmp_path):
+    found = edges(tmp_path, "calls", m=TYPES)
+    assert {(f"m.{name}", "calls", "m.Engine.start") for name in "abcde"} <= found
+    assert ("m.d", "calls", "m.Car.new") in found
+    assert {tail for _, _, tail in edges(tmp_path, "calls", m=UNCERTAIN)} == {"name::f", "name::g"}
+
+
+def test_accelerators_and_platform_branches_resolve_into_the_tree(tmp_path):
+    found = edges(tmp_path, "calls", m=BRANCHES, slow="def go(): pass")
     assert found == {("m.use", "calls", "m.heap"), ("m.use", "calls", "slow.go")}
 
 
 def test_circles_of_imports_bases_and_values_end(tmp_path):
     one = "from b import x\nfrom b import Y\nclass Z(Y): pass\nx()\na = a.b\na()"
-    two = "from a import x\nfrom a import Z\nclass Y(Z): pass"
-    found = edges(tmp_path, a=one, b=two)
+    found = edges(tmp_path, a=one, b="from a import x\nfrom a import Z\nclass Y(Z): pass")
     assert ("a", "calls", "name::x") in found
     assert not any(relation == "inherits_from" for _, relation, _ in found)

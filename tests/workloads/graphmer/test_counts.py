@@ -1,18 +1,15 @@
 """What is counted, that a training fact is asked as if its own file were not there, and how counts are combined."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
-from tests.workloads.graphmer.conftest import everything, generator, words_of
-from workloads.graphmer.counts import FEATURES, FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Counts, Questions
-from workloads.graphmer.evaluation import Baselines
-from workloads.graphmer.model import IMPOSSIBLE
-from workloads.graphmer.ragged import Groups, Postings, expand, find
-from workloads.graphmer.scoring import Sampler, Scorer, Weights, fit
+from tests.workloads.graphmer.conftest import everything, words_of
+from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Counts, Questions
+from workloads.graphmer.counts.ragged import Groups, Postings, expand, find
+from workloads.graphmer.counts.scoring import Sampler
+from workloads.graphmer.settings import FEATURES
 
 
 def asked_in(corpus, condition, relation="calls", split="test"):
@@ -75,17 +72,6 @@ def test_leaving_a_file_out_is_counting_without_it(graphmer, condition):
     assert not np.allclose(whole["frequency"], held_out["frequency"])
 
 
-def test_an_entity_is_elsewhere_where_training_has_it_as_a_tail_in_another_file(shared):
-    corpus, counts = shared.data.corpus, shared.data.scorer.counts
-    among, file = CandidateSet(corpus, everything(corpus)), corpus.window_file[corpus.window_of]
-    train, test = corpus.triples_of("train"), corpus.triples_of("test")
-    asked = np.concatenate([train[::40], test[::40]])
-    got = counts.elsewhere(Questions.of_facts(corpus, asked, np.zeros(len(asked), int)), among)
-    for row, triple in enumerate(asked):
-        assert np.array_equal(got[row], np.isin(among.entities, corpus.tail[train[file[train] != file[triple]]]))
-    assert not got.all(0)[corpus.tail[train]].all()  # some tails are of one file alone
-
-
 def test_a_hidden_name_says_nothing_where_it_is_the_heads_too(shared):
     corpus, counts = shared.data.corpus, shared.data.scorer.counts
     triple, _, among = asked_in(corpus, MASKED)
@@ -117,98 +103,12 @@ def test_context_words_are_those_around_a_hidden_name_and_self_points_at_the_hea
     assert {corpus.entities[c] for c in siblings} == {f"{parent}.enter_house", f"{parent}.leave_house"}
 
 
-def test_the_simple_methods_use_training_files_text_and_names(shared):
-    corpus, counts = shared.data.corpus, shared.data.scorer.counts
-    baselines, train = Baselines(counts), corpus.triples_of("train")
-    triple, asked, among = asked_in(corpus, NAME_ONLY)
-    of_relation = train[corpus.relation[train] == asked.relation[0]]
-    frequency = baselines.frequency(asked, among)[0]
-    want = Counter(corpus.tail[of_relation].tolist())
-    assert {int(e): int(frequency[e]) for e in np.flatnonzero(frequency)} == want
-    names = corpus.name[corpus.head[corpus.window_of[of_relation]]]
-    same = of_relation[names == corpus.name[corpus.head[corpus.window_of[triple]]]]
-    by_name = np.flatnonzero(baselines.cue(asked, among)[0] >= 1e6)
-    assert set(by_name.tolist()) == set(corpus.tail[same].tolist()) != set()
-    triple, asked, among = asked_in(corpus, FULL_TEXT)
-    stands = np.isin([corpus.word_list[n] for n in corpus.name], words_of(corpus, corpus.window_of[triple]))
-    assert (stands == (baselines.cue(asked, among)[0] >= 1e9)).all()
-    call = entering(corpus)
-    rule = baselines.rule(Questions.of_facts(corpus, np.array([call]), np.array([FULL_TEXT])), among)[0]
-    namesakes = np.flatnonzero(corpus.name == corpus.name[corpus.tail[call]])
-    assert len(namesakes) > 1 and namesakes[rule[namesakes].argmax()] == corpus.tail[call]
-
-
-def test_context_words_are_a_naive_bayes_over_training_facts(shared):
-    corpus, counts = shared.data.corpus, shared.data.scorer.counts
-    _, asked, among = asked_in(corpus, MASKED)
-    train = corpus.triples_of("train")
-    train = train[corpus.relation[train] == asked.relation[0]]
-    row, key, _ = counts.keys("context", Questions.of_facts(corpus, train, np.full(len(train), MASKED)))
-    tails, wanted = corpus.tail[train][row], counts.keys("context", asked)[1]
-    total = np.bincount(tails, minlength=len(among))
-    want = np.log(np.bincount(corpus.tail[train], minlength=len(among)) + 1e-3)
-    for one in wanted:
-        number = np.bincount(tails[key == one], minlength=len(among))
-        share = number.sum() / total.sum()
-        want = want + np.log((number + 0.3 * (share + 1e-6)) / (total + 0.3))
-    got = Baselines(counts).cue(asked, among)[0]
-    assert len(wanted) > 2 and np.allclose(got - got[0], want - want[0], atol=1e-4) and np.ptp(got) > 1
-
-
-def weighted(task, seed=0):
-    """A scorer with weights at random, in place of fitted ones."""
-    corpus, draw = task.data.corpus, np.random.default_rng(seed)
-    shapes = Weights.shapes(len(corpus.relations), len(corpus.types))
-    weights = Weights(**{name: draw.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()})
-    return Scorer(corpus, task.data.scorer.counts, task.data.allowed, weights)
-
-
-def test_weights_survive_json_and_are_refused_for_other_data(shared):
-    corpus, weights = shared.data.corpus, weighted(shared).weights
-    values = json.loads(json.dumps(weights.as_json(corpus)))
-    again = Weights.from_json(values, corpus)
-    assert all(np.allclose(getattr(again, n), v, atol=1e-4) for n, v in vars(weights).items())
-    for damaged in ({}, {**values, "types": [1.0]}, {**values, "names": {**values["names"], "relations": ["calls"]}}):
-        with pytest.raises((ValueError, KeyError)):
-            Weights.from_json(damaged, corpus)
-
-
-def test_fitting_gives_the_same_weights_again_and_lowers_the_loss_of_other_facts(graphmer):
-    collator = graphmer().data.collator
-    first, again, none = (fit(collator, steps) for steps in (15, 15, 1))
-    assert all(np.array_equal(value, getattr(again, name)) for name, value in vars(first).items())
-    losses = []
-    for weights in (first, none):
-        collator.scorer.weights = weights
-        drawn = collator.draw(list(range(0, len(collator.samples), 3)), generator(99))
-        found = collator.scorer.counts.found(drawn.asked, drawn.among, leave_out=True)
-        scores = torch.from_numpy(collator.scorer.prior(drawn.asked, drawn.among, found))
-        losses.append(float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(drawn.gold))))
-    assert losses[0] < 0.95 * losses[1]
-
-
-@pytest.mark.parametrize("leave_out", [True, False])
-def test_the_score_is_the_weighted_sum_of_the_features(shared, leave_out):
-    corpus, scorer = shared.data.corpus, weighted(shared)
-    triples = corpus.triples_of("train")[::4]
-    condition = np.arange(len(triples)) % 3
-    asked, among = Questions.of_facts(corpus, triples, condition), CandidateSet(corpus, everything(corpus))
-    weights = scorer.weights.features[condition, asked.relation].astype(float)
-    want = scorer.weights.types[condition, asked.relation][:, corpus.entity_type].astype(float)
-    found = scorer.counts.found(asked, among, leave_out)
-    want += np.einsum("qcf,qf->qc", found.stacked().astype(float), weights)
-    got, allowed = scorer.prior(asked, among, found), scorer.is_allowed(asked.relation, among.entities)
-    assert np.allclose(got[allowed], want[allowed], atol=1e-3) and (got[~allowed] == IMPOSSIBLE).all()
-    assert allowed.any() and not allowed.all()
-
-
 def test_a_candidate_is_there_as_often_as_its_chance_says(shared):
     corpus, scorer = shared.data.corpus, shared.data.scorer
     sampler = Sampler(scorer, np.arange(len(corpus.relations)), 60)
     gold, words, files = corpus.tail[corpus.triples_of("train")[:3]], corpus.name[:40], np.array([0, 1])
     times, chances = np.zeros(len(corpus.entities)), np.zeros(len(corpus.entities))
-    for seed in range(250):
-        draws = torch.rand(len(corpus.entities), generator=generator(seed)).numpy()
+    for draws in np.random.default_rng(0).random((250, len(corpus.entities))):
         among, chance = sampler.draw(gold, words, files, draws)
         assert len(among) <= 60 and set(gold.tolist()) <= set(among.entities.tolist())
         times[among.entities] += 1

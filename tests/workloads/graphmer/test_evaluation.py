@@ -3,17 +3,17 @@
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import generator, moved
-from workloads.graphmer import ranking
-from workloads.graphmer.answering import Answering
+from workloads.graphmer import evaluation
 from workloads.graphmer.counts import CandidateSet, Questions
-from workloads.graphmer.evaluation import GATES
-from workloads.graphmer.ranking import COMBINED, CUE, ENCODER, FREQUENCY, RULE, Answers, Candidates
-from workloads.graphmer.settings import CONDITIONS
+from workloads.graphmer.counts.answering import Answering
+from workloads.graphmer.evaluation import CUE, FREQUENCY, GATES, RULE
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER
 
 
 def evaluated(task, model, split="test"):
@@ -25,11 +25,11 @@ def evaluated(task, model, split="test"):
 def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_shut(shared):
     model = shared.model()
     evaluated(shared, model)
-    counted, encoded = shared.evaluator.counted[COMBINED], shared._answers[ENCODER]
+    counted, encoded = shared.evaluator.counted[COMBINED], shared.evaluator.answers[ENCODER]
     for name in ("triple", "condition", "by_range", "by_training"):
         assert np.array_equal(getattr(counted, name), getattr(encoded, name)), name
     evaluated(shared, moved(shared))
-    assert not np.array_equal(counted.by_range, shared._answers[ENCODER].by_range)
+    assert not np.array_equal(counted.by_range, shared.evaluator.answers[ENCODER].by_range)
     evaluated(shared, model, "validation")
     assert model.gate.tolist() == [[0.0, 0.0]] * 3  # an encoder that adds nothing
 
@@ -37,12 +37,13 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_
 @pytest.mark.parametrize("condition", range(3))
 def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graphmer, condition):
     """Both ways of computing it agree, where nothing of the own file is known."""
-    settings = {"workload.objective.own_file": False, "workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
+    settings = {"workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
     task = graphmer({**settings, "workload.objective.masked_ratio": float(condition == 1)})
     model, data = moved(task).eval(), task.data
     texts = len(data.samples.windows)
     items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
     batch, drawn = task.collate(items, generator()), data.collator.draw(items, generator())
+    batch["own"].zero_()
     answering, among = Answering(data, model), CandidateSet(data.corpus, drawn.among.entities)
     with torch.no_grad():
         trusting, alike = (scores[:, 0].numpy() for scores in model(batch))
@@ -69,9 +70,9 @@ def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
         for relation in np.unique(data.corpus.relation[triples]):
             some = triples[data.corpus.relation[triples] == relation]
             asked = Questions.of_facts(data.corpus, some, np.full(len(some), number))
-            among, _ = evaluator.candidates.of(int(relation))
+            among, _ = evaluator.candidates(int(relation))
             tail, scores = data.corpus.tail[some], answering.scores(asked, among)[1]
-            hidden = torch.from_numpy(evaluator.candidates.hide_others(asked, tail, scores)).double()
+            hidden = torch.from_numpy(evaluator.hide_others(asked, tail, scores)).double()
             total += float(hidden.log_softmax(1)[torch.arange(len(some)), among.place[tail]].sum())
         return total
 
@@ -109,20 +110,6 @@ def test_the_tables_have_every_method_what_the_encoder_gains_and_examples(shared
     assert len({row["right"] for row in examples}) == 2
 
 
-def test_any_question_is_scored_by_counts_and_with_the_encoder(shared):
-    """Also one that no fact of the graph answers."""
-    model, corpus = moved(shared).eval(), shared.data.corpus
-    windows, relation = corpus.windows_of("test")[:4], np.full(4, corpus.relations.index("raises"))
-    allowed = shared.data.scorer.is_allowed(relation[:1], np.arange(len(corpus.entities)))[0]
-    among, answering = CandidateSet(corpus, np.flatnonzero(allowed)), Answering(shared.data, model)
-    asked = Questions(windows, relation, np.zeros(4, int), np.full(4, -1))
-    counted, encoded = answering.scores(asked, among)
-    assert counted.shape == encoded.shape == (4, len(among)) and not np.allclose(counted, encoded)
-    model.gate.zero_()
-    assert np.array_equal(*answering.scores(asked, among))
-    assert np.allclose(answering.scores(asked[np.array([0])], among)[0][0], counted[0], atol=1e-5)
-
-
 def brute_force_rank(corpus, triple, scores, candidates):
     """Sorts the candidates left after filtering and averages the places that equal scores may take."""
     head, relation, tail = corpus.head[corpus.window_of[triple]], corpus.relation[triple], corpus.tail[triple]
@@ -135,9 +122,9 @@ def brute_force_rank(corpus, triple, scores, candidates):
 
 def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apart(shared):
     corpus, draw, checked = shared.data.corpus, np.random.default_rng(0), 0
-    candidates, train = Candidates(corpus, shared.data.scorer), corpus.triples_of("train")
+    evaluator, train = shared.evaluator, corpus.triples_of("train")
     for relation, name in enumerate(corpus.relations):
-        among, trained = candidates.of(relation)
+        among, trained = evaluator.candidates(relation)
         tails = set(corpus.tail[train[corpus.relation[train] == relation]].tolist())
         types = [corpus.types[kind] for kind in corpus.entity_type]
         allowed = {e for e, kind in enumerate(types) if kind in shared.data.rules.relations[name].range}
@@ -148,7 +135,7 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
         if not len(triples):
             continue
         scores = draw.integers(0, 4, (len(triples), len(among))).astype(float)
-        answers = candidates.rank(triples, Questions.of_facts(corpus, triples, np.zeros(len(triples), int)), scores)
+        answers = evaluator.rank(triples, Questions.of_facts(corpus, triples, np.zeros(len(triples), int)), scores)
         for row, triple in enumerate(triples):
             own = among.entities[trained]
             assert answers.by_range[row] == brute_force_rank(corpus, triple, scores[row], among.entities)
@@ -164,15 +151,18 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
 
 
 def test_the_headline_leaves_structural_relations_out_and_averages_conditions_and_candidates(shared):
-    ranks = ranking.figures(np.array([1, 2, 4, 20]))
+    ranks = evaluation.figures(np.array([1, 2, 4, 20]))
     assert ranks == {"mrr": (1 + 0.5 + 0.25 + 0.05) / 4, "hits1": 0.25, "hits3": 0.5, "hits10": 0.75}
-    assert ranking.figures(np.array([]))["mrr"] == 0.0
+    assert evaluation.figures(np.array([]))["mrr"] == 0.0
     corpus, structural = shared.data.corpus, shared.data.structural
     is_rule = structural[corpus.relation]
     other, rule = int(np.flatnonzero(~is_rule)[0]), int(np.flatnonzero(is_rule)[0])
     ranks, first = np.array([1.0, 2.0, 4.0, 100.0]), np.array([1.0, np.nan, np.nan, np.nan])
-    answers = Answers(np.array([other] * 3 + [rule]), np.arange(4) % 3, ranks, 2 * ranks, first, np.ones(4, bool))
-    scores = ranking.headline(answers, structural, corpus.relation)
+    answers = pd.DataFrame({
+        "triple": [other] * 3 + [rule], "condition": np.arange(4) % 3, "by_range": ranks, "by_training": 2 * ranks,
+        "namesake": first,
+    })  # fmt: skip
+    scores = shared.evaluator.headline(answers)
     assert scores["mrr_masked"] == 0.5 and scores["mrr_trained_masked"] == 0.25 and scores["hits3_name_only"] == 0.0
     assert scores["mrr"] == (1 + 0.5 + 0.25 + 0.5 + 0.25 + 0.125) / 6 and scores["resolved"] == 1.0
 
@@ -180,8 +170,8 @@ def test_the_headline_leaves_structural_relations_out_and_averages_conditions_an
 def test_an_interval_draws_whole_files():
     """Facts of a file that are all alike count as one: the interval is that of as many values as there are files."""
     of_file = np.random.default_rng(0).random(30)
-    low, high = ranking.interval(of_file, np.arange(30))
-    assert np.allclose(ranking.interval(np.repeat(of_file, 50), np.repeat(np.arange(30), 50)), (low, high))
+    low, high = evaluation.interval(of_file, np.arange(30))
+    assert np.allclose(evaluation.interval(np.repeat(of_file, 50), np.repeat(np.arange(30), 50)), (low, high))
     assert low < of_file.mean() < high and 0.1 < high - low < 0.35  # 4 standard errors of uniform numbers: 0.21
-    alone = ranking.interval(np.repeat(of_file, 50), np.arange(1500))
+    alone = evaluation.interval(np.repeat(of_file, 50), np.arange(1500))
     assert alone[1] - alone[0] < 0.3 * (high - low)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workloads.graphmer.conftest import generator, pieces_of
+from tests.workloads.graphmer.conftest import generator
 from workloads.graphmer.model import HGat, pointed
 
 
@@ -90,28 +90,6 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
         assert got[b, g, c].item() == pytest.approx(math.log1p(total), abs=1e-4)
 
 
-def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(shared):
-    model, table, corpus = shared.model(), shared.data.table, shared.data.corpus
-    assert 0 < table.vector.max() <= 16
-    files = {}
-    for triple in corpus.triples_of("train"):
-        files.setdefault(int(corpus.tail[triple]), set()).add(int(corpus.window_file[corpus.window_of[triple]]))
-    assert all(len(files.get(entity, ())) >= 3 for entity in range(len(corpus.entities)) if table.vector[entity])
-    torch.nn.init.zeros_(model.vector.weight[0])
-    of = table.of(torch.arange(len(corpus.entities)).numpy())
-    vectors, origins = model.entities(of["pieces"], of["kind"], of["vector"]).unbind(1)
-    for entity in range(0, len(corpus.entities), 7):
-        want = model.kind.weight[of["kind"][entity]] + model.vector.weight[of["vector"][entity]]
-        words, name = (corpus.name[entity], corpus.owner[entity], corpus.package[entity]), 0
-        for (part, most), word in zip((("name", 6), ("owner", 4), ("package", 3)), words, strict=True):
-            if word >= 0:
-                ids = torch.tensor(pieces_of(corpus.pieces, [word])[:most])
-                composed = model.compose[part](model.token(ids).sum(0) / len(ids) ** 0.5)
-                want, name = want + composed, composed if part == "name" else name
-        assert torch.allclose(vectors[entity], want, atol=1e-5)
-        assert torch.allclose(origins[entity], want - name, atol=1e-5)
-
-
 def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(shared):
     model, batch = shared.model().eval(), some_batch(shared)
     torch.nn.init.normal_(model.trust.weight, std=0.1)
@@ -138,9 +116,9 @@ def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     assert not torch.allclose(trusting[elsewhere], without[elsewhere])
 
 
-def test_before_training_both_scores_are_those_of_the_counts(graphmer):
-    task = graphmer({"workload.objective.own_file": False})
-    model, batch = task.model().eval(), some_batch(task)
+def test_before_training_both_scores_are_those_of_the_counts(shared):
+    model, batch = shared.model().eval(), some_batch(shared)
+    batch["own"].zero_()
     trusting, alike = model(batch)
     want = batch["prior"] + pointed(batch["places"], torch.tensor(0.0), batch, batch["name"][0], batch["name_owner"][0])
     assert torch.allclose(trusting, want, atol=1e-5) and torch.allclose(alike, want, atol=1e-5)

@@ -1,7 +1,6 @@
 """Probabilities of predictions: fitted on validation files by hiding known references, and measured on the test's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,43 @@ from torch import nn
 
 from lib.text import aligned
 from lib.training.order import mix, permutation
-from workloads.graphmer.answering import Answering
+from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.data import Data
-from workloads.graphmer.predicting.references import Asking, Choices, calibration_error, fit
-from workloads.graphmer.ranking import COMBINED, ENCODER
-from workloads.graphmer.settings import OF_REFERENCES
+from workloads.graphmer.predicting.references import SURE, Asking, Choices
+from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES, Array
 
-SURE = 0.9
 _MOST = 4000  # questions: as many as say something, and no more time
+_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
+_STEPS = 60  # of Newton's method at most
 _OF_ENCODER = ("trust", "likeness")
 
 
-def weights_of(model: nn.Module) -> np.ndarray:
+def fit(choices: Choices, start: Array, free: Array) -> Array:
+    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
+    weights = start.astype(float)
+    if not len(choices) or not free.any():
+        return weights
+    answers, none = choices.features[:, free].astype(float), choices.of_none[:, free].astype(float)
+    right = np.where((choices.gold >= 0)[:, None], answers[np.maximum(choices.gold, 0)] if len(answers) else 0.0, none)
+    prior = _SHRINKAGE * np.eye(int(free.sum()))
+    for _ in range(_STEPS):
+        of_answer, of_none = choices.probabilities(weights)
+        mean = of_none[:, None] * none
+        np.add.at(mean, choices.question, of_answer[:, None] * answers)
+        gradient = (mean - right).sum(0) + prior @ (weights - start)[free]
+        spread = answers - mean[choices.question], none - mean
+        hessian = prior + (spread[0] * of_answer[:, None]).T @ spread[0] + (spread[1] * of_none[:, None]).T @ spread[1]
+        step = np.linalg.solve(hessian, gradient)
+        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
+        weights[free] -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
+
+
+def weights_of(model: nn.Module) -> Array:
     """Returns (2, F) the weights of the counts alone, and those that were chosen on validation."""
     return model.get_buffer("of_references").double().cpu().numpy()
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """References whose answers are known: their choices, the file of each, and which are of an object's attribute."""
-
-    choices: Choices
-    file: np.ndarray
-    of_object: np.ndarray
 
 
 class Calibration:
@@ -42,14 +55,11 @@ class Calibration:
         self.data, self.asking = data, Asking(data, leave_out)
 
     def fit(self, model: nn.Module) -> None:
-        """Sets the model's weights of probabilities to those that fit the validation files.
-
-        The encoder takes part if it makes the answers of files likelier with which it was not fitted.
-        """
-        hidden = self.hidden(self.data.corpus.windows_of("validation"), Answering(self.data, model))
-        if hidden is None:
+        """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
+        choices, files = self.hidden(self.data.corpus.triples_of("validation"), Answering(self.data, model))
+        if choices is None:
             return
-        choices, half = hidden.choices, hidden.file % 2 == 0
+        half = files % 2 == 0
         start = np.array([float(name == "counts") for name in OF_REFERENCES])
         alone = np.array([name not in _OF_ENCODER for name in OF_REFERENCES])
         free, losses = {"alone": alone, "with": np.ones_like(alone)}, {}
@@ -61,51 +71,30 @@ class Calibration:
         rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
         model.get_buffer("of_references").copy_(torch.from_numpy(rows))
 
-    def hidden(self, windows: np.ndarray, answering: Answering, most: int = _MOST) -> Hidden | None:
-        """Returns `most` known references of windows at most, with what a model says; None if there are none."""
-        corpus = self.data.corpus
-        known = self.asking.known(np.flatnonzero(np.isin(corpus.window_of, windows)))
+    def hidden(
+        self, triples: Array, answering: Answering, most: int = _MOST
+    ) -> tuple[Choices, Array] | tuple[None, None]:
+        """Returns known references with what a model says, and their files; None twice if there are none."""
+        corpus, known = self.data.corpus, self.asking.known(triples)
         if not len(known):
-            return None
+            return None, None
         known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
         with torch.no_grad():
-            batches = list(self.asking.ask(known, answering))
-        order, of_object = (np.concatenate([getattr(b, name) for b in batches]) for name in ("chosen", "of_object"))
-        choices = Choices.joined([batch.choices for batch in batches])
-        return Hidden(choices, corpus.window_file[known.window[order]], of_object)
+            choices = Choices.joined([*self.asking.ask(known, answering)])
+        return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
 
     def measured(self, model: nn.Module) -> list[dict[str, Any]]:
         """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
-        hidden = self.hidden(self.data.corpus.windows_of("test"), Answering(self.data, model))
-        if hidden is None:
+        choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
+        if choices is None:
             return []
-        groups = {"all": np.ones(len(hidden.file), bool), "of an object": hidden.of_object}
+        groups = {"all": choices, "of an object": choices[choices.of_object]}
         return [
-            {"references": group, "method": method, **judged(hidden.choices[mask], weights)}
+            {"references": name, "method": method, **of.judged(weights)}
             for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
-            for group, mask in groups.items()
-            if mask.any()
+            for name, of in groups.items()
+            if len(of)
         ]
-
-
-def judged(choices: Choices, weights: np.ndarray) -> dict[str, float]:
-    """Returns the number of questions, how many answers are right, also of the sure ones, and the calibration error.
-
-    `resolved` is the share of right answers where one is right and another one competes, without the answer none.
-    """
-    place, probability = choices.best(weights)
-    right = np.where(choices.gold >= 0, place == choices.gold, place < 0)
-    is_first = choices.first(weights) == choices.gold
-    several = (choices.gold >= 0) & (np.diff(choices.begin) > 1)
-    sure = probability >= SURE
-    return {
-        "number": len(choices),
-        "right": float(right.mean()),
-        "resolved": float(is_first[several].mean()) if several.any() else float("nan"),
-        "sure": float(sure.mean()),
-        "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
-        "calibration error": calibration_error(probability, right),
-    }
 
 
 def as_text(rows: list[Mapping[str, Any]]) -> str:

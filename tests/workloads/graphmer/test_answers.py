@@ -12,8 +12,7 @@ import pytest
 from lib import launch
 from lib.errors import BadInput
 from lib.launch import ensemble
-from tests.workloads.graphmer.conftest import load, write_tree
-from tests.workloads.graphmer.predicting.conftest import write_new
+from tests.workloads.graphmer.conftest import load, write_new, write_tree
 from trainbook.commands import main
 from workloads.codegraph import records, trees
 

@@ -10,37 +10,28 @@ from torch import Tensor
 
 from lib.task import Batch
 from lib.training.order import mix, permutation
-from workloads.graphmer import tokens
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Questions
+from workloads.graphmer.counts.ragged import Groups, expand
+from workloads.graphmer.counts.rows import Layout, Rows
+from workloads.graphmer.counts.scoring import NOWHERE, Sampler, Scorer
 from workloads.graphmer.model import IMPOSSIBLE, PARTS
-from workloads.graphmer.ragged import Groups, expand
-from workloads.graphmer.rows import Layout, Rows
-from workloads.graphmer.scoring import NOWHERE, Sampler, Scorer
-from workloads.graphmer.settings import CONDITIONS, Objective
-from workloads.graphmer.tokens import IGNORE
+from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Array, Objective
 
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
+_LONGEST_SPAN = 7  # tokens that are masked together
 _FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
-
-
-@dataclass(frozen=True)
-class Query:
-    """One question of the evaluation: which tail does this triple have, under this condition?"""
-
-    triple: int
-    condition: str
 
 
 class Samples:
     """The training set: windows of text with their facts, and behind them heads without text with all of theirs.
 
-    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it.
-    Items are (index, begin): places in `facts`, between which a sample's triples stand. `lengths` are about as many
-    root tokens as the samples have.
+    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are
+    their own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root
+    tokens as the samples have.
     """
 
-    def __init__(self, corpus: Corpus, structural: np.ndarray, name_only_ratio: float):
+    def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
         triples = corpus.triples_of("train")
         triples = triples[~structural[corpus.relation[triples]]]
         head = corpus.head[corpus.window_of[triples]]
@@ -52,9 +43,9 @@ class Samples:
         self.facts = np.concatenate([triples[places], triples[others]])
         sizes = [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
         self.begin = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-        text = np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))]) if len(corpus.text) else np.zeros(1)
+        text = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
-        self.lengths = np.concatenate([size.astype(np.int64), np.zeros(len(heads), np.int64)])
+        self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -66,29 +57,27 @@ class Samples:
 class Queries:
     """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition.
 
-    They come sorted by condition and relation, and by the length of their text, so that those of a batch are alike.
+    Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
     """
 
-    def __init__(self, corpus: Corpus, split: str, structural: np.ndarray, most: int, most_structural: int = 0):
+    def __init__(self, corpus: Corpus, split: str, structural: Array, most: int, most_structural: int = 0):
         self.split = split
         triples = corpus.triples_of(split)
         is_structural = structural[corpus.relation[triples]]
-        others = triples[~is_structural]
-        self.triples = np.concatenate(
-            [_sample(others, most or len(others)), _sample(triples[is_structural], most_structural)]
-        )
+        others, rules = triples[~is_structural], _sample(triples[is_structural], most_structural)
+        self.triples = np.concatenate([_sample(others, most or len(others)), rules])
         length = (corpus.window_stop - corpus.window_start)[corpus.window_of[self.triples]]
         ordered = self.triples[np.lexsort((length, corpus.relation[self.triples]))]
-        self.queries = [Query(int(t), c) for c in CONDITIONS for t in ordered]
+        self.queries = [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def __getitem__(self, index: int) -> Query:
+    def __getitem__(self, index: int) -> tuple[int, int]:
         return self.queries[index]
 
 
-def _sample(values: np.ndarray, most: int) -> np.ndarray:
+def _sample(values: Array, most: int) -> Array:
     """(N) values -> at most `most` of them in ascending order, drawn by a seed that depends on N alone."""
     return np.sort(values[permutation(mix(len(values)), 0, len(values))[:most]])
 
@@ -108,24 +97,22 @@ class EntityTable:
         self.vector = np.zeros(len(files), np.int64)  # 0: none
         self.vector[frequent] = 1 + np.arange(len(frequent))
 
-    def of(self, entities: np.ndarray) -> dict[str, Tensor]:
+    def of(self, entities: Array) -> dict[str, Tensor]:
         """(C) entities -> pieces (C, 13), and kind, vector, name, name_owner (C)."""
         corpus = self.corpus
         arrays = {
-            "pieces": self.pieces[entities],
-            "kind": corpus.entity_type[entities].astype(np.int64),
-            "vector": self.vector[entities],
-            "name": corpus.name[entities],
-            "name_owner": corpus.owner[entities],
-        }
-        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
+            "pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
+            "name_owner": corpus.owner,
+        }  # fmt: skip
+        return {name: torch.from_numpy(values[entities].astype(np.int64)) for name, values in arrays.items()}
 
-    def _cut(self, words: np.ndarray, most: int) -> np.ndarray:
+    def _cut(self, words: Array, most: int) -> Array:
         """(E) words, or -1 -> (E, most) their pieces, cut and padded."""
-        pieces, index = self.corpus.pieces, np.maximum(words, 0)
-        row, at = expand(pieces.offsets[index], np.where(words >= 0, np.minimum(pieces.lengths(index), most), 0))
-        table = np.full((len(words), most), tokens.PAD, np.int64)
-        table[row, at - pieces.offsets[index][row]] = pieces.flat[at]
+        begin = self.corpus.piece_offsets[np.maximum(words, 0)]
+        length = np.where(words >= 0, np.minimum(self.corpus.sizes[np.maximum(words, 0)], most), 0)
+        row, at = expand(begin, length)
+        table = np.full((len(words), most), PAD, np.int64)
+        table[row, at - begin[row]] = self.corpus.piece_flat[at]
         return table
 
 
@@ -138,14 +125,14 @@ class Drawn:
     """
 
     asked: Questions
-    tail: np.ndarray
-    row: np.ndarray
-    slot: np.ndarray
+    tail: Array
+    row: Array
+    slot: Array
     rows: Rows
     among: CandidateSet
-    gold: np.ndarray
-    chance: np.ndarray
-    excluded: tuple[np.ndarray, np.ndarray]
+    gold: Array
+    chance: Array
+    excluded: tuple[Array, Array]
 
 
 class Collator:
@@ -176,7 +163,7 @@ class Collator:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
         corpus, samples, index = self.corpus, self.samples, np.asarray(items)
 
-        def uniform(*shape: int) -> np.ndarray:
+        def uniform(*shape: int) -> Array:
             return torch.rand(shape, generator=generator).numpy()
 
         # A few facts of each sample
@@ -206,83 +193,74 @@ class Collator:
 
     def training(self, items: Sequence[int], generator: torch.Generator) -> Batch:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
-        drawn, size = self.draw(items, generator), len(items)
-        asked, among, corpus, counts = drawn.asked, drawn.among, self.corpus, self.scorer.counts
+        drawn, size, counts = self.draw(items, generator), len(items), self.scorer.counts
+        asked, among, rows, row = drawn.asked, drawn.among, drawn.rows, drawn.row
         features = counts.found(asked, among, leave_out=True)
         prior = self.scorer.prior(asked, among, features)
         prior[drawn.excluded] = IMPOSSIBLE
-        sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
+        sibling = self.scorer.siblings(asked, np.arange(len(asked))[:, None], among.entities[None])
         boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)
 
-        def laid(values: np.ndarray, otherwise: float = 0) -> np.ndarray:
+        def laid(values: Array, otherwise: float = 0) -> Array:
             array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
-            array[drawn.row, drawn.slot] = values
+            array[row, drawn.slot] = values
             return array
 
         arrays = {
-            **_of_rows(drawn.rows),
-            "relation": laid(asked.relation),
-            "condition": laid(asked.condition.astype(np.int64)),
-            "gold": laid(drawn.gold, IGNORE),
-            "distance": laid(drawn.rows.distance(drawn.row, asked.hidden), 1),
-            "prior": laid(prior),
-            "own": laid(counts.own_count(asked, among) * np.float32(self.objective.own_file)),
-            "features": laid(features.stacked()),
-            "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), NOWHERE),
-            "near": self.scorer.near(asked[np.searchsorted(drawn.row, np.arange(size))], among),
-            "boost": laid(boost[:, 0]),
-            "sibling": laid(sibling * boost[:, 1:]),
-        }
+            **_of_rows(rows), "relation": laid(asked.relation), "condition": laid(asked.condition.astype(np.int64)),
+            "gold": laid(drawn.gold, IGNORE), "distance": laid(rows.distance(row, asked.hidden), 1),
+            "prior": laid(prior), "features": laid(features.stacked()),
+            "own": laid(counts.own_count(asked, among)),
+            "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
+            "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
+            "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:]),
+        }  # fmt: skip
         if self.objective.mlm_steps:
             arrays |= self._masked_spans(arrays["roots"], generator)
         shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
         of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
         return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
 
-    def queries(self, queries: Sequence[Query]) -> Batch:
-        """Returns an evaluation batch of B queries: roots, within, relation, condition, distance, triple, as above."""
-        triple = np.array([q.triple for q in queries])
-        asked = Questions.of_facts(self.corpus, triple, np.array([CONDITIONS.index(q.condition) for q in queries]))
+    def queries(self, queries: Sequence[tuple[int, int]]) -> Batch:
+        """Returns an evaluation batch of B queries: what `of_questions` returns, and `triple`."""
+        triple, condition = (np.array(values) for values in zip(*queries, strict=True))
+        asked = Questions.of_facts(self.corpus, triple, condition)
         return {**self.of_questions(asked)[0], "triple": torch.from_numpy(triple)}
 
     def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
-        own = np.arange(len(asked))
-        is_hidden = asked.hidden >= 0
-        with_text = asked.condition != NAME_ONLY
-        rows = self.layout.rows(asked.window, with_text, own[is_hidden], asked.hidden[is_hidden])
+        row, is_hidden = np.arange(len(asked)), asked.hidden >= 0
+        rows = self.layout.rows(asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden])
         arrays = {
-            **_of_rows(rows),
-            "relation": asked.relation[:, None],
+            **_of_rows(rows), "relation": asked.relation[:, None],
             "condition": asked.condition.astype(np.int64)[:, None],
-            "distance": rows.distance(own, asked.hidden)[:, None],
-        }
+            "distance": rows.distance(row, asked.hidden)[:, None],
+        }  # fmt: skip
         return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
 
-    def _masked_spans(self, roots: np.ndarray, generator: torch.Generator) -> dict[str, np.ndarray]:
+    def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:
         """Masks spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % as is."""
-        masked, targets, first = roots.copy(), np.full_like(roots, IGNORE), len(tokens.SPECIALS)
+        masked, targets, first = roots.copy(), np.full_like(roots, IGNORE), len(SPECIALS)
         for ids, target in zip(masked, targets, strict=True):
-            length = int((ids != tokens.PAD).sum())
+            length = int((ids != PAD).sum())
             budget = round(self.objective.mlm_ratio * length)
             while budget > 0:
                 draws = torch.rand(3, generator=generator)
-                longest = min(self.objective.mlm_longest_span, budget)
-                span = min(longest, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
+                span = min(_LONGEST_SPAN, budget, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
                 start = int(float(draws[1]) * max(1, length - span + 1))
                 places = np.arange(start, min(start + span, length))
                 budget -= span
                 places = places[(ids[places] >= first) & (target[places] == IGNORE)]
                 target[places] = ids[places]
                 if draws[2] < 0.8:
-                    ids[places] = tokens.MASK
+                    ids[places] = MASK
                 elif draws[2] < 0.9:
                     pieces = torch.randint(first, self.chain.vocabulary, (len(places),), generator=generator)
                     ids[places] = pieces.numpy()
         return {"masked_roots": masked, "root_targets": targets}
 
 
-def _of_rows(rows: Rows) -> dict[str, np.ndarray]:
-    within = np.minimum(rows.within, tokens.LONGEST_WORD - 1)
+def _of_rows(rows: Rows) -> dict[str, Array]:
+    within = np.minimum(rows.within, LONGEST_WORD - 1)
     return {"roots": rows.ids, "within": within, "word": rows.word, "owner": rows.owner, "is_self": rows.is_self}

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from lib.training.order import mix, permutation
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Found, Questions
+from workloads.graphmer.counts.ragged import Groups, find
+from workloads.graphmer.counts.rows import PREVIOUS, Rows
 from workloads.graphmer.model import IMPOSSIBLE, room
-from workloads.graphmer.ragged import Groups, find
-from workloads.graphmer.rows import PREVIOUS, Rows
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
-_SAMPLES = 48  # of a step
-_RATE = 0.05
+_SAMPLES, _RATE = 48, 0.05  # of a step that fits
 _SHOWN = 10  # first and last steps, of which the mean loss is printed
 _SHRINKAGE = 1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
 # Where the weights start; others at 0.3
@@ -42,18 +41,16 @@ class Weights:
     `self.` of its class, stands before it.
     """
 
-    features: np.ndarray
-    types: np.ndarray
-    place: np.ndarray
-    boost: np.ndarray
+    features: Array
+    types: Array
+    place: Array
+    boost: Array
 
     @staticmethod
     def shapes(relations: int, types: int) -> dict[str, tuple[int, ...]]:
-        features = {
-            "features": (len(CONDITIONS), relations, len(FEATURES)),
-            "types": (len(CONDITIONS), relations, types),
-        }
-        return {**features, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
+        of_conditions = {"features": len(FEATURES), "types": types}
+        shapes = {name: (len(CONDITIONS), relations, size) for name, size in of_conditions.items()}
+        return {**shapes, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
 
     def as_json(self, corpus: Corpus) -> dict[str, Any]:
         """Returns the weights as lists, with the names of what their rows stand for."""
@@ -63,12 +60,10 @@ class Weights:
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
         """Takes what `as_json` gave for a corpus of the same relations and types. Raises ValueError for another."""
-        if values.get("names") != _names(corpus):
-            raise ValueError("they belong to other relations, entity types or features")
         shapes = cls.shapes(len(corpus.relations), len(corpus.types))
         arrays = {name: np.array(values[name], np.float32) for name in shapes}
-        if any(arrays[name].shape != shape for name, shape in shapes.items()):
-            raise ValueError("their shapes are not those of the corpus")
+        if values.get("names") != _names(corpus) or any(arrays[name].shape != shapes[name] for name in shapes):
+            raise ValueError("they belong to other relations, entity types or features")
         return cls(**arrays)
 
 
@@ -79,30 +74,29 @@ def _names(corpus: Corpus) -> dict[str, list[str]]:
 class Scorer:
     """Scores candidates of questions by counts. `allowed` (relations, entity types) says what tails a relation has."""
 
-    def __init__(self, corpus: Corpus, counts: Counts, allowed: np.ndarray, weights: Weights | None = None):
+    def __init__(self, corpus: Corpus, counts: Counts, allowed: Array, weights: Weights | None = None):
         self.corpus, self.counts, self.allowed, self.weights = corpus, counts, allowed, weights
-        heads = corpus.head[corpus.window_of]
-        self._facts = Groups(heads * len(corpus.relations) + corpus.relation)
+        self._facts = Groups(corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation)
 
-    def is_allowed(self, relation: np.ndarray, entities: np.ndarray) -> np.ndarray:
+    def is_allowed(self, relation: Array, entities: Array) -> Array:
         """(Q) relations, (C) entities -> (Q, C) whether the type is in the range, or training has the tail."""
         in_range = self.allowed[relation[:, None], self.corpus.entity_type[entities]]
         return in_range | (self.counts.of_tail[relation[:, None], entities] > 0)
 
-    def true_tails(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
+    def true_tails(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (N) questions and a tail that their head and relation have in any file of any split."""
         key = self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation
         row, fact = self._facts.places(key)
         return row, self.corpus.tail[fact]
 
-    def other_tails(self, asked: Questions, tail: np.ndarray, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
+    def other_tails(self, asked: Questions, tail: Array, among: CandidateSet) -> tuple[Array, Array]:
         """(Q) questions and the tails that are asked for -> (N) questions and candidates that are true as well."""
         question, other = self.true_tails(asked)
         column = among.place[other]
         false = (column >= 0) & (other != tail[question])
         return question[false], column[false]
 
-    def prior(self, asked: Questions, among: CandidateSet, features: Found) -> np.ndarray:
+    def prior(self, asked: Questions, among: CandidateSet, features: Found) -> Array:
         """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
         assert self.weights
         at = asked.condition, asked.relation
@@ -110,57 +104,51 @@ class Scorer:
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
         return score
 
-    def near(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def near(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C, NEAR + 1) what each candidate is to the head, and whether (other) files of training have it."""
         shown = Questions(asked.window, asked.relation, asked.condition, np.full(len(asked), -1))
         near = self.counts.near(shown, among)
         return np.stack([*(near[name] for name in NEAR), self.counts.elsewhere(asked, among)], 2).astype(np.float32)
 
-    def weighted(self, found: Found, among: CandidateSet, features: np.ndarray, types: np.ndarray) -> np.ndarray:
+    def weighted(self, found: Found, among: CandidateSet, features: Array, types: Array) -> Array:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
         score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
         product = np.empty_like(score)
         for name, value in found.dense.items():
             score += np.multiply(value, features[:, FEATURES.index(name)].astype(np.float32)[:, None], out=product)
-        codes, values = [], []
-        for name, (row, column, value) in found.sparse.items():
-            codes.append(row * len(among) + column)
-            values.append(value * features[row, FEATURES.index(name)])
+        codes = [row * len(among) + column for row, column, _ in found.sparse.values()]
+        values = [value * features[row, FEATURES.index(name)] for name, (row, _, value) in found.sparse.items()]
         total = np.bincount(np.concatenate(codes), np.concatenate(values), score.size)
         return score + total.astype(np.float32).reshape(score.shape)
 
-    def places(self, asked: Questions, rows: Rows, row: np.ndarray) -> np.ndarray:
+    def places(self, asked: Questions, rows: Rows, row: Array) -> Array:
         """(Q) questions and their rows -> (Q, L) the score of each root as the place of a tail's name."""
         assert self.weights
         weight = self.weights.place[asked.relation]
-        kind = 2 + rows.previous[row]
         score = weight[:, :1] + weight[:, 1:2] * (rows.is_call[row] == 1)
-        score = score + np.take_along_axis(weight, np.where(kind < 2, 2, kind), 1)
+        score = score + np.take_along_axis(weight, np.maximum(2 + rows.previous[row], 2), 1)
         is_place = (rows.word[row] >= 0) & (asked.condition == FULL_TEXT)[:, None]
         return np.where(is_place, np.minimum(score, _MOST), np.float32(NOWHERE)).astype(np.float32)
 
-    def boosts(self, asked: Questions) -> np.ndarray:
+    def boosts(self, asked: Questions) -> Array:
         """(Q, 2) how much more a place counts after `owner.`, and after `self.` of the candidate's class."""
         assert self.weights
         return np.expm1(np.minimum(self.weights.boost[asked.relation], _MOST))
 
-    def pointer(
-        self, asked: Questions, among: CandidateSet, rows: Rows, row: np.ndarray, places: np.ndarray,
-        meant: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None,
-    ) -> np.ndarray:  # fmt: skip
-        """(Q, C) log(1 + sum of exp(score) over the places of a candidate's name); `places` (Q, L) has the scores.
+    def siblings(self, asked: Questions, question: Array, entity: Array) -> Array:
+        """(N) questions and entities -> (N) whether an entity is of the class that the head is of."""
+        return self.corpus.parent[entity] == self.corpus.parent[self.corpus.head[asked.window[question]]]
 
-        `meant` returns what is added to those of (N) questions, roots and candidates.
-        """
-        corpus, boost = self.corpus, self.boosts(asked)
+    def pointer(
+        self, asked: Questions, among: CandidateSet, rows: Rows, places: Array, meant: Callable[..., Array] | None
+    ) -> Array:
+        """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
+        boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
-        at = row[question]
-        pair, column = among.by_name.places(rows.word[at, root])
-        question, at, root = question[pair], at[pair], root[pair]
-        entity = among.entities[column]
-        factor = 1 + boost[question, 0] * (rows.owner[at, root] == corpus.owner[entity])
-        is_sibling = corpus.parent[entity] == corpus.parent[corpus.head[asked.window[question]]]
-        factor += boost[question, 1] * ((rows.is_self[at, root] == 1) & is_sibling)
+        pair, column = among.by_name.places(rows.word[question, root])
+        question, root, entity = question[pair], root[pair], among.entities[column]
+        factor = 1 + boost[question, 0] * (rows.owner[question, root] == self.corpus.owner[entity])
+        factor += boost[question, 1] * ((rows.is_self[question, root] == 1) & self.siblings(asked, question, entity))
         score = places[question, root]
         if meant is not None:
             score = score + meant(question, root, column)
@@ -174,11 +162,10 @@ class Sampler:
     They are possible tails of `relations`; there are `most` at most, unless a batch has too many facts.
     """
 
-    def __init__(self, scorer: Scorer, relations: np.ndarray, most: int):
+    def __init__(self, scorer: Scorer, relations: Array, most: int):
         corpus, counts = scorer.corpus, scorer.counts
         self.corpus, self.most = corpus, most
-        can_be_tail = scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0)
-        self.entities = np.flatnonzero(can_be_tail)
+        self.entities = np.flatnonzero(scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0))
         self.by_name = Groups(corpus.name[self.entities])
         train = counts.train[np.isin(corpus.relation[counts.train], relations)]
         pairs = np.unique(np.stack([counts.file[corpus.window_of[train]], corpus.tail[train]]), axis=1)
@@ -187,9 +174,7 @@ class Sampler:
         self.share = np.sqrt(frequency + 0.05)
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
 
-    def draw(
-        self, gold: np.ndarray, words: np.ndarray, files: np.ndarray, draws: np.ndarray
-    ) -> tuple[CandidateSet, np.ndarray]:
+    def draw(self, gold: Array, words: Array, files: Array, draws: Array) -> tuple[CandidateSet, Array]:
         """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
 
         They are the (Q) golds; a quarter of entities whose name is among `words`, and three eighths of tails that
@@ -204,20 +189,16 @@ class Sampler:
         free = most - len(np.unique(gold)) - 3 * np.sqrt(most) - (1 - (1 - named) * (1 - of_file)).sum()
         by_frequency = _chances(self.share, max(0.0, free))
         chance = 1 - (1 - other) * (1 - by_frequency)
-        is_gold = find(np.unique(gold), self.entities) >= 0
         drawn = 1 - (1 - named) * (1 - of_file) * (1 - by_frequency)
-        uniform = draws[: len(self.entities)]
+        is_gold, uniform = find(np.unique(gold), self.entities) >= 0, draws[: len(self.entities)]
         chosen = np.flatnonzero(is_gold | (uniform < drawn))
         if len(chosen) > most:  # beyond three standard deviations: the least likely to be drawn go
             order = np.argsort(np.where(is_gold, -1.0, uniform / np.maximum(drawn, 1e-9))[chosen], kind="stable")
             chosen = np.sort(chosen[order[:most]])
         return CandidateSet(self.corpus, self.entities[chosen]), np.log(np.maximum(chance[chosen], 1e-9))
 
-    def _among(self, groups: Groups, entity: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
-        """(N) the chance of each entity to be drawn from the wanted groups, of which each gives about as many.
-
-        `entity` is that of each place in the groups.
-        """
+    def _among(self, groups: Groups, entity: Array, wanted: Array, most: int) -> Array:
+        """(N) the chance of each entity to be drawn from the wanted groups, which give about as many each."""
         wanted = wanted[groups.sizes(wanted) > 0]
         if not len(wanted):
             return np.zeros(len(self.entities))
@@ -229,12 +210,11 @@ class Sampler:
             if taken >= total - 1e-6:
                 break
             each *= total / taken
-        chance = np.minimum(1.0, each / size)
-        without = np.log1p(-np.minimum(chance[group], 1 - 1e-12))
+        without = np.log1p(-np.minimum(np.minimum(1.0, each / size)[group], 1 - 1e-12))
         return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
 
 
-def _chances(share: np.ndarray, number: float) -> np.ndarray:
+def _chances(share: Array, number: float) -> Array:
     """(N) shares -> (N) chances in proportion to them, 1 at most, that add up to about `number`."""
     chance = np.minimum(1.0, share * (number / max(1e-9, share.sum())))
     for _ in range(3):
@@ -247,14 +227,13 @@ class _Combination(nn.Module):
 
     def __init__(self, relations: int, types: int):
         super().__init__()
-        shapes = Weights.shapes(relations, types)
-        start = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        start = {name: torch.zeros(shape) for name, shape in Weights.shapes(relations, types).items()}
         start["features"] += torch.tensor([_START.get(name, 0.3) for name in FEATURES])
         start["place"] += torch.tensor([_START_PLACE, _START_BRACKET, *([0.0] * PREVIOUS)])
         start["boost"] += _START_BOOST
-        at = {name: 1 if len(shape) == 3 else 0 for name, shape in shapes.items()}  # the dimension of relations
-        self.shared = nn.ParameterDict({n: nn.Parameter(v.mean(at[n], keepdim=True)) for n, v in start.items()})
-        self.apart = nn.ParameterDict({n: nn.Parameter(torch.zeros_like(v)) for n, v in start.items()})
+        means = {name: value.mean(value.dim() - 2, keepdim=True) for name, value in start.items()}  # over relations
+        self.shared = nn.ParameterDict({name: nn.Parameter(value) for name, value in means.items()})
+        self.apart = nn.ParameterDict({name: nn.Parameter(torch.zeros_like(value)) for name, value in start.items()})
 
     def __getitem__(self, name: str) -> Tensor:
         return self.shared[name] + self.apart[name]
@@ -263,7 +242,6 @@ class _Combination(nn.Module):
         return _SHRINKAGE * torch.stack([value.square().sum() for value in self.apart.values()]).sum()
 
     def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
-        """Returns (Q, C)."""
         relation, condition = torch.from_numpy(drawn.asked.relation), torch.from_numpy(drawn.asked.condition)
         additive = (inputs["features"] @ self["features"][condition, relation][..., None]).squeeze(-1)
         additive = additive + self["types"][condition, relation][:, inputs["kind"]]
@@ -271,36 +249,30 @@ class _Combination(nn.Module):
         score = place[question, 0] + place[question, 1] * inputs["is_call"]
         score = score + place[question, 2 + inputs["previous"]]
         factor = 1 + boost[question, 0] * inputs["owner"] + boost[question, 1] * inputs["sibling"]
-        total = torch.zeros(additive.numel()).index_add(
-            0, question * additive.shape[1] + inputs["column"], score.clamp(max=15).exp() * factor
-        )
+        code = question * additive.shape[1] + inputs["column"]
+        total = torch.zeros(additive.numel()).index_add(0, code, score.clamp(max=_MOST).exp() * factor)
         return additive + torch.log1p(total.clamp(min=0)).view_as(additive)
 
 
 @torch.inference_mode(False)  # which an evaluation has switched on
 @torch.enable_grad()
 def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
-    """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run.
-
-    Prints what that does to the loss.
-    """
+    """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run."""
     corpus = collator.corpus
     model = _Combination(len(corpus.relations), len(corpus.types))
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
-    order = permutation(mix(seed), 0, len(collator.samples))
-    losses = []
+    order, losses = permutation(mix(seed), 0, len(collator.samples)), []
     for step in range(steps):
         items = order[np.arange(step * _SAMPLES, (step + 1) * _SAMPLES) % len(order)]
         drawn = collator.draw(items.tolist(), torch.Generator().manual_seed(mix(seed, step)))
         scores = model.scores(drawn, _inputs(collator, drawn))
-        gold = torch.from_numpy(drawn.gold.astype(np.int64))
+        gold = torch.from_numpy(drawn.gold)
         is_gold = F.one_hot(gold, scores.shape[1]).bool()
         excluded = torch.zeros_like(is_gold)
         excluded[drawn.excluded] = True
         correction = torch.from_numpy(drawn.chance.astype(np.float32)).masked_fill(is_gold, 0)
         loss = F.cross_entropy((scores - correction).masked_fill(excluded, IMPOSSIBLE), gold)
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
         losses.append(loss.item())
         optimizer.zero_grad()
         (loss + model.shrinkage()).backward()
@@ -311,21 +283,16 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
 
 
 def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
-    """Returns the features of all questions and candidates, and the places of names one by one."""
-    corpus, asked, among = collator.corpus, drawn.asked, drawn.among
-    question, root = np.nonzero((drawn.rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None])
-    pair, column = among.by_name.places(drawn.rows.word[drawn.row[question], root])
-    question, root = question[pair], root[pair]
-    at, entity = (drawn.row[question], root), among.entities[column]
-    sibling = corpus.parent[entity] == corpus.parent[corpus.head[asked.window[question]]]
+    asked, among, rows = drawn.asked, drawn.among, drawn.rows
+    question, root = np.nonzero((rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None])
+    pair, column = among.by_name.places(rows.word[drawn.row[question], root])
+    question, root, entity = question[pair], root[pair], among.entities[column]
+    at = drawn.row[question], root
     arrays = {
         "features": collator.scorer.counts.found(asked, among, leave_out=True).stacked(),
-        "kind": corpus.entity_type[among.entities].astype(np.int64),
-        "question": question,
-        "column": column,
-        "is_call": (drawn.rows.is_call[at] == 1).astype(np.float32),
-        "previous": np.maximum(drawn.rows.previous[at], 0),
-        "owner": (drawn.rows.owner[at] == corpus.owner[entity]).astype(np.float32),
-        "sibling": (sibling & (drawn.rows.is_self[at] == 1)).astype(np.float32),
-    }
+        "kind": collator.corpus.entity_type[among.entities].astype(np.int64), "question": question, "column": column,
+        "is_call": (rows.is_call[at] == 1).astype(np.float32), "previous": np.maximum(rows.previous[at], 0),
+        "owner": (rows.owner[at] == collator.corpus.owner[entity]).astype(np.float32),
+        "sibling": (collator.scorer.siblings(asked, question, entity) & (rows.is_self[at] == 1)).astype(np.float32),
+    }  # fmt: skip
     return {name: torch.from_numpy(value) for name, value in arrays.items()}

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from workloads.graphmer.corpus import Corpus
-from workloads.graphmer.ragged import Groups, Postings, expand, find
-from workloads.graphmer.settings import CONDITIONS, FEATURES
+from workloads.graphmer.counts.ragged import Groups, Lists, Postings, expand, find
+from workloads.graphmer.settings import CONDITIONS, FEATURES, Array
 
 FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
 REACH = 3  # words on each side of a hidden name
@@ -24,25 +24,26 @@ _WEIGHT_OF_FREQUENCY = {
     "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
     "context": 10.0,
 }  # fmt: skip
+Sparse = tuple[Array, Array, Array]  # (N) questions, candidates and values
 
 
 @dataclass(frozen=True)
 class Questions:
     """Facts whose tail is asked for: Q windows (each of one head), relations, conditions and hidden words, or -1."""
 
-    window: np.ndarray
-    relation: np.ndarray
-    condition: np.ndarray
-    hidden: np.ndarray
+    window: Array
+    relation: Array
+    condition: Array
+    hidden: Array
 
     def __len__(self) -> int:
         return len(self.window)
 
-    def __getitem__(self, chosen: np.ndarray) -> "Questions":
-        return Questions(self.window[chosen], self.relation[chosen], self.condition[chosen], self.hidden[chosen])
+    def __getitem__(self, chosen: Array) -> "Questions":
+        return Questions(*(value[chosen] for value in vars(self).values()))
 
     @classmethod
-    def of_facts(cls, corpus: Corpus, triple: np.ndarray, condition: np.ndarray) -> "Questions":
+    def of_facts(cls, corpus: Corpus, triple: Array, condition: Array) -> "Questions":
         """Returns the questions for the tails of known triples; in `masked` the name of the tail is hidden."""
         hidden = np.where(condition == MASKED, corpus.name[corpus.tail[triple]], -1)
         return cls(corpus.window_of[triple], corpus.relation[triple], condition, hidden)
@@ -51,7 +52,7 @@ class Questions:
 class CandidateSet:
     """Entities that compete, ascending: `entities` (C), and `place` (E) of each entity among them, or -1."""
 
-    def __init__(self, corpus: Corpus, entities: np.ndarray):
+    def __init__(self, corpus: Corpus, entities: Array):
         self.corpus, self.entities = corpus, entities
         self.place = np.full(len(corpus.entity_type), -1, np.int32)
         self.place[entities] = np.arange(len(entities))
@@ -67,18 +68,26 @@ class CandidateSet:
     def by_owner(self) -> Groups:
         return Groups(self.corpus.owner[self.entities])
 
+    def inside(self, entity: Array, *values: Array) -> tuple[Array, ...]:
+        """(N) entities -> (M) the places of those that compete, and their (N) values."""
+        competes = self.place[entity] >= 0
+        return self.place[entity[competes]], *(value[competes] for value in values)
 
-Sparse = tuple[np.ndarray, np.ndarray, np.ndarray]  # (N) questions, candidates and values
+    def summed(self, question: Array, tail: Array, value: Array, asked: Questions) -> Array:
+        """(N) questions, tails and values -> (Q, C) the sums for those that compete."""
+        column, question, value = self.inside(tail, question, value)
+        total = np.bincount(question * len(self) + column, value, len(asked) * len(self))
+        return total.reshape(len(asked), len(self))
 
 
 @dataclass(frozen=True)
 class Found:
     """Features of questions and candidates by name: those that most candidates have, (Q, C), and those of few."""
 
-    dense: Mapping[str, np.ndarray]
+    dense: Mapping[str, Array]
     sparse: Mapping[str, Sparse]
 
-    def stacked(self) -> np.ndarray:
+    def stacked(self) -> Array:
         """Returns (Q, C, FEATURES)."""
         shape = next(iter(self.dense.values())).shape
         stacked = np.zeros((*shape, len(FEATURES)), np.float32)
@@ -102,63 +111,51 @@ class Counts:
         np.add.at(self.of_tail, (relation, tail), 1)
         self.total = self.of_tail.sum(1)
         file = self.file[corpus.window_of[self.train]]
-        self.own = self._postings(relation * len(corpus.files) + file)
-        self.of_file = self._postings(file)
-
-    def _postings(self, key: np.ndarray, facts: np.ndarray | None = None) -> Postings:
-        """Returns the postings of training facts by (N) keys; `facts` (N) are indices of training facts, else all."""
-        triple = self.train if facts is None else self.train[facts]
-        file = self.file[self.corpus.window_of[triple]]
-        return Postings(key, self.corpus.tail[triple], file, len(self.corpus.entities), len(self.corpus.files))
+        self.own = Lists(relation * len(corpus.files) + file, tail, len(corpus.entities))
+        self.of_file = Lists(file, tail, len(corpus.entities))
 
     @cached_property
     def tables(self) -> dict[str, Postings]:
         """The postings of each lift."""
-        tables = {}
+        corpus, tables = self.corpus, {}
         for lift in _WEIGHT_OF_FREQUENCY:
             condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
-            fact, key, _ = self.keys(lift, Questions.of_facts(self.corpus, self.train, condition))
-            tables[lift] = self._postings(key, fact)
+            fact, key, _ = self.keys(lift, Questions.of_facts(corpus, self.train, condition))
+            triple = self.train[fact]
+            file = self.file[corpus.window_of[triple]]
+            tables[lift] = Postings(key, corpus.tail[triple], file, len(corpus.entities), len(corpus.files))
         return tables
 
-    def keys(self, lift: str, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def keys(self, lift: str, asked: Questions) -> tuple[Array, Array, Array]:
         """Returns (P) questions with a key of the lift, the keys, and the weights with which several add up."""
-        corpus, words = self.corpus, len(self.corpus.word_list)
+        corpus = self.corpus
         if lift == "context":
             return self._contexts(asked)
         if lift == "words of the head's name":
             row, sub_token = self.head_words(asked)
-            count = np.bincount(row, minlength=len(asked))
             key = asked.relation[row] * (self._sub_tokens[2] + 1) + sub_token
-            return row, key, 1 / count[row].astype(np.float32)
-        head = corpus.head[asked.window]
+            return row, key, 1 / np.bincount(row, minlength=len(asked))[row].astype(np.float32)
         if lift == "folder":
-            value, size = self.folder[self.file[asked.window]], len(corpus.files)
+            value, size = corpus.folder[self.file[asked.window]], len(corpus.files)
         else:
-            value = {"head's name": corpus.name, "parent's name": corpus.owner, "package": corpus.package}[lift][head]
-            size = words
+            names = {"head's name": corpus.name, "parent's name": corpus.owner, "package": corpus.package}
+            value, size = names[lift][corpus.head[asked.window]], len(corpus.word_list)
             value = np.where(value == asked.hidden, -1, value)  # a name that is hidden is so in the head's id too
         row = np.flatnonzero(value >= 0)
         return row, asked.relation[row] * size + value[row], np.ones(len(row), np.float32)
 
-    def _contexts(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _contexts(self, asked: Questions) -> tuple[Array, Array, Array]:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
-        parts = []
+        parts, every = [], len(self.corpus.relations) * self.contexts_a_relation
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
-            other = place + offset
-            inside = (other >= first) & (other < last)
-            row = question[inside]
-            word = self.corpus.text[other[inside]]
+            inside = (place + offset >= first) & (place + offset < last)
+            row, word = question[inside], self.corpus.text[place[inside] + offset]
             is_shown = word != asked.hidden[row]
             row, word = row[is_shown], word[is_shown]
             key = asked.relation[row] * self.contexts_a_relation + (offset + REACH) * len(self.corpus.word_list) + word
-            parts.append(np.stack([row, key]))
-        pairs = np.concatenate(parts, 1)
-        pairs = pairs[:, np.lexsort((pairs[1], pairs[0]))]
-        is_new = np.ones(pairs.shape[1], bool)
-        is_new[1:] = (pairs[:, 1:] != pairs[:, :-1]).any(0)
-        row, key = pairs[:, is_new]
+            parts.append(row * every + key)
+        row, key = np.divmod(np.unique(np.concatenate(parts)), every)
         return row, key, np.ones(len(row), np.float32)
 
     @property
@@ -166,43 +163,34 @@ class Counts:
         """How many keys of contexts one relation has: a word at each offset."""
         return (2 * REACH + 1) * len(self.corpus.word_list)
 
-    def hidden_places(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
-        corpus = self.corpus
         masked = np.flatnonzero(asked.hidden >= 0)
-        first, last = corpus.window_start[asked.window[masked]], corpus.window_stop[asked.window[masked]]
+        first, last = (bound[asked.window[masked]] for bound in (self.corpus.window_start, self.corpus.window_stop))
         row, place = expand(first, last - first)
-        hit = corpus.text[place] == asked.hidden[masked[row]]
+        hit = self.corpus.text[place] == asked.hidden[masked[row]]
         row, place = row[hit], place[hit]
         return masked[row], place, first[row], last[row]
 
     @cached_property
-    def folder(self) -> np.ndarray:
-        """(files) the folder of each file, a number."""
-        folders: dict[str, int] = {}
-        return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.corpus.files])
-
-    @cached_property
-    def _sub_tokens(self) -> tuple[np.ndarray, np.ndarray, int]:
+    def _sub_tokens(self) -> tuple[Array, Array, int]:
         """(words + 1) where the sub-tokens of each name begin, these (N), and how many different ones there are."""
         numbers: dict[str, int] = {}
         begin, flat = [0], []
-        is_name = np.zeros(len(self.corpus.word_list), bool)
-        is_name[self.corpus.name] = True
+        is_name = np.isin(np.arange(len(self.corpus.word_list)), self.corpus.name)
         for word, wanted in zip(self.corpus.word_list, is_name.tolist(), strict=True):
-            if wanted:
-                parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)})
-                flat += [numbers.setdefault(part, len(numbers)) for part in parts]
+            parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)}) if wanted else []
+            flat += [numbers.setdefault(part, len(numbers)) for part in parts]
             begin.append(len(flat))
         return np.array(begin, np.int64), np.array(flat, np.int64), len(numbers)
 
-    def _of_words(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _of_words(self, word: Array) -> tuple[Array, Array]:
         """(N) words -> (M) the index of each, and a sub-token of it."""
         begin, flat, _ = self._sub_tokens
         row, at = expand(begin[word], begin[word + 1] - begin[word])
         return row, flat[at]
 
-    def head_words(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
+    def head_words(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (P) questions and a sub-token of their head's name, unless this is hidden."""
         name = self.corpus.name[self.corpus.head[asked.window]]
         shown = np.flatnonzero(name != asked.hidden)
@@ -210,7 +198,7 @@ class Counts:
         return shown[row], sub_token
 
     @cached_property
-    def _by_sub_token(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _by_sub_token(self) -> tuple[Array, Array, Array]:
         """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
         entity, sub_token = self._of_words(self.corpus.name)
         order = np.argsort(sub_token, kind="stable")
@@ -225,73 +213,60 @@ class Counts:
         count = self.count(asked, among, leave_out)
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
         dense = {
-            "frequency": np.log(count + np.float32(0.2)),
-            "unseen": count <= 0,
-            **self.near(asked, among),
+            "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
             "same name": self.corpus.name[among.entities][None] == name[:, None],
-        }
+        }  # fmt: skip
         own = self.own_count(asked, among) if leave_out else None
         lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
         shared = {"words shared with the head's name": self._shared_words(asked, among)}
         return Found(dense, {**lifts, **shared, **self._before(asked, among)})
 
-    def near(self, asked: Questions, among: CandidateSet) -> dict[str, np.ndarray]:
+    def near(self, asked: Questions, among: CandidateSet) -> dict[str, Array]:
         """Returns what candidates are to the head, each (Q, C)."""
         corpus, entities = self.corpus, among.entities
         head, file = corpus.head[asked.window], self.file[asked.window]
         of_file, parent, package = corpus.entity_file[entities], corpus.parent[entities], corpus.package[head]
         package = np.where(package == asked.hidden, -2, package)
-        folder = np.where(of_file >= 0, self.folder[of_file], -1)
+        folder = np.where(of_file >= 0, corpus.folder[of_file], -1)
         return {
             "same file": of_file[None] == file[:, None],
             "same parent": parent[None] == corpus.parent[head][:, None],
             "child of the head": parent[None] == head[:, None],
             "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
-            "same folder": folder[None] == self.folder[file][:, None],
+            "same folder": folder[None] == corpus.folder[file][:, None],
         }
 
-    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
+    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Array:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
         count = self.of_tail[asked.relation[:, None], among.entities]
         return count - self.own_count(asked, among) if leave_out else count
 
-    def elsewhere(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def elsewhere(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
-        file = self.file[asked.window]
-        row, tail, number = self.of_file.own(file, file)
-        column = among.place[tail]
-        inside = column >= 0
-        found = np.repeat(self.of_tail[:, among.entities].sum(0)[None], len(asked), 0)
-        found[row[inside], column[inside]] -= number[inside]
-        return found > 0
+        own = among.summed(*self.of_file.get(self.file[asked.window]), asked)
+        return self.of_tail[:, among.entities].sum(0)[None] - own > 0
 
-    def own_count(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def own_count(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
-        file = self.file[asked.window]
-        row, tail, number = self.own.own(asked.relation * len(self.corpus.files) + file, file)
-        column = among.place[tail]
-        inside = column >= 0
-        code = row[inside] * len(among) + column[inside]
-        return np.bincount(code, number[inside], len(asked) * len(among)).astype(np.float32).reshape(-1, len(among))
+        return among.summed(*self.own.get(self._own_key(asked)), asked).astype(np.float32)
 
-    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: np.ndarray | None) -> Sparse:
+    def _own_key(self, asked: Questions) -> Array:
+        return asked.relation * len(self.corpus.files) + self.file[asked.window]
+
+    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array | None) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
-        table = self.tables[lift]
-        pair, tail, number = table.get(key, _LONGEST)
-        column = among.place[tail]
-        inside = column >= 0
-        pair, tail, number, column = pair[inside], tail[inside], number[inside], column[inside]
+        pair, tail, number = self.tables[lift].get(key, _LONGEST)
+        column, pair, tail, number = among.inside(tail, pair, tail, number)
         row = question[pair]
         relation = asked.relation[row]
         frequency, total = self.of_tail[relation, tail], self.total[relation]
         if own is not None:
-            file = self.file[asked.window]
-            theirs, their_tail, less = table.own(key, file[question])
+            theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
             place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
             number[place[place >= 0]] -= less[place >= 0]
             frequency = frequency - own[row, column]
-            facts, _, less = self.own.own(asked.relation * len(self.corpus.files) + file, file)
+            facts, _, less = self.own.get(self._own_key(asked))
             total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
         value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
         return row, column, value * weight[pair]
@@ -302,9 +277,8 @@ class Counts:
         question, sub_token = self.head_words(asked)
         length = begin[sub_token + 1] - begin[sub_token]
         pair, at = expand(begin[sub_token], np.where(length > _LONGEST, 0, length))
-        column = among.place[entity[at]]
-        inside = column >= 0
-        return question[pair[inside]], column[inside], share[at[inside]]
+        column, pair, at = among.inside(entity[at], pair, at)
+        return question[pair], column, share[at]
 
     def _before(self, asked: Questions, among: CandidateSet) -> dict[str, Sparse]:
         """Whether `owner.` of the candidate, or `self.` of its class, stands before a hidden name."""
@@ -313,12 +287,11 @@ class Counts:
         far = place - 2 >= first
         question, place = question[far], place[far]
         dotted = corpus.text[place - 1] == corpus.word_index(".")
-        question, before = question[dotted], corpus.text[place[dotted] - 2]
-        pairs = np.unique(np.stack([question, before], 1), axis=0)
+        pairs = np.unique(np.stack([question[dotted], corpus.text[place[dotted] - 2]], 1), axis=0)
         pair, column = among.by_owner.places(pairs[:, 1])
         owner = pairs[pair, 0], column, np.ones(len(pair), np.float32)
         is_self = np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")])
         asking = np.unique(pairs[is_self, 0])
-        parent = corpus.parent[among.entities]
-        row, column = np.nonzero(parent[None] == corpus.parent[corpus.head[asked.window[asking]]][:, None])
+        of_class = corpus.parent[corpus.head[asked.window[asking]]]
+        row, column = np.nonzero(corpus.parent[among.entities][None] == of_class[:, None])
         return {"owner before": owner, "self before": (asking[row], column, np.ones(len(row), np.float32))}

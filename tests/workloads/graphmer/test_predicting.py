@@ -1,0 +1,287 @@
+"""A new tree beside the corpus of training, which entities compete for a name, and probabilities of answers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workloads.graphmer.conftest import joined_with, moved, pieces_of, tree_of, words_of
+from tests.workloads.graphmer.test_evaluation import evaluated
+from workloads.graphmer.counts.answering import Answering
+from workloads.graphmer.predicting import calibration
+from workloads.graphmer.predicting.calibration import fit, weights_of
+from workloads.graphmer.predicting.references import Asking, Choices, calibration_error
+from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
+
+
+def facts(corpus, triples):
+    return {
+        (
+            corpus.entities[corpus.head[window]],
+            corpus.relations[corpus.relation[triple]],
+            corpus.entities[corpus.tail[triple]],
+            corpus.types[corpus.entity_type[corpus.tail[triple]]],
+            " ".join(words_of(corpus, window)),
+        )
+        for triple, window in zip(triples, corpus.window_of[triples], strict=True)
+    }
+
+
+def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
+    task, trained = fitted[0], fitted[0].data.corpus
+    tree = tree_of(task, new_tree)
+    joined = joined_with(task, tree)
+    corpus = joined.data.corpus
+    known = {fact for fact in facts(tree, np.arange(len(tree.relation))) if fact[1] != "catches"}  # never in training
+    assert facts(corpus, joined.triples) == known and "catches" not in trained.relations
+    own = np.arange(len(trained.relation))
+    assert facts(corpus, own) == facts(trained, own) and len(corpus) == len(trained) + len(tree)
+    inside = {corpus.entities[number] for number in np.flatnonzero(joined.in_tree)}
+    assert {"shop.doors.Door", "shop.main.visit", "file::shop/main.py"} <= inside
+    assert not inside & set(trained.entities) and not any(name.startswith("builtins.") for name in inside)
+    assert corpus.files[corpus.window_file[-1]].startswith("tree/")
+
+
+def test_tables_of_training_stay_and_what_is_new_has_no_vector_of_its_own(fitted, new_tree):
+    task = fitted[0]
+    tree = tree_of(task, new_tree)
+    data = joined_with(task, tree).data
+    number = len(task.data.corpus.entities)
+    assert np.array_equal(data.table.vector[:number], task.data.table.vector) and not data.table.vector[number:].any()
+    kinds = task.data.collator.layout.kind_before
+    assert np.array_equal(data.collator.layout.kind_before[: len(kinds)], kinds)
+    old, new = (d.table.of(np.arange(number))["pieces"] for d in (task.data, data))
+    assert np.array_equal(old, new)
+    for word in ("open_slowly", "return", "door"):
+        corpora = [c for c in (data.corpus, task.data.corpus, tree) if c.word_index(word) >= 0]
+        pieces = [pieces_of(corpus, [corpus.word_index(word)]) for corpus in corpora]
+        assert len(pieces) > 1 and all(part == pieces[0] for part in pieces) and max(pieces[0]) < 400
+
+
+def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
+    """A tree that was trained on is not asked with its own answers."""
+    task, trained = fitted[0], fitted[0].data.corpus
+    train = next(f for f in trained.files if f.startswith("house") and trained.split[_window(trained, f)] == 0)
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / train).write_text("def fresh():\n    return len('a')\n")
+    joined = joined_with(task, tree_of(task, tmp_path / "again"))
+    corpus = joined.data.corpus
+    own = np.flatnonzero(corpus.window_file == trained.files.index(train))
+    assert len(own) and not np.isin(own, corpus.windows_of("train")).any()
+    assert np.isin(joined.triples, corpus.triples_of("train")).all()
+    module = train.removesuffix(".py")
+    gone = corpus.entities.index(f"{module}.House{module.removeprefix('house')}")
+    assert corpus.entity_file[gone] == -1 and corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0
+
+
+def _window(corpus, file):
+    return int(np.flatnonzero(corpus.window_file == corpus.files.index(file))[0])
+
+
+def test_what_training_never_saw_a_relation_or_type_of_is_left_out(fitted, new_tree):
+    task = fitted[0]
+    tree = tree_of(task, new_tree)
+    relations = np.frombuffer("\n".join(f"odd_{r}" if r == "raises" else r for r in tree.relations).encode(), np.uint8)
+    types = np.frombuffer("\n".join("Odd" if t == "Class" else t for t in tree.types).encode(), np.uint8)
+    odd = dataclasses.replace(tree, relation_names=relations, type_names=types)
+    joined = joined_with(task, odd)
+    got = facts(joined.data.corpus, joined.triples)
+    want = {f for f in facts(odd, np.arange(len(odd.relation))) if f[1] not in ("odd_raises", "catches")}
+    want = {f for f in want if f[3] != "Odd" and f[0] not in ("shop.doors.Door", "shop.doors.Gate", "shop.main.Room")}
+    assert got == want and "shop.doors.Door" not in joined.data.corpus.entities
+    with pytest.raises(ValueError):
+        joined.data.corpus.relations.index("odd_raises")
+
+
+def batches(asking, wanted, answering):
+    with torch.inference_mode():
+        return list(asking.ask(wanted, answering))
+
+
+def asked(asking, wanted, answering):
+    """{(head, name): {entity or None: features by name}} of references."""
+    corpus, found = asking.corpus, {}
+    for part in batches(asking, wanted, answering):
+        for row, number in enumerate(part.reference):
+            head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
+            key = head.removeprefix("shop.main."), corpus.word_list[corpus.name[corpus.tail[wanted[number]]]]
+            named = {corpus.entities[part.entity[p]]: part.features[p] for p in np.flatnonzero(part.question == row)}
+            named[None] = part.of_none[row]
+            found[key] = {e: dict(zip(OF_REFERENCES, values, strict=True)) for e, values in named.items()}
+    return found
+
+
+@pytest.fixture
+def answers(joined, fitted):
+    return answers_of(joined, fitted[1])
+
+
+def answers_of(joined, model):
+    """What competes for the names that could not be followed."""
+    asking = Asking(joined.data, leave_out=True)
+    triples = joined.triples[asking.is_unresolved(joined.triples)]
+    return asked(asking, triples, Answering(joined.data, model))
+
+
+def test_entities_of_the_name_compete_and_nothing_else(answers):
+    names = {key: set(found) - {None} for key, found in answers.items()}
+    assert names["visit", "open_slowly"] == {"shop.doors.Door.open_slowly"}
+    assert names["visit", "paint"] == {"shop.doors.Door.paint", "shop.doors.Gate.paint"}
+    assert names["visit", "nowhere_at_all"] == set() == names["Room", "Unknown"]
+    assert names["local", "hidden"] == set(), "what another function defines within itself"
+
+
+def test_features_say_how_the_name_stands_and_what_the_file_imports(answers):
+    of_door, of_gate = (answers["visit", "paint"][f"shop.doors.{name}.paint"] for name in ("Door", "Gate"))
+    assert of_door["imported"] == of_door["in the tree"] == 1 and of_gate["same file"] == of_door["same file"] == 0
+    assert of_door["owner before"] == of_door["dotted function"] == of_door["own class"] == 0
+    assert answers["visit", "paint"][None]["none of an object's"] == 1
+    bare = answers["local", "make"][None]
+    assert bare["none of a bare name"] == 1 and bare["none of an object's"] == 0
+    assert of_door["counts"] != 0 and of_door["counts of an object's"] == of_door["counts"]
+
+
+SUPER = """
+class Room(Unknown):
+    def paint(self):
+        return super().paint()
+
+    def greet(self):
+        return super(Room, self).greet()
+
+    def call(self, other):
+        other.call(super().call())
+"""
+
+
+def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house" / "room.py").write_text(SUPER)
+    joined = joined_with(fitted[0], tree_of(fitted[0], tmp_path / "house"))
+    found = answers_of(joined, fitted[1])
+    names = {word: set(entities) - {None} for (_, word), entities in found.items()}
+    assert names["paint"] == names["greet"] == set()
+    assert names["call"] == {"room.Room.call"}, "of another object it may be"
+
+
+def known(joined, head):
+    asking, corpus = Asking(joined.data, leave_out=True), joined.data.corpus
+    triples = joined.triples[corpus.head[corpus.window_of[joined.triples]] == corpus.entities.index(head)]
+    return asking, asking.known(triples)
+
+
+def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fitted):
+    asking, wanted = known(joined, "shop.main.Room.enter")
+    corpus, answering = joined.data.corpus, Answering(joined.data, fitted[1].eval())
+    assert {corpus.entities[t] for t in corpus.tail[wanted]} == {"shop.main.Room.leave", "shop.doors.Door"}
+    for part in batches(asking, wanted, answering):
+        gold = part.gold
+        assert (gold >= 0).all() and part.entity[gold].tolist() == corpus.tail[wanted[part.reference]].tolist()
+        assert corpus.relations[part.relation[gold[0]]] in ("calls", "instantiates")
+    found = asked(asking, wanted, answering)
+    assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
+    assert found["Room.enter", "leave"][None]["none after self"] == 1
+    door = found["Room.enter", "Door"]["shop.doors.Door"]
+    assert door["a class"] == door["imported"] == 1
+
+
+def test_a_tail_that_no_other_fact_names_is_no_answer_to_its_own_question(joined, fitted):
+    asking, wanted = known(joined, "shop.main.visit")
+    corpus = joined.data.corpus
+    golds = {}
+    for part in batches(asking, wanted, Answering(joined.data, fitted[1])):
+        golds |= {corpus.entities[corpus.tail[wanted[c]]]: g for c, g in zip(part.reference, part.gold, strict=True)}
+    assert golds["posixpath.expanduser" if "posixpath.expanduser" in golds else "os.path.expanduser"] == -1
+    assert golds["os.path.join"] >= 0  # training names it too
+
+
+def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_else_is_asked(joined, fitted):
+    asking = Asking(joined.data, leave_out=True)
+    wanted = asking.known(joined.triples)
+    answering = Answering(joined.data, fitted[1])
+    together = asked(asking, wanted, answering)
+    assert any(f["trust"] for found in together.values() for f in found.values())
+    assert any(f["likeness"] for found in together.values() for f in found.values())
+    for number in range(0, len(wanted), 3):
+        for key, found in asked(asking, wanted[[number]], answering).items():
+            for entity, features in found.items():
+                assert features == pytest.approx(together[key][entity], abs=1e-4)
+
+
+TRUE = np.array([1.5, -1.0, 0.7])
+
+
+def choices_of(question, features, of_none, gold):
+    """Choices whose other fields are zeros."""
+    answers, questions = np.zeros(len(question), int), np.zeros(len(gold), int)
+    return Choices(question, features, of_none, gold, answers, answers, questions, questions)
+
+
+def drawn(number, seed=0):
+    """Questions whose right answers are drawn by TRUE; the last feature is that of none."""
+    random = np.random.default_rng(seed)
+    question = np.repeat(np.arange(number), random.integers(0, 5, number))
+    features = np.concatenate([random.normal(size=(len(question), 2)), np.zeros((len(question), 1))], 1)
+    none = np.tile([0.0, 0.0, 1.0], (number, 1))
+    of_answer, of_none = choices_of(question, features, none, np.full(number, -1)).probabilities(TRUE)
+    gold = np.full(number, -1)
+    for one in range(number):
+        own = np.flatnonzero(question == one)
+        place = random.choice(len(own) + 1, p=np.append(of_answer[own], of_none[one]))
+        gold[one] = own[place] if place < len(own) else -1
+    return choices_of(question, features, none, gold)
+
+
+def test_the_fit_finds_the_weights_that_answers_were_drawn_by_and_is_calibrated():
+    weights = fit(drawn(4000), np.zeros(3), np.ones(3, bool))
+    assert np.allclose(weights, TRUE, atol=0.15)
+    others = drawn(4000, seed=1)
+    place, probability = others.best(weights)
+    right = np.where(others.gold >= 0, place == others.gold, place < 0)
+    assert calibration_error(probability, right) < 0.03
+    assert calibration_error(others.best(5 * TRUE)[1], right) > 0.1
+    error = calibration_error(np.array([0.2, 0.25, 0.92, 0.94, 1.0]), np.array([0, 1, 1, 1, 1]))
+    assert error == pytest.approx((2 * 0.275 + 2 * 0.07) / 5)
+
+
+def test_the_best_answer_is_none_if_that_is_the_most_probable_and_figures_are_shares_of_right_answers():
+    choices = choices_of(np.array([0, 0, 2]), np.array([[1.0], [2.0], [-1.0]]), np.zeros((3, 1)), np.full(3, -1))
+    place, probability = choices.best(np.ones(1))
+    assert place.tolist() == [1, -1, -1] and choices.first(np.ones(1)).tolist() == [1, -1, 2]
+    assert probability[1] == 1.0 and probability[2] == pytest.approx(1 / (1 + np.exp(-1)))
+    features = np.array([[9.0], [0.0], [0.1], [0.0]])
+    choices = choices_of(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3]))
+    figures = choices.judged(np.ones(1))
+    assert figures["right"] == figures["resolved"] == figures["sure"] == 0.5 and figures["right of the sure"] == 1.0
+
+
+def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_nothing(shared):
+    model, still = moved(shared), shared.model()
+    assert not weights_of(model).any()
+    for one in (model, still):
+        evaluated(shared, one, "validation")
+        assert weights_of(one).any(1).all()
+    calibration, corpus = shared.evaluator.calibration, shared.data.corpus
+    choices, _ = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
+    start = np.array([float(name == "counts") for name in OF_REFERENCES])
+    assert choices.loss(weights_of(model)[1]) < choices.loss(start)
+    alone, chosen = weights_of(still)
+    encoder = [OF_REFERENCES.index(name) for name in ("trust", "likeness")]
+    assert np.array_equal(alone, chosen) and not chosen[encoder].any()
+
+
+def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
+    task, model = fitted
+    corpus, hidden = task.data.corpus, task.evaluator.calibration.hidden
+    with torch.inference_mode():
+        measured = task.evaluator.calibration.measured(model)
+        choices, _ = hidden(corpus.triples_of("test"), Answering(task.data, model))
+        train = corpus.triples_of("train")
+        (first, files), (again, _) = (hidden(train, Answering(task.data, model), 7) for _ in range(2))
+    rows = {(row["references"], row["method"]): row for row in measured}
+    for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
+        for name, value in choices.judged(weights).items():
+            assert rows["all", method][name] == pytest.approx(value, nan_ok=True)
+    assert "calibration error" in calibration.as_text(measured)
+    assert len(files) == 7 and np.array_equal(first.features, again.features)
