@@ -110,22 +110,15 @@ class Data:
         try:
             corpus.save(self._cached)
         except OSError as error:
-<<<<<<< HEAD
             print(f"The corpus is not kept for the next run: {self._cached} ({error.strerror or error}).")
             try:
                 aside = tempfile.mkdtemp(prefix="corpus-")  # which the run copies into its own folder
                 atexit.register(shutil.rmtree, aside, ignore_errors=True)
                 self._cached = Path(aside) / self._cached.name
-                built.save(self._cached)
-                return Corpus.load(self._cached)
+                corpus.save(self._cached)
             except OSError as another:
                 print(f"Nor is it kept with this run, as {another.filename} cannot be written ({another.strerror}).")
-                return built
-=======
-            why = f"because {self._cached} cannot be written ({error.strerror or error})"
-            print(f"The corpus is not kept for the next run, {why}.")
         return corpus
->>>>>>> graphmer
 
     @cached_property
     def content(self) -> str:

@@ -16,6 +16,7 @@ from lib.training import workers
 from tests.conftest import SAMPLES
 from tests.workloads.graphmer.conftest import generator, words_of
 from workloads.codegraph import records, trees
+from workloads.graphmer.corpus import split_files
 
 
 def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_splits(shared):
@@ -106,7 +107,7 @@ def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", "a file"])
-def test_a_cache_that_cannot_be_written_is_said_and_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys, place):
+def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys, place):
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / place))
     task = graphmer()
