@@ -1,6 +1,8 @@
 """The loop: exact accumulation, exact resume, memory as an event, a diverged run stopped."""
 
 import signal
+import sys
+import time
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
 from lib.training.step import _gradients, total_norm
-from tests.conftest import VOLATILE_COLUMNS
+from tests.conftest import ROOT, VOLATILE_COLUMNS
 
 
 def endless():
@@ -220,3 +222,25 @@ def test_the_norm_has_the_bits_of_torchs():
     gradients = [torch.randn(5, 7), torch.randn(3) * 1e-4, torch.randn(2, 3, 4).transpose(0, 1)]
     assert torch.equal(total_norm(gradients), torch.nn.utils.get_total_norm(gradients))
     assert total_norm([]) == 0
+
+
+def test_a_step_makes_few_calls_of_python(toy, tmp_path, monkeypatch):
+    """Every call beside torch's own costs about a ten-thousandth of a step of 0.4 ms, and nobody sees it come."""
+    calls, seen = [0], []
+
+    def count(frame, event, argument):
+        calls[0] += event == "call" and frame.f_code.co_filename.startswith(str(ROOT / "lib"))
+
+    def count_targets(self, batch):
+        seen.append(calls[0])
+        return {"squared": len(batch["x"])}
+
+    changes = {"training.log_every_steps": 50, "training.evaluate_every_steps": 0, "checkpoint.every_steps": 0}
+    config = toy({**changes, "training.micro_batch": 8})
+    monkeypatch.setattr(type(load_task(config)), "count", count_targets)
+    sys.setprofile(count)
+    try:
+        fit(config, tmp_path / "run", Session(60, 0, time.time()))
+    finally:
+        sys.setprofile(None)
+    assert seen[9] - seen[8] <= 125
