@@ -12,8 +12,8 @@ from lib.task import find_task
 from tests import toy as toys
 from tests.conftest import ROOT
 
-# Parts and columns that a task reads by getattr
-BY_NAME = {"vqa": {"split.test", "split.validation"}, "legal": {"columns.document", "columns.role"}}
+# Parts that a task reads by name, all at once
+BY_NAME = {"vqa": {"split.test", "split.validation"}, "legal": {"split.fold", "split.folds", "split.validation"}}
 
 
 def sections(cls, prefix=""):

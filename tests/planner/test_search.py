@@ -267,11 +267,11 @@ def test_text_and_page_have_the_same_rows_and_every_tag_is_closed(toy, card, ste
 def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, capsys):
     overrides = {"training.micro_batch": 4, "workload.dropout": 0.5}
     path = file.write(tmp_path / "runs", "toy", overrides)
-    assert file.find(path.parent, "toy", toy()) == (path, overrides)
-    assert file.find(path.parent, "other", toy()) is None and not capsys.readouterr().out
+    assert file.find(path.parent, "toy", toy) == (path, overrides)
+    assert file.find(path.parent, "other", toy) is None and not capsys.readouterr().out
     for text in ("{", "[]", '{"training.micro_batch": 4.5}', '{"kind": "trainbook plan"}'):
         path.write_text(text)
-        assert file.find(path.parent, "toy", toy()) is None
+        assert file.find(path.parent, "toy", toy) is None
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
     values = {}
     exec(file.as_code({"training.micro_batch": 4, "workload.name": "x"}), values)
