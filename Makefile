@@ -2,7 +2,8 @@
 # make train         makes .venv, then trains the small GraphMER encoder: 5 minutes on 2 cores, beside 1.6 GB to install
 #                    with TORCH=cpu on a machine without an NVIDIA GPU (on Linux 8 GB without it, nearly all of them CUDA)
 # make build         adds to .venv what builds notebooks and sends them to Kaggle
-# make notebooks     builds notebooks/ again after an edit of a source, of lib or of a configuration
+# make notebooks     builds notebooks/ again after an edit of a source, of lib or of a configuration; with
+#                    RUN="05_legal 07_your_model" it runs these on the CPU, at the small size, and keeps what they show
 # make docs          computes the tables and pictures of the documents again
 # make pictures      runs the notebooks in JupyterLab (an hour; NOTEBOOKS="00_memory 07_your_model --quick": minutes) and
 #                    takes pictures of them, wide and narrow, light and dark, in runs/pictures
@@ -65,7 +66,7 @@ pictures: .venv/ready
 build: .venv/build
 
 notebooks: .venv/build
-	$(PY) build_notebooks.py
+	$(PY) build_notebooks.py $(if $(RUN),--run $(RUN))
 
 bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph

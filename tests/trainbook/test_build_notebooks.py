@@ -1,5 +1,6 @@
 """Notebooks are built byte for byte, come back from Kaggle without loss, and work alone in an empty folder."""
 
+import base64
 import importlib
 import json
 import os
@@ -108,6 +109,25 @@ def edit(root: Path, change) -> Path:
     path = root.parent / "01_demo.ipynb"
     nbformat.write(saved, path)
     return path
+
+
+def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monkeypatch) -> None:
+    path = source(root)
+    picture = 'import io\nfrom IPython.display import HTML, display\nfrom PIL import Image\n\n' \
+        'file = io.BytesIO()\nImage.effect_noise((64, 64), 90).convert("RGB").save(file, "PNG")\n' \
+        'display({"image/png": file.getvalue(), "text/plain": "noise"}, raw=True)\n' \
+        'display({"text/plain": "1 of 2"}, raw=True)\ndisplay(HTML("<b>bold</b>"))\nprint(len(file.getvalue()))\n'
+    path.write_text(path.read_text() + f"\n# %%\n{picture}\n# %%\nprint(last().name)\n")
+    assert build.main(["--run"], root) == build.main(["--check"], root) == 0
+    cells = nbformat.read(notebook(root), as_version=4).cells
+    drawn, named = cells[-2].outputs, cells[-1].outputs
+    assert [next(iter(shown.get("data", ["stream"]))) for shown in drawn] == ["image/png", "text/html", "stream"]
+    assert len(base64.b64decode(drawn[0].data["image/png"])) < int(drawn[2].text) / 2
+    assert named[0].text == "configs\n" and str(root.parent) not in notebook(root).read_text()
+    path.write_text(path.read_text().replace("print(last().name)", "print(last())"))
+    assert build.main(["--check"], root) == 1 and build.main([], root) == 0
+    cells = nbformat.read(notebook(root), as_version=4).cells
+    assert cells[-2].outputs == drawn and not cells[-1].outputs
 
 
 def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(root: Path, capsys) -> None:

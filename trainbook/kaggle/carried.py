@@ -98,7 +98,8 @@ def is_stale(path: Path) -> bool | None:
     source, module = ROOT / "notebooks_src" / f"{path.stem}.py", builder()
     if module is None or not source.is_file():
         return None
-    return module.notebook_text(source) != path.read_text("utf-8")
+    text = path.read_text("utf-8")
+    return module.notebook_text(source, last=text) != text
 
 
 def here(data: "Data") -> list[str]:
