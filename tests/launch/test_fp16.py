@@ -13,6 +13,7 @@ from lib.task import load_config
 from lib.training.precision import keep_in_fp32
 from tests.conftest import ROOT
 from tests.toy import Toy
+from trainbook import new
 
 WIDTH = 16
 
@@ -186,6 +187,16 @@ def test_the_small_workloads_hold_in_fp16(name, tmp_path):
     run = launch.prepare(load_config(ROOT / "configs" / f"{name}_small.yaml", overrides))
     checked = fp16.examine(run.task, run.config)
     assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new.write("my", kind, tmp_path)
+    for seed in range(20):
+        run = launch.prepare(load_config("my.yaml", {"seed": seed}))
+        checked = fp16.examine(run.task, run.config)
+        assert checked.finding.verdict == "ok" and checked.scale == 65_536, f"seed {seed}: {checked.finding}"
 
 
 class Prices(Planted):
