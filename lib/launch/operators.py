@@ -73,6 +73,7 @@ def of_step(task: Task, config: Config) -> Counter[str]:
     config = with_changes(config, {"training.compile": False, "training.fully_shard": False})
     with put_back():
         state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
+        task.step = max(group.from_step for group in state.groups)  # most is trained then
         counts, operators = add_counts(map(task.count, batches)), _Operators()
         # an implementation in one kernel hides what a GPU would call
         with torch.backends.mkldnn.flags(enabled=False), contextlib.ExitStack() as stack:

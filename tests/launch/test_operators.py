@@ -6,11 +6,8 @@ from torch.nn import functional as F
 
 from lib import launch
 from lib.launch import operators
-from lib.task import load_config
-from tests.conftest import ROOT
-from tests.launch.test_fp16 import FEW
+from tests.launch.test_fp16 import FEW, small
 from tests.toy import Toy
-from tests.workloads.graphmer.conftest import write_tree
 
 
 def spread(y):
@@ -58,12 +55,7 @@ LOOKS = {"legal": 1, "vqa": 2}  # of transformers, whether all of a mask is true
 
 @pytest.mark.parametrize("name", [*FEW, "graphmer"])
 def test_a_gpu_refuses_no_operator_of_the_workloads_and_their_losses_wait_for_it_once(name, tmp_path):
-    config, overrides = ROOT / "configs" / f"{name}_small.yaml", {"data.dir": "embedded", **FEW.get(name, {})}
-    if name == "graphmer":
-        write_tree(tmp_path)
-        config, overrides = tmp_path / "graphmer.yaml", {"data.dir": str(tmp_path / "tree")}
-    overrides |= {"output_dir": str(tmp_path / "runs"), "training.deterministic": True}
-    run = launch.prepare(load_config(config, overrides))
+    run = launch.prepare(small(name, tmp_path, **{"training.deterministic": True}))
     assert operators.examine(run.task, run.config).verdict == "ok"
     counts = operators.of_step(run.task, run.config)
     assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts["_local_scalar_dense"] == LOOKS.get(name, 0)
