@@ -29,7 +29,6 @@ LARGEST, SMALLEST = 65_504, 2.0**-24  # of fp16: IEEE 754 binary16, the smallest
 _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler begins
 _SIZE, _BATCHES = 2, 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
-_WEIGHT = -1  # in the place of a call's number
 _SHARE = 0.5  # of a weight's gradient that may vanish
 
 
@@ -156,13 +155,17 @@ class _Watched:
             handles.append(module.register_forward_hook(partial(after, name)))
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                note = partial(self._reached, (name, _WEIGHT))
-                handles.append(parameter.register_post_accumulate_grad_hook(lambda p, note=note: note(p.grad)))
+                note = partial(self._added, name, itertools.count())
+                handles.append(parameter.register_post_accumulate_grad_hook(note))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _added(self, name: str, numbers: Iterator[int], parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self._reached((name, ~next(numbers)), parameter.grad)  # calls below 0 are those of weights
 
     def _reached(self, key: tuple[str, int], gradient: Tensor) -> None:
         self.gradients.setdefault(key, _largest(gradient))
@@ -177,13 +180,13 @@ class _Watched:
             if not math.isfinite(value) and math.isfinite(wide.gradients.get(key, math.nan)):
                 name, call = key
                 self.place = name
-                user = name.rpartition(".")[0] if call == _WEIGHT else self.taken.get(self.users[key], "")
+                user = name.rpartition(".")[0] if call < 0 else self.taken.get(self.users[key], "")
                 return _outside(user or name.rpartition(".")[0], modules)
         return None
 
     def largest(self, values: Mapping[tuple[str, int], float]) -> dict[str, float]:
-        names = dict.fromkeys(name for name, call in values if call != _WEIGHT)
-        return {name: max(v for (n, call), v in values.items() if n == name and call != _WEIGHT) for name in names}
+        names = dict.fromkeys(name for name, call in values if call >= 0)
+        return {name: max(v for (n, call), v in values.items() if n == name and call >= 0) for name in names}
 
     def lost(self, name: str, scale: float) -> float:
         """Returns the share of a weight's gradient that is below fp16's smallest number at a loss scale."""
@@ -205,18 +208,19 @@ def _largest(tensor: Tensor) -> float:
 def _watched(
     state: State, task: Task, config: Config, batches: Sequence[Batch], scale: float, precision: Precision
 ) -> _Watched:
-    """Computes gradients of the batches as a step does, in one precision, and returns what its modules reached."""
+    """Computes gradients of the batches as a step of each stage does, and returns what its modules reached."""
     watched, is_simulated = _Watched(), precision == "fp16" and state.device.type == "cpu"
-    counts, weight = add_counts(map(task.count, batches)), task.term_weights(0)
     samples = config.training.effective_batch / sum(map(data.size_of, batches))  # a step divides by all of its targets
     state.model.zero_grad(set_to_none=True)
     with watched.watching(state.model), Fp16OnCpu() if is_simulated else contextlib.nullcontext():
-        for batch in data.on_device(iter(batches), state.device):
-            seed_all(mix(DROPOUT, config.seed), state.device)
-            with autocast(precision, state.device):
-                sums, _ = task.loss(state.model, batch)
-            terms = [weight.get(t, 1.0) * value.float() / counts[t] / samples for t, value in sums.items() if counts[t]]
-            (scale * torch.stack(terms).sum()).backward()
+        for task.step in sorted({0, *(group.from_step for group in state.groups)}):  # the first of each stage
+            counts, weight = add_counts(map(task.count, batches)), task.term_weights(task.step)
+            for batch in data.on_device(iter(batches), state.device):
+                seed_all(mix(DROPOUT, config.seed), state.device)
+                with autocast(precision, state.device):
+                    sums, _ = task.loss(state.model, batch)
+                terms = [weight.get(t, 1.0) * sums[t].float() / counts[t] / samples for t in sums if counts[t]]
+                (scale * torch.stack(terms).sum()).backward()
     for key, value in watched.gradients.items():
         watched.gradients[key] = value / scale
     watched.weights = {n: p.grad.detach().float() for n, p in state.model.named_parameters() if p.grad is not None}

@@ -1,6 +1,7 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
 import inspect
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from lib.task import Batch, Task
 _FLOATS = ("numbers", "labels")  # kinds whose labels are floats
 _AT_ONCE = 64  # samples that are batched to look at their targets
 _TRIED = 16  # samples whose target is compared with its label
+_MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 
 
 def outputs(model: nn.Module, batch: Batch, task: str) -> Tensor:
@@ -130,8 +132,19 @@ def class_counts(task: Any, part: Part) -> np.ndarray:
     return counts
 
 
-def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
-    """Yields known targets: (targets,), or (samples, numbers).
+def variance(task: Any) -> float:
+    """Returns the variance of training targets, the mean over their columns; 1 where all are the same."""
+    part = task.parts["train"]
+    with torch.device("cpu"):  # of a plan, too
+        places = sorted(random.Random(0).sample(range(len(part)), min(len(part), _MEASURED)))
+        values = np.concatenate([*targets(task, part, places)]).astype(np.float64)
+    columns = np.ma.masked_invalid(values.reshape(len(values), -1))
+    variance = float(columns.var(0).mean())
+    return variance if variance > 1e-12 * float((columns**2).mean()) else 1.0
+
+
+def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.ndarray]:
+    """Yields known targets of the samples at some places, by default of all: (targets,), or (samples, numbers).
 
     Where samples have their labels as numbers, tried on some, nothing is decoded for it.
     """
@@ -148,12 +161,13 @@ def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
             labels = task.labelled([part[index].sample for index in indices[first : first + _AT_ONCE]])["labels"]
             yield task.judged(task.placed(labels)).numpy()
 
-    tried = sorted({round(index) for index in np.linspace(0, len(part) - 1, _TRIED)})
+    places = places or range(len(part))
+    tried = sorted({places[round(index)] for index in np.linspace(0, len(places) - 1, _TRIED)})
     some = plain(tried)
     if some is not None and np.array_equal(some, np.concatenate([*batched(tried)])):
-        every = plain(range(len(part)))
-        if every is not None:
-            yield every
+        values = plain(places)
+        if values is not None:
+            yield values
             return
     with working(f"Looking at the targets of {part.name}"):
-        yield from batched(range(len(part)))
+        yield from batched(places)

@@ -194,7 +194,7 @@ class Supervised(text.Writing):
 
     def known_names(self) -> list[str]:
         """Returns `names`, and none where they are not known."""
-        return self._given_names() or list(self.learned().get("classes", []))
+        return self._given_names() or ([] if self.kind == "numbers" else list(self.learned().get("classes", [])))
 
     def _given_names(self) -> list[str]:
         names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
@@ -215,6 +215,8 @@ class Supervised(text.Writing):
             except (TypeError, ValueError) as error:
                 what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
                 raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
+            if self.kind == "numbers":
+                self._learned["variance of targets"] = evaluation.variance(self)
         if self._learned is None:  # in a plan, which is not handed the data
             data = None
             with contextlib.suppress(BadInput):
@@ -255,12 +257,17 @@ class Supervised(text.Writing):
         return self._passed[2]
 
     def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes and marks."""
+        """Returns () the sum over the targets: of cross-entropy for classes and marks, of squares for numbers.
+
+        Squares are in units of the training targets' variance: fp16 holds neither prices nor their gradients.
+        """
         outputs, labels = self.matched(outputs, labels)
         if self.kind in _FLOATS:
             distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
             each = distance(outputs, labels.nan_to_num(), reduction="none")
-            return torch.where(self.known(labels), each, 0.0).sum()
+            total = torch.where(self.known(labels), each, 0.0).sum()
+            has_unit = self.kind == "numbers" and not outputs.is_meta
+            return total / self.learned().get("variance of targets", 1.0) if has_unit else total
         weights = None
         if self.balanced and outputs.is_meta:  # of a plan, which is made where there is no data
             weights = torch.ones(outputs.shape[-1], device=outputs.device)

@@ -96,7 +96,8 @@ def commonest(texts: Iterable[str]) -> str:
 
 def losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """(B, L, V), (B, L) -> (B, L) cross-entropies; 0 where a label is IGNORED."""
-    return F.cross_entropy(outputs.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+    flat = outputs.float().flatten(0, 1), labels.flatten()  # of more dimensions a GPU refuses it, if deterministic
+    return F.cross_entropy(*flat, reduction="none", ignore_index=IGNORED).view_as(labels)
 
 
 def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: Any) -> Tensor:

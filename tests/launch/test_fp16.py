@@ -13,6 +13,8 @@ from lib.task import load_config
 from lib.training.precision import keep_in_fp32
 from tests.conftest import ROOT
 from tests.toy import Toy
+from tests.workloads.graphmer.conftest import write_tree
+from trainbook import new
 
 WIDTH = 16
 
@@ -180,12 +182,45 @@ FEW = {
 }  # of the generated data
 
 
-@pytest.mark.parametrize("name", FEW)
+def small(name, tmp_path, **overrides):
+    """Returns a small configuration with little data."""
+    config, more = ROOT / "configs" / f"{name}_small.yaml", {"data.dir": "embedded", **FEW.get(name, {})}
+    if name == "graphmer":
+        write_tree(tmp_path)
+        config, more = tmp_path / "graphmer.yaml", {"data.dir": str(tmp_path / "tree")}
+    return load_config(config, {"output_dir": str(tmp_path / "runs"), **more, **overrides})
+
+
+@pytest.mark.parametrize("name", [*FEW, "graphmer"])
 def test_the_small_workloads_hold_in_fp16(name, tmp_path):
-    overrides = {"output_dir": str(tmp_path / "runs"), "data.dir": "embedded", **FEW[name]}
-    run = launch.prepare(load_config(ROOT / "configs" / f"{name}_small.yaml", overrides))
+    mlm = {"workload.objective.mlm_steps": 1} if name == "graphmer" else {}
+    run = launch.prepare(small(name, tmp_path, **mlm))
     checked = fp16.examine(run.task, run.config)
     assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new.write("my", kind, tmp_path)
+    for seed in range(20):
+        run = launch.prepare(load_config("my.yaml", {"seed": seed}))
+        checked = fp16.examine(run.task, run.config)
+        assert checked.finding.verdict == "ok" and checked.scale == 65_536, f"seed {seed}: {checked.finding}"
+
+
+class Staged(Planted):
+    """A model whose square is computed from step 7 on."""
+
+    def body(self):
+        return Block(Function(lambda x: (300 * x) * (300 * x) / 1e5 if self.step else x))
+
+    def parameter_groups(self, model):
+        return [{"names": "4.*", "from_step": 7}]
+
+
+def test_a_module_of_a_later_stage_is_examined_too(toy):
+    assert list(fp16.examine(Staged(toy()), toy()).modules) == ["2.layer"]
 
 
 class Prices(Planted):

@@ -124,21 +124,22 @@ class Graphmer(Task):
         masked pieces of the text.
         """
         if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
-            chosen = batch["root_targets"] != IGNORE
+            chosen = _places(batch["root_targets"] != IGNORE)
             logits = model(batch, chosen).float()
-            return {"mlm": F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")}, {}
-        asked, named = batch["gold"] != IGNORE, _with_namesakes(batch)
-        gold, of_named = batch["gold"][asked], named[asked]
+            return {"mlm": F.cross_entropy(logits, batch["root_targets"].flatten()[chosen], reduction="sum")}, {}
+        asked = _places(batch["gold"] != IGNORE)
+        gold = batch["gold"].flatten()[asked]
+        of_named = gold.where(_with_namesakes(batch).flatten()[asked], IGNORE)
         is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
         # Each candidate stands for those that were not drawn: minus log of its chance, for all but the right one
         correction = batch["chance"][0].masked_fill(is_gold, 0)
-        is_other_name = batch["name"][0] != batch["name"][0][gold[of_named]][:, None]
+        is_other_name = batch["name"][0] != batch["name"][0][gold][:, None]
         sums, of_name = {}, []
         for term, scores in zip(("trust", "likeness"), model(batch), strict=True):
-            corrected = scores.float()[asked] - correction
+            corrected = scores.float().flatten(0, 1)[asked] - correction
             sums[term] = F.cross_entropy(corrected, gold, reduction="sum")
-            others = corrected[of_named].masked_fill(is_other_name, IMPOSSIBLE)
-            of_name.append(F.cross_entropy(others, gold[of_named], reduction="sum"))
+            others = corrected.masked_fill(is_other_name, IMPOSSIBLE)
+            of_name.append(F.cross_entropy(others, of_named, ignore_index=IGNORE, reduction="sum"))
         sums["name"] = torch.stack(of_name).sum()
         return sums, {}
 
@@ -191,6 +192,11 @@ class Graphmer(Task):
                 "archive has up to 268 MB. Give the folder of the run, with data in it."
             )
         return predict(self, models, source, out)
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Returns where a mask is true, of its flattened places: the one wait for the device in a loss."""
+    return mask.flatten().nonzero().squeeze(1)
 
 
 def _with_namesakes(batch: Batch) -> Tensor:

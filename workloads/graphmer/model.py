@@ -231,9 +231,9 @@ class Ranker(nn.Module):
         with weights of the counts beside them, do not explain. So trust is learned without these, as it is asked, and
         no question has them. See `Collator` for the tensors of a batch.
 
-        Everything goes through here, because sharded weights are whole only inside: where `masked` (B, L) is given, it
-        returns logits of these roots instead, (N, vocabulary); of a batch of questions what `added` returns; and of one
-        without roots the vectors and origins of its entities, (C, 2, d).
+        Everything goes through here, because sharded weights are whole only inside: where `masked` (N), numbers of the
+        B * L roots, is given, it returns logits of these instead, (N, vocabulary); of a batch of questions what `added`
+        returns; and of one without roots the vectors and origins of its entities, (C, 2, d).
         """
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])
@@ -241,7 +241,7 @@ class Ranker(nn.Module):
             roots = batch["masked_roots"]
             nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
             hidden = self._encoded(self._embedded(roots, batch["within"]), roots, nothing)
-            return F.linear(hidden[masked], self.token.weight)
+            return F.linear(hidden.flatten(0, 1)[masked], self.token.weight)
         roots, leaves = self.read(batch)
         added = self.added(roots, leaves, batch)
         if "prior" not in batch:

@@ -216,7 +216,7 @@ class Vqa(Supervised):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         each = text.losses(model(batch), batch["labels"])
-        return {name: each[batch["part"] == number].sum() for number, name in enumerate(TERMS, 1)}, {}
+        return {name: (each * (batch["part"] == number)).sum() for number, name in enumerate(TERMS, 1)}, {}
 
     def beams(self, part: str) -> int:
         return self.settings.writing.validation_beams if part == "validation" else self.settings.writing.beams

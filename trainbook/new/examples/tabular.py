@@ -40,4 +40,4 @@ class Tabular(Supervised):
         return {"x": ((table - mean) / deviation)[:, :-1], "labels": table[:, -1]}
 
     def outputs(self, model, batch):
-        return model(batch["x"]) * self.learned()["deviation"][-1] + self.learned()["mean"][-1]
+        return model(batch["x"]).float() * self.learned()["deviation"][-1] + self.learned()["mean"][-1]
