@@ -13,7 +13,8 @@ from lib.task import find_task
 from lib.training.data import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-BOUNDS = {"minimum": "at least {:g}", "above": "above {:g}", "maximum": "at most {:g}", "below": "below {:g}"}
+BOUNDS = {"minimum": ">= {:g}", "above": "> {:g}", "maximum": "<= {:g}", "below": "< {:g}"}
+SHORT = {"a whole number": "integer", "a section of key: value lines": "mapping", "a ": ""}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -22,9 +23,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def takes(expected: Any, metadata: Any) -> str:
-    """Returns what a key takes, in words: its type and the bounds of its numbers."""
-    bounds = [words.format(metadata[name]) for name, words in BOUNDS.items() if name in metadata]
-    return ", ".join([described(expected), *bounds])
+    """Returns the type of a key where its default does not show it, and bounds other than that of a count."""
+    bounds = [words.format(metadata[name]) for name, words in BOUNDS.items() if metadata.get(name, 0)]
+    text = "" if expected in (bool, int, float, str) else described(expected)
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return ", ".join([*filter(None, [text]), *bounds])
 
 
 def default(field: dataclasses.Field) -> str:
@@ -41,7 +45,7 @@ def default(field: dataclasses.Field) -> str:
 
 
 def rows(cls: type, prefix: str) -> Iterator[list[str]]:
-    """Yields key, what it takes, default and sentence, of the sections inside too."""
+    """Yields key, default with what else it takes, and sentence, of the sections inside too."""
     hints = get_type_hints(cls)
     for field in keys(cls):
         name, expected = prefix + field.name, hints[field.name]
@@ -49,10 +53,11 @@ def rows(cls: type, prefix: str) -> Iterator[list[str]]:
             yield from rows(expected, f"{name}.")
         elif expected is not Any:
             text = " ".join(field.metadata.get("help", "").split())
-            yield [f"`{name}`", takes(expected, field.metadata), default(field), text]
+            value = " ".join([default(field), *(f"({more})" for more in [takes(expected, field.metadata)] if more)])
+            yield [f"`{name}`", value, text]
 
 
-HEAD = ["key", "takes", "default", "what it is"]
+HEAD = ["key", "default (takes)", "what it is"]
 
 
 def all_keys() -> str:
