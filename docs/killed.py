@@ -108,8 +108,9 @@ def picture(whole: Curve, sessions: list[Curve], sha256: str) -> str:
         lines.append(f'<path d="M{x:.0f},{TOP - 8} V{bottom}" stroke="#334155" stroke-dasharray="4 4"/>')
         lines.append(text(x, TOP - 12, f"killed at step {points[-1][0]}", 'text-anchor="middle"'))
     lines += [line(whole, "#cbd5e1", 9), *map(line, sessions, COLOURS, [1.8] * 3)]
-    lines += [text(x, bottom + 18, f"{s}", 'text-anchor="middle"') for s in range(0, last + 1, 20) for x, _ in [place(s, 0)]]
-    lines.append(text(LEFT, HEIGHT - 10, f"loss over steps; both runs end in the same bytes, sha256 {sha256[:16]}..."))
+    ticks = range(0, last + 1, 20)
+    lines += [text(place(step, 0)[0], bottom + 18, f"{step}", 'text-anchor="middle"') for step in ticks]
+    lines.append(text(LEFT, HEIGHT - 10, f"loss over steps; both end in the same bytes, sha256 {sha256[:16]}..."))
     return "\n".join([*lines, "</svg>", ""])
 
 
