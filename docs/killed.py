@@ -110,7 +110,8 @@ def picture(whole: Curve, sessions: list[Curve], sha256: str) -> str:
     lines += [line(whole, "#cbd5e1", 9), *map(line, sessions, COLOURS, [1.8] * 3)]
     ticks = range(0, last + 1, 20)
     lines += [text(place(step, 0)[0], bottom + 18, f"{step}", 'text-anchor="middle"') for step in ticks]
-    lines.append(text(LEFT, HEIGHT - 10, f"loss over steps; both end in the same bytes, sha256 {sha256[:16]}..."))
+    below = f"loss over steps; both runs end in the same bytes, sha256 {sha256[:16]}..."
+    lines.append(text(LEFT, HEIGHT - 10, below))
     return "\n".join([*lines, "</svg>", ""])
 
 
