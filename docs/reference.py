@@ -10,25 +10,25 @@ from lib.config import Config, environment, profiles
 from lib.config.reader import described, keys
 from lib.machine.facts import CARDS
 from lib.task import find_task
-from lib.training.data import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUNDS = {"minimum": ">= {:g}", "above": "> {:g}", "maximum": "<= {:g}", "below": "< {:g}"}
-SHORT = {"a whole number": "integer", "a section of key: value lines": "mapping", "a ": ""}
+SHORT = {"a whole number": "integer", "a section of key: value lines": "mapping", "one of ": "", "a ": ""}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    first, *lines = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in (head, *rows))
+    return f"| {first} |\n|{'---|' * len(head)}\n" + "".join(f"| {line} |\n" for line in lines)
 
 
-def takes(expected: Any, metadata: Any) -> str:
+def takes(field: dataclasses.Field, expected: Any) -> str:
     """Returns the type of a key where its default does not show it, and bounds other than that of a count."""
-    bounds = [words.format(metadata[name]) for name, words in BOUNDS.items() if metadata.get(name, 0)]
-    text = "" if expected in (bool, int, float, str) else described(expected)
+    bounds = [words.format(field.metadata[name]) for name, words in BOUNDS.items() if field.metadata.get(name, 0)]
+    shown = expected in (bool, int, float, str) or default(field).startswith("`[")
+    text = "" if shown else described(expected)
     for long, short in SHORT.items():
         text = text.replace(long, short)
-    return ", ".join([*filter(None, [text]), *bounds])
+    return ", ".join([*filter(None, [text]), *(bound for bound in bounds if bound != ">= 1")])
 
 
 def default(field: dataclasses.Field) -> str:
@@ -53,7 +53,7 @@ def rows(cls: type, prefix: str) -> Iterator[list[str]]:
             yield from rows(expected, f"{name}.")
         elif expected is not Any:
             text = " ".join(field.metadata.get("help", "").split())
-            value = " ".join([default(field), *(f"({more})" for more in [takes(expected, field.metadata)] if more)])
+            value = " ".join([default(field), *(f"({more})" for more in [takes(field, expected)] if more)])
             yield [f"`{name}`", value, text]
 
 
@@ -91,11 +91,6 @@ def _yaml(value: object) -> str:
     return f"{value}".lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
-def stages() -> str:
-    return table(["`data.subset_ratio`", "share of the training samples"],
-                 [[f"`{name}`", f"{share:.0%}"] for name, share in STAGES.items()])  # fmt: skip
-
-
 def cards() -> str:
     return ", ".join(f"`{name}`" for name in CARDS) + "\n"
 
@@ -114,7 +109,6 @@ TABLES = {
     "keys": all_keys,
     "workloads": workloads,
     "profiles": memory_profiles,
-    "stages": stages,
     "card-names": cards,
     "variables": variables,
 }

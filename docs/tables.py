@@ -148,18 +148,11 @@ def cards() -> str:
             f"{card.bandwidth_gb_s:g}",
             f"{card.fp16_tflops:g}" + _sustained(card),
             f"{card.bf16_tflops:g}" if card.bf16_tflops else "none",
-            f"{card.fp32_tflops:g}",
-            _linked(card.source),
         ]
         for card in CARDS.values()
     ]
-    head = ["card", "capability", "GiB that torch sees", "GB/s", "fp16 TFLOP/s", "bf16", "fp32", "source of the rates"]
+    head = ["card", "capability", "GiB that torch sees", "GB/s", "fp16 TFLOP/s", "bf16"]
     return table(head, rows)
-
-
-def _linked(source: str) -> str:
-    url, *more = source.partition(";")[0].split(" ")
-    return " ".join([f"[{url.split('/')[-1] or url.split('/')[-2]}]({url})", *more])
 
 
 def _sustained(card: Card) -> str:
@@ -290,11 +283,6 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def durations() -> str:
-    rows = [[place.name, *(_time(place.hours(n) * 3600) for n in LENGTHS)] for place in _kinds()]
-    return table(["place", *(f"{steps:,} steps" for steps in LENGTHS)], rows)
-
-
 def picture() -> str:
     """Returns bars of the same times as SVG: a group for each length, on a logarithmic scale."""
     shown = [(place, fill) for place, fill in zip(_kinds(), FILLS, strict=True)]
@@ -343,11 +331,11 @@ def own_config() -> str:
 
 
 def words() -> str:
-    rows = [
-        [*(", ".join(f"`{name}`" for name in row[side].split()) or "-" for side in ("elsewhere", "here")), row["how"]]
-        for row in reader.words()
-    ]
-    return table(["elsewhere", "here", "how"], rows)
+    rows = []
+    for row in reader.words():
+        elsewhere, here = (", ".join(f"`{name}`" for name in row[side].split()) for side in ("elsewhere", "here"))
+        rows.append([elsewhere, here or row["how"]])
+    return table(["elsewhere", "here"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -356,7 +344,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "cost": cost,
     "attention": attention,
-    "durations": durations,
     "example": example,
     "compare": compare,
     "own-task": own_task,
