@@ -10,21 +10,25 @@ from lib.config import Config, environment, profiles
 from lib.config.reader import described, keys
 from lib.machine.facts import CARDS
 from lib.task import find_task
-from lib.training.data import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-BOUNDS = {"minimum": "at least {:g}", "above": "above {:g}", "maximum": "at most {:g}", "below": "below {:g}"}
+BOUNDS = {"minimum": ">= {:g}", "above": "> {:g}", "maximum": "<= {:g}", "below": "< {:g}"}
+SHORT = {"a whole number": "integer", "a section of key: value lines": "mapping", "one of ": "", "a ": ""}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    first, *lines = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in (head, *rows))
+    return f"| {first} |\n|{'---|' * len(head)}\n" + "".join(f"| {line} |\n" for line in lines)
 
 
-def takes(expected: Any, metadata: Any) -> str:
-    """Returns what a key takes, in words: its type and the bounds of its numbers."""
-    bounds = [words.format(metadata[name]) for name, words in BOUNDS.items() if name in metadata]
-    return ", ".join([described(expected), *bounds])
+def takes(field: dataclasses.Field, expected: Any) -> str:
+    """Returns the type of a key where its default does not show it, and bounds other than that of a count."""
+    bounds = [words.format(field.metadata[name]) for name, words in BOUNDS.items() if field.metadata.get(name, 0)]
+    shown = expected in (bool, int, float, str) or default(field).startswith("`[")
+    text = "" if shown else described(expected)
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return ", ".join([*filter(None, [text]), *(bound for bound in bounds if bound != ">= 1")])
 
 
 def default(field: dataclasses.Field) -> str:
@@ -41,7 +45,7 @@ def default(field: dataclasses.Field) -> str:
 
 
 def rows(cls: type, prefix: str) -> Iterator[list[str]]:
-    """Yields key, what it takes, default and sentence, of the sections inside too."""
+    """Yields key, default with what else it takes, and sentence, of the sections inside too."""
     hints = get_type_hints(cls)
     for field in keys(cls):
         name, expected = prefix + field.name, hints[field.name]
@@ -49,10 +53,11 @@ def rows(cls: type, prefix: str) -> Iterator[list[str]]:
             yield from rows(expected, f"{name}.")
         elif expected is not Any:
             text = " ".join(field.metadata.get("help", "").split())
-            yield [f"`{name}`", takes(expected, field.metadata), default(field), text]
+            value = " ".join([default(field), *(f"({more})" for more in [takes(field, expected)] if more)])
+            yield [f"`{name}`", value, text]
 
 
-HEAD = ["key", "takes", "default", "what it is"]
+HEAD = ["key", "default (takes)", "what it is"]
 
 
 def all_keys() -> str:
@@ -86,11 +91,6 @@ def _yaml(value: object) -> str:
     return f"{value}".lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
-def stages() -> str:
-    return table(["`data.subset_ratio`", "share of the training samples"],
-                 [[f"`{name}`", f"{share:.0%}"] for name, share in STAGES.items()])  # fmt: skip
-
-
 def cards() -> str:
     return ", ".join(f"`{name}`" for name in CARDS) + "\n"
 
@@ -109,7 +109,6 @@ TABLES = {
     "keys": all_keys,
     "workloads": workloads,
     "profiles": memory_profiles,
-    "stages": stages,
     "card-names": cards,
     "variables": variables,
 }

@@ -38,15 +38,15 @@ def _no_folder(name: str) -> str:
 class Run:
     """The run's name, and what it starts from."""
 
-    name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
+    name: str = option("", "Name of the run and its folder; empty: that of the file.")
     initial_weights: str = option(
-        "", "Weights to start from: a .safetensors file, the folder of a run, or a published model.", path=True
+        "", "Weights to start from: a .safetensors file, a run's folder or a published model.", path=True
     )
     initial_weights_share: float = option(
-        0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
+        0.9, "Least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
     )
-    resume_from: str = option("", "A folder or mounted input with an earlier output; empty: searched.", path=True)
-    accept_changes: bool = option(False, "Whether a run continues with other settings, or other code of its task.")
+    resume_from: str = option("", "Folder or mounted input with an earlier output; empty: searched.", path=True)
+    accept_changes: bool = option(False, "Whether a run may resume with changed settings or task code.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -63,9 +63,9 @@ class Data:
     )
     num_workers: int = option(2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024)
     prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024)
-    pin_memory: bool = option(True, "Whether batches wait in page-locked memory, which a GPU copies from directly.")
+    pin_memory: bool = option(True, "Whether batches wait in page-locked memory.")
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
-        1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
+        1.0, "Share of the training samples; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
     )
     buckets: int = option(0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6)
     evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
@@ -90,24 +90,24 @@ class Training:
     epochs: float = option(0.0, "The length of the run in passes over the training samples.", minimum=0, limit=1e6)
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
     effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6)
-    micro_batch: int = option(0, "Samples on a card at once; 0: planned from the memory there is.", minimum=0)
+    micro_batch: int = option(0, "Samples on a card at once; 0: planned.", minimum=0)
     micro_batch_slots: int = option(
-        0, "Equal parts of the effective batch, dealt to the cards; 0: one for each card.", minimum=0, limit=4096
+        0, "Equal parts of the effective batch for the cards; 0: one each.", minimum=0, limit=4096
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     frozen_precision: Literal["", "fp16", "bf16"] = option("", "Format of frozen matrices; empty: as model() has them.")
     fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32 whatever the precision is.")
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
-    ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
+    ema_decay: float = option(0.0, "Decay of averaged weights, which are then tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
-    deterministic: bool = option(False, "Whether a GPU gives the same bits every time, at some cost in speed.")
+    deterministic: bool = option(False, "Whether a GPU returns the same bits every time, more slowly.")
     cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms first, in gigabytes of workspace.")
     compile: bool = option(False, "Whether torch.compile makes kernels for the model: minutes at the start.")
     fully_shard: bool = option(False, "Whether ranks share weights, gradients and optimizer (FSDP2).")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
-    stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: none.", minimum=0)
+    stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: never.", minimum=0)
 
     @property
     def slots(self) -> int:
@@ -155,7 +155,7 @@ class Memory:
     """Settings that depend on memory and go together."""
 
     profile: Literal["", "auto", "optimized", "ultra_low", "prototype", "max_quality"] = option(
-        "", "Sets batches, precision, data and saves at once, and prints each change; empty: nothing is changed."
+        "", "Sets several keys at once and prints each; empty: none."
     )
 
 
@@ -168,7 +168,7 @@ class Optimizer:
     weight_decay: float = option(0.01, "Decoupled weight decay; of sgd it is a part of the gradient.", minimum=0)
     betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1)
     eps: float = option(1e-8, "What is added to the denominator of an update of adamw.", above=0)
-    momentum: float = option(0.9, "The share of an update that sgd adds to the next; 0: none.", minimum=0, below=1)
+    momentum: float = option(0.9, "Momentum of sgd; 0: none.", minimum=0, below=1)
     nesterov: bool = option(False, "Whether sgd looks ahead along its momentum.")
 
     @staticmethod
@@ -182,13 +182,13 @@ class Scheduler:
     """The learning rate over time."""
 
     name: Literal["cosine", "linear", "constant", "plateau"] = option(
-        "cosine", "The learning rate after the warm-up; plateau lowers it when validation stops improving."
+        "cosine", "Schedule after the warm-up; plateau lowers the rate when validation stops improving."
     )
     warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1)
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
-    patience: int = option(5, "Evaluations in a row without a better value before a plateau lowers it.", minimum=0)
+    patience: int = option(5, "Evaluations without a better value before a plateau lowers it.", minimum=0)
     min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
 
 
@@ -199,9 +199,9 @@ class Checkpoint:
     every_steps: int = option(0, "Steps between checkpoints; 0: by time and at the end only.", minimum=0)
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
-    lightweight: bool = option(False, "Leaves the optimizer out; a resumed run is then not the same bit for bit.")
+    lightweight: bool = option(False, "Omits the optimizer; a resumed run then differs in bits.")
     frozen: Literal["hash", "save"] = option(
-        "hash", "Frozen weights: hash checks what model() makes again and keeps the rest once; save puts all into each."
+        "hash", "Frozen weights: hash stores them once, or verifies those that model() loads; save: in each."
     )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
@@ -213,7 +213,7 @@ class Session:
     """The time limit of a session."""
 
     minutes: float = option(0.0, "The length of a session; 0: the platform's limit.", minimum=0)
-    margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
+    margin_seconds: float = option(120.0, "Time kept free at the session's end, beside saving.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Tracking:
 
     tensorboard: bool = option(False, "Whether event files for TensorBoard are written.")
     wandb: bool = option(False, "Whether Weights & Biases gets the run; wandb must be installed.")
-    online: bool = option(False, "Whether wandb sends it, with a key from Secrets or the environment.")
+    online: bool = option(False, "Whether wandb sends it, with a key from Secrets or environment.")
     project: str = option("trainbook", "The project of wandb.")
 
 
@@ -241,8 +241,8 @@ class Queue:
     grid: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict, metadata={"help": "Dotted keys and the values that runs differ in."}
     )
-    mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
-    best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
+    mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
+    best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
 
     @property
     def has_runs(self) -> bool:
@@ -260,9 +260,9 @@ class Queue:
 class Config:
     """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
 
-    task: str = option(MISSING, "A name under workloads, or file.py:Class, from the folder of this configuration.")
+    task: str = option(MISSING, "A workload's name, or file.py:Class beside this configuration.")
     seed: int = option(0, "Everything random follows from it.", minimum=0)
-    output_dir: str = option("", "The folder that runs are written to, from the working folder; empty: the platform's.")
+    output_dir: str = option("", "Folder for runs, from the working folder; empty: the platform's.")
     run: Run = Run()
     data: Data = Data()
     training: Training

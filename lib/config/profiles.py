@@ -7,7 +7,7 @@ import yaml
 from lib.config import Config, with_changes
 from lib.config.reader import flat, other_unit
 
-_OVERLAYS = Path(__file__).with_name("overlays")  # what each promises: docs/troubleshooting.md
+_OVERLAYS = Path(__file__).with_name("overlays")  # what each promises: docs/configuration.md
 
 
 def names() -> tuple[str, ...]:

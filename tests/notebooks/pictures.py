@@ -1,7 +1,7 @@
 """Pictures of the notebooks after a real run: wide and narrow, in the light and the dark theme of JupyterLab.
 
     python -m tests.notebooks.pictures [NAME ...] [--quick]       `make pictures NOTEBOOKS="00_memory 07_your_model"`
-    python -m tests.notebooks.pictures --front                    those of README.md, in docs/pictures
+    python -m tests.notebooks.pictures --front                    those of the documents, in docs/pictures
 
 Each notebook is built as its source is now, and run in JupyterLab in an empty folder, without a GPU with its small size
 (minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png.
@@ -26,7 +26,7 @@ FOLDER = ROOT / "runs" / "pictures"
 SOURCES = ROOT / "notebooks_src"
 WIDTHS = (1400, 700)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-FRONT = {  # notebook: what the output of README.md has in it, the picture's file, the window's width
+FRONT = {  # notebook: what the output in a document has in it, the picture's file, the window's width
     "07_your_model": ("svg[aria-label^=loss]", "cell.png", 1150),
     "00_memory": (".widget-slider", "panel.png", 1400),
 }
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     # [] is what argparse takes for no name at all
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *known], help=f"of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="train with the few steps of the tests")
-    parser.add_argument("--front", action="store_true", help=f"the outputs in README.md, of {' and '.join(FRONT)}")
+    parser.add_argument("--front", action="store_true", help=f"the outputs in documents, of {' and '.join(FRONT)}")
     given = parser.parse_args(arguments)
     names = [name for name in FRONT if name in (given.names or FRONT)] if given.front else given.names or known
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def take(name: str, parameters: dict, for_front: bool = False) -> bool:
-    """Runs a notebook and takes its pictures, or that of README.md; returns whether its last cell has run."""
+    """Runs a notebook and takes its pictures, or that of a document; returns whether its last cell has run."""
     text = with_parameters(notebook_text(SOURCES / f"{name}.py"), parameters)
     with tempfile.TemporaryDirectory() as scratch:
         book = Path(scratch, "book", f"{name}.ipynb")

@@ -16,7 +16,8 @@ def test_parameters_are_assigned_below_those_of_the_notebook():
     assert (values["MAX_STEPS"], values["OVERRIDES"], values["SMOKE_STEPS"]) == (6, {"seed": 1}, 0)
 
 
-def test_the_pictures_of_the_front_page_are_those_of_the_command():
+def test_the_pictures_of_the_documents_are_those_of_the_command():
     shown = {file for _, file, _ in pictures.FRONT.values()}
     assert all((of_docs.FOLDER / file).is_file() for file in shown)
-    assert all(f"(docs/pictures/{file})" in (ROOT / "README.md").read_text() for file in shown)
+    text = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    assert all(f"pictures/{file})" in text for file in shown)

@@ -26,12 +26,12 @@ class Source:
     ignored_codes: tuple[int, ...] = option((), "Values of the mask that say that nothing is known.")
     mask_layers: tuple[int, ...] = option((), "Layers of a mask, from 1, of classes 1, 2 ...; empty: all.", minimum=1)
     nodata: tuple[float, ...] = option((), "Values of the bands that say no data, beside NaN and the file's own.")
-    name_pattern: str = option("", "Regular expression whose group is a scene's name in a file's; empty: all of it.")
-    group_pattern: str = option("", "Regular expression whose group, in a scene's name, stays together; empty: all.")
+    name_pattern: str = option("", "Regular expression; its group is the scene's name in a file's.")
+    group_pattern: str = option("", "Regular expression; its group in scenes' names stays together.")
     images: str = option("", "Path of images below data.dir with {scene}, {band}, {part} and *; empty: the layouts.")
     masks: str = option("", "Which files are masks, such as LabelHand/{scene}_LabelHand.tif; given with images.")
     band_files: tuple[str, ...] = option((), "What {band} stands for, such as [B02, B03]; empty: the names of bands.")
-    mask_band: int = option(0, "Band of a mask that has the codes, from 1; 0: the only one, or all equal.", minimum=0)
+    mask_band: int = option(0, "Band of a mask with the codes, from 1; 0: the only one.", minimum=0)
 
     def __post_init__(self) -> None:
         if mistakes := list(self._mistakes()):
@@ -85,8 +85,8 @@ class Generator:
 class Cut:
     """How scenes are cut into tiles, and which tiles are kept."""
 
-    size: int = option(512, "Pixels on a side, a multiple of 32 (the U-Net halves it five times).", minimum=32)
-    stride: int = option(0, "Pixels from one tile to the next; 0: the size, so that tiles do not overlap.", minimum=0)
+    size: int = option(512, "Pixels on a side, a multiple of 32.", minimum=32)
+    stride: int = option(0, "Pixels from one tile to the next; 0: the size.", minimum=0)
     min_valid_share: float = option(0.1, "Least share of pixels with data and label.", minimum=0, maximum=1)
     min_label_share: float = option(0.0, "Least share of valid pixels not of the first class.", minimum=0, maximum=1)
     storage: Literal["float32", "float16"] = option("float32", "Format on disk; float16 is enough for 8-bit bands.")
@@ -106,7 +106,7 @@ class Split:
     fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
     by: Literal["scene", "map"] = option("scene", "What is kept together: whole scenes, or squares of the map.")
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
-    seed: int = option(0, "The split follows from it, not from the run's: an ensemble shares one test.", minimum=0)
+    seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
     names: dict[str, str] = field(default_factory=dict, metadata={"help":
         "Regular expressions of the names of scenes that are train, validation or test, or are out: {test: 'Spain_.*'}."
     })  # fmt: skip
@@ -233,7 +233,7 @@ class Settings:
     initial: Initial = Initial()
     loss: Loss = Loss()
     indices: tuple[tuple[str, str], ...] = option((), "Pairs of bands whose (a - b) / (a + b) the network sees too.")
-    prior: bool = option(False, "Whether answers are corrected by log of a class's true share less log of the drawn.")
+    prior: bool = option(False, "Whether answers are corrected from drawn to true class shares.")
     criteria: Criteria = Criteria()
     baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()

@@ -32,7 +32,7 @@ class Chain:
     """The layout of a sample: roots with its text, and a leaf for each fact that is asked for."""
 
     roots: int = option(96, "Text tokens of a sample.", minimum=8)
-    facts: int = option(4, "Facts of a sample that are asked for at once, drawn afresh where it has more.", minimum=1)
+    facts: int = option(4, "Facts of a sample asked at once, drawn anew from more.", minimum=1)
     vocabulary: int = option(8192, "Byte-pair pieces at most.", minimum=300)
 
 
@@ -49,9 +49,7 @@ class Model:
     relations: int = option(16, "Rows of the relation tables; the data may have fewer.", minimum=1)
     types: int = option(16, "Rows of the table of entity types; the data may have fewer.", minimum=1)
     relation_rank: int = option(64, "Rank of each relation's matrix in H-GAT.", minimum=1)
-    own_vectors: int = option(
-        4096, "Tails with a vector of their own at most: the most frequent that three files have.", minimum=0
-    )
+    own_vectors: int = option(4096, "Most tails with vectors of their own; three files must have them.", minimum=0)
     decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
 
 
@@ -59,14 +57,12 @@ class Model:
 class Objective:
     """What training asks for."""
 
-    candidates: int = option(
-        1024, "Entities that compete in a training batch at most; as many as there are: a full softmax.", minimum=16
-    )
+    candidates: int = option(1024, "Most entities that compete in a training batch.", minimum=16)
     masked_ratio: float = option(
         0.6, "Share of samples with text in which names of tails are hidden.", minimum=0, maximum=1
     )
     name_only_ratio: float = option(
-        0.33, "Share of the heads whose facts are asked without text; the others' come with it.", minimum=0, maximum=1
+        0.33, "Share of the heads whose facts are asked without text.", minimum=0, maximum=1
     )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
     path_dropout: float = option(0.5, "Share of samples whose head's path is cut short.", minimum=0, maximum=1)
@@ -105,8 +101,6 @@ class Settings:
     evaluation: Evaluation = Evaluation()
     packages: tuple[str, ...] = option(
         (),
-        "Installed packages, as name==version, whose code stands beside the standard library where no data is given.",
+        "Installed packages (name==version) beside the standard library, without data.dir.",
     )
-    bad_input_limit: int = option(
-        0, "Malformed lines or unreadable source files that are left out; one more refuses the data.", minimum=0
-    )
+    bad_input_limit: int = option(0, "Bad lines or files that are left out; one more refuses the data.", minimum=0)

@@ -39,7 +39,7 @@ class Context:
 class Encoder:
     """The encoder: a published one, or one of these sizes from scratch."""
 
-    weights: str = option("", "Published: a folder, a mounted input or a name on the hub; empty: none.", path=True)
+    weights: str = option("", "Published weights: folder, mounted input or hub name; empty: none.", path=True)
     layers: int = option(2, "Transformer layers of an encoder from scratch.", minimum=1)
     hidden: int = option(128, "Its width, a multiple of its heads.", minimum=1)
     heads: int = option(4, "Its attention heads.", minimum=1)
@@ -47,7 +47,7 @@ class Encoder:
     vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
     dropout: float = option(0.1, "Share of its activations that is dropped in training.", minimum=0, below=1)
     attention_dropout: float | Literal["auto"] = option(
-        "auto", "Share of attention weights that is dropped; auto: 0 on a CPU, else as published.", minimum=0, below=1
+        "auto", "Dropout of attention; auto: 0 on a CPU, else as published.", minimum=0, below=1
     )
     freeze_words: bool = option(False, "Whether published word vectors stay as they are.")
     freeze_layers: int = option(0, "Lowest layers of a published encoder that stay as they are.", minimum=0)
@@ -91,7 +91,7 @@ class Split:
     given: bool = dataclasses.field(
         default=True,
         repr=False,  # of which fingerprints are made
-        metadata={"help": "Whether parts count that files or folders are named for, such as train and test."},
+        metadata={"help": "Whether splits named by files or folders count."},
     )
 
     @staticmethod

@@ -10,7 +10,7 @@ from lib.config.reader import option
 TERMS = ("format", "answer", "reasoning")  # the parts of a written answer, each a term of the loss
 Encoder = Literal["image", "text"]
 ENCODERS: tuple[Encoder, ...] = get_args(Encoder)
-_WEIGHTS = "Published: a folder, a mounted input or a name on the hub; empty: from scratch."
+_WEIGHTS = "Published weights: folder, mounted input or hub name; empty: from scratch."
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Columns:
     image: str = option("image", "The picture: its path, name or id.")
     kind: str = option("kind", "The type of the question, if there is such a column.")
     reasoning: str = option("reasoning", "The reasoning behind the answer, if there is such a column.")
-    split: str = option("split", "train, val or test, if there is such a column; else names of files say it.")
+    split: str = option("split", "train, val or test, if there is such a column.")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Pictures:
 
     side: int = option(64, "Pixels on a side that every picture is scaled to.", minimum=16, limit=2048)
     limit_pixels: int = option(2**26, "Pixels that a picture may have; a larger one is a bad input.", minimum=1)
-    augment: bool = option(True, "Whether training pictures are moved and their light changed, as the question allows.")
+    augment: bool = option(True, "Whether training pictures are changed, as the question allows.")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Split:
 
     validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.9)
     test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.9)
-    given: bool = option(True, "Whether parts count that the split column, files or folders name: train, val and test.")
+    given: bool = option(True, "Whether splits named by column, files or folders count.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -105,7 +105,7 @@ class Decoder:
 class Writing:
     """How answers are written in an evaluation and for new pictures."""
 
-    beams: int = option(4, "Beams of the search in the test and for new pictures; 1: the likeliest token.", minimum=1)
+    beams: int = option(4, "Beams in the test and for new pictures; 1: greedy.", minimum=1)
     validation_beams: int = option(1, "Beams in a validation, of which there are many.", minimum=1)
     at_once: int = option(256, "Beams of all questions that are computed at once at most.", minimum=1)
 
@@ -177,8 +177,8 @@ class Settings:
     stages: dict[str, Stage] = dataclasses.field(default_factory=dict, metadata={"help":
         "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."
     })  # fmt: skip
-    bad_input_limit: int = option(0, "Rows that cannot be used and are left out; one more refuses the data.", minimum=0)
-    together: int = option(4, "Questions of a picture that follow each other at most, to encode it once.", minimum=1)
+    bad_input_limit: int = option(0, "Bad rows that are left out; one more refuses the data.", minimum=0)
+    together: int = option(4, "Most questions of a picture in a row, to encode it once.", minimum=1)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
