@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.report.progress import working
-from lib.supervised import scoring
+from lib.supervised import chunks, scoring
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch, Task
@@ -61,13 +61,17 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             samples = torch.arange(number, number + len(labels), device=labels.device)
             samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
             number += len(labels)
-            columns = [task.judged(labels, values) for values in (samples, labels, _guesses(task.kind, outputs))]
+            is_pair = isinstance(outputs, tuple)
+            guesses = chunks.guesses(*outputs, labels) if is_pair else _guesses(task.kind, outputs)
+            columns = [task.judged(labels, values) for values in (samples, labels, guesses)]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
-            columns = _pairs(*columns, outputs.shape[-1]) if is_counted else columns
+            columns = _pairs(*columns, task.width) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
             if task.combines or needs_shares:
                 known = task.known(labels)
-                whole.append(outputs[known.all(1) if task.kind == "labels" else known].cpu())
+                known = known.all(1) if task.kind == "labels" else known
+                rows = chunks.logits(outputs[0][known], outputs[1]) if is_pair else outputs[known]
+                whole.append(rows.cpu())
 
     losses = Task.evaluate(task, model, watched())
     if not sum(len(rows[0]) for rows in by_batch):

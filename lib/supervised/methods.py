@@ -108,9 +108,9 @@ class Comparing(Task):
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
         """Returns (units, methods, ...) numbers from whose sums `measured` has the metrics; `unit` is each sample's."""
-        if self.kind == "labels":
+        width = 0 if self.kind in ("numbers", "labels") else max(map(_width, rows.values()))
+        if self.kind == "labels" or _FEWEST_DRAWS * 3 * len(rows) * width > _MOST_NUMBERS:
             return None
-        width = 0 if self.kind == "numbers" else max(map(_width, rows.values()))
         return np.stack([_tallied(self.kind, judged, unit[judged.sample], units, width) for judged in rows.values()], 1)
 
     def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:

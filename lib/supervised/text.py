@@ -132,8 +132,9 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     total, tokens = 0.0, 0
     written: list[str] = []
     for batch in loader:
-        is_target = batch["labels"] != IGNORED
-        total += float(losses(task.outputs(model, batch), batch["labels"])[is_target].sum())
+        is_target, outputs = batch["labels"] != IGNORED, task.outputs(model, batch)
+        is_pair, labels = isinstance(outputs, tuple), batch["labels"]
+        total += float(task.summed_loss(outputs, labels) if is_pair else losses(outputs, labels)[is_target].sum())
         tokens += int(is_target.sum())
         texts = in_parts(task, model, batch, task.beams(dataset.name), task.write)
         if dataset.name == "test":

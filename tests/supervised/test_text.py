@@ -4,6 +4,7 @@ import unicodedata
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lib.errors import BadInput
@@ -93,8 +94,10 @@ def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals,
     scores = capitals.evaluate(model, Loader(capitals, "test"))
     assert scores.keys() == {"loss", "exact", "token_f1"} and scores["exact"] == 1.0
     batch = capitals.labelled([capitals.parts["test"][n].sample for n in range(6)])
-    loss = nn.functional.cross_entropy(model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED)
+    loss = F.cross_entropy(model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED)
     assert scores["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    capitals.outputs = lambda model, batch: (F.one_hot(batch["ids"], 128).float(), model.letters.weight.T)
+    assert capitals.evaluate(model, Loader(capitals, "test")) == pytest.approx(scores, rel=1e-5)
     assert capitals.baseline() == {"exact": 0, "token_f1": 0.5}
     assert "'network' is above the strongest baseline by exact" in capitals.report(scores, tmp_path)
     assert "WORD 34,WORD 0,word 34." in (tmp_path / "answers.csv").read_text()
