@@ -1,7 +1,7 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,12 +79,12 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
     scores = torch.cat(whole) if whole else torch.zeros(0)
     shares = (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy() if needs_shares else None
-    judged = scoring.Judged(true, guess, counts[0] if counts else None, shares, sample)
-    rows = {"network": judged}
+    network = scoring.Judged(true, guess, counts[0] if counts else None, shares, sample)
+    rows = {"network": network}
     if task.combines:
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         guesses = {name: _guesses(task.kind, torch.as_tensor(of)).numpy() for name, of in answers.items()}
-        rows = {name: judged._replace(guess=of) for name, of in guesses.items()}
+        rows = {name: network._replace(guess=of) for name, of in guesses.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
 
@@ -118,10 +118,15 @@ def baselines(task: Any, test: scoring.Judged, classes: int) -> dict[str, scorin
         classes = 0 if task.kind in _FLOATS else max(classes, int(max(train.max(), test.true.max())) + 1)
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
     rows = {} if task.kind == "text" else {task.constant: test._replace(guess=guess, shares=shares)}
-    for name, answers in task.guesses.items():
-        is_whole = isinstance(answers, scoring.Judged)
-        rows[name] = answers if is_whole else test._replace(guess=np.asarray(answers), shares=None)
-    return rows
+    return {**rows, **judged(test, task.guesses)}
+
+
+def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
+    """Returns guesses by method beside the targets of a test."""
+    return {
+        name: each if isinstance(each, scoring.Judged) else test._replace(guess=np.asarray(each), shares=None)
+        for name, each in guesses.items()
+    }
 
 
 def class_counts(task: Any, part: Part) -> np.ndarray:

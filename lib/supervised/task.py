@@ -373,5 +373,5 @@ class Supervised(text.Writing):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_passed": None}
+        without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_beside": {}, "_passed": None}
         return {name: value for name, value in vars(self).items() if name not in ("parts", "guesses")} | without
