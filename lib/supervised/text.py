@@ -126,7 +126,9 @@ def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callab
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Any, watched: bool = False) -> tuple[dict[str, float], scoring.Judged]:
+def evaluate(
+    task: Any, model: nn.Module, loader: Any, watched: bool = False
+) -> tuple[dict[str, float], scoring.Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
     dataset = loader.dataset
     total, tokens = 0.0, 0
