@@ -240,7 +240,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(summing_bytes(tracker.parameters))
+            tracker.pass_by(summing_bytes(tracker.trained))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
@@ -331,6 +331,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         by_module=by_module,
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters,
+        trained=tracker.trained,
         pass_seconds=kernels.bounds(one_pass),
         rest_seconds=kernels.bounds(moments.get("after optimizer step", after_passes) - after_passes),
         pass_flops=float(one_pass[4]),
