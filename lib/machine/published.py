@@ -23,6 +23,7 @@ from lib.machine import inputs, platform
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+_CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -34,16 +35,16 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 }  # fmt: skip
 
 
-def find_model(name: str) -> Path:
+def find_model(name: str, is_planned: bool = False) -> Path:
     """Returns the folder of published weights in a path, or a mounted model or data set by its name on Kaggle.
 
     A model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. Raises BadInput unless exactly
-    one folder in it has weights.
+    one folder in it has weights, or for a plan its configuration.
     """
     base = inputs.find_input(name, platform.detect())
-    if base.is_file() or has_weights(base):
+    if base.is_file() or has_weights(base) or (is_planned and (base / _CONFIG).is_file()):
         return base
-    folders = inputs.search([base], (WHOLE, INDEX))
+    folders = inputs.search([base], (WHOLE, INDEX)) or (inputs.search([base], (_CONFIG,)) if is_planned else [])
     if len(folders) == 1:
         return folders[0]
     problem = f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself"
@@ -110,15 +111,15 @@ def _why(error: Exception) -> str:
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
     """Does what `Task.pretrained` says."""
     rest = {"dtype": torch.float32, **options}
-    dtype, on_meta = rest.pop("dtype"), torch.empty(0).is_meta
+    dtype = rest.pop("dtype")
     before = task.published.get(name, {})
     facts = before if "config" in before else _facts_of_run(task.config, name)
     folder: Path | None
     try:
-        if (folder := find_model(name)).is_file():
+        if (folder := find_model(name, task.is_planned)).is_file():
             raise BadInput(f"{printable(folder)} is a file. Give the folder with the weights and config.json.")
     except BadInput:
-        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
+        folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
             raise
     try:
@@ -132,7 +133,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         where = "which the run began with" if facts else f"in {printable(folder)}"
         raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({_why(error)}).") from None
-    files = _files(folder)[0] if folder and not on_meta else []  # an index may lead nowhere else
+    files = _files(folder)[0] if folder and not task.is_planned else []  # an index may lead nowhere else
     if not facts and files:
         digest = hashlib.sha256()
         for file in files:
@@ -141,7 +142,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         facts = {"config": json.loads(config.to_json_string(use_diff=False)), "sha256": digest.hexdigest()}
     if facts:
         task.published = {**task.published, name: {**before, **facts}}
-    if folder is None or on_meta:
+    if folder is None or task.is_planned:
         make = getattr(cls, "from_config", None) or cls._from_config
         model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
         _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
@@ -182,9 +183,10 @@ def located(name: str, download: bool = True) -> tuple[str, Path] | None:
     return None if folder is None else (name, folder)
 
 
-def _from_hub(name: str, download: bool = True) -> Path | None:
+def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Path | None:
     """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
     tries = [(_FROM_HUB, True), (_FROM_HUB, False), ([*_FROM_HUB, "pytorch_model*.bin"], False)]
+    tries = [([_CONFIG], True), ([_CONFIG], False)] if is_planned else tries
     try:
         from huggingface_hub import snapshot_download
 
@@ -195,7 +197,7 @@ def _from_hub(name: str, download: bool = True) -> Path | None:
                 if not is_local:
                     raise
                 continue
-            if has_weights(folder):
+            if has_weights(folder) or (is_planned and (folder / _CONFIG).is_file()):
                 return folder
         why = "no weights in a form that is read"
     except Exception as error:  # of the network in many forms

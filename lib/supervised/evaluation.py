@@ -2,7 +2,7 @@
 
 import inspect
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.report.progress import working
-from lib.supervised import scoring
+from lib.supervised import chunks, scoring
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch, Task
@@ -63,13 +63,17 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             samples = torch.arange(number, number + len(labels), device=labels.device)
             samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
             number += len(labels)
-            columns = [task.judged(labels, values) for values in (samples, labels, _guesses(task.kind, outputs))]
+            is_pair = isinstance(outputs, tuple)
+            guesses = chunks.guesses(*outputs, labels) if is_pair else _guesses(task.kind, outputs)
+            columns = [task.judged(labels, values) for values in (samples, labels, guesses)]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
-            columns = _pairs(*columns, outputs.shape[-1]) if is_counted else columns
+            columns = _pairs(*columns, task.width) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
             if task.combines or needs_shares:
                 known = task.known(labels)
-                whole.append(outputs[known.all(1) if task.kind == "labels" else known].cpu())
+                known = known.all(1) if task.kind == "labels" else known
+                rows = chunks.logits(outputs[0][known], outputs[1]) if is_pair else outputs[known]
+                whole.append(rows.cpu())
 
     losses = Task.evaluate(task, model, watched())
     if not sum(len(rows[0]) for rows in by_batch):
@@ -77,12 +81,12 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
     scores = torch.cat(whole) if whole else torch.zeros(0)
     shares = (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy() if needs_shares else None
-    judged = scoring.Judged(true, guess, counts[0] if counts else None, shares, sample)
-    rows = {"network": judged}
+    network = scoring.Judged(true, guess, counts[0] if counts else None, shares, sample)
+    rows = {"network": network}
     if task.combines:
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         guesses = {name: _guesses(task.kind, torch.as_tensor(of)).numpy() for name, of in answers.items()}
-        rows = {name: judged._replace(guess=of) for name, of in guesses.items()}
+        rows = {name: network._replace(guess=of) for name, of in guesses.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
 
@@ -116,10 +120,15 @@ def baselines(task: Any, test: scoring.Judged, classes: int) -> dict[str, scorin
         classes = 0 if task.kind in _FLOATS else max(classes, int(max(train.max(), test.true.max())) + 1)
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
     rows = {} if task.kind == "text" else {task.constant: test._replace(guess=guess, shares=shares)}
-    for name, answers in task.guesses.items():
-        is_whole = isinstance(answers, scoring.Judged)
-        rows[name] = answers if is_whole else test._replace(guess=np.asarray(answers), shares=None)
-    return rows
+    return {**rows, **judged(test, task.guesses)}
+
+
+def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
+    """Returns guesses by method beside the targets of a test."""
+    return {
+        name: each if isinstance(each, scoring.Judged) else test._replace(guess=np.asarray(each), shares=None)
+        for name, each in guesses.items()
+    }
 
 
 def class_counts(task: Any, part: Part) -> np.ndarray:

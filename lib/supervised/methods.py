@@ -50,6 +50,7 @@ class Comparing(Task):
     parts: cached_property[dict[str, Part]]
     width: int = 0  # of the outputs, once they were seen
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
+    _beside: Mapping[str, Any] = {}  # what `beside` returned
     _passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
 
     def group(self, sample: Any) -> Any:
@@ -66,6 +67,22 @@ class Comparing(Task):
         What the network gains over the strongest is reported. A `Judged` may stand for guesses.
         """
         return {}
+
+    def beside(self, model: nn.Module, loader: Iterable[Batch]) -> Mapping[str, Any]:
+        """Returns what `baselines` does, by methods beside the tested model: its untouched base, examples in a prompt.
+
+        The final test calls it with the tested model and the test's loader, and reports its methods among the
+        baselines. `judge` answers with another model:
+
+            with model.disable_adapter():
+                return {"untouched base": self.judge(model, loader)}
+        """
+        return {}
+
+    def judge(self, model: nn.Module, loader: Iterable[Batch]) -> Judged:
+        """Returns what a model answers over a whole set."""
+        *_, answer = self.scored(model, loader)[1].values()
+        return answer
 
     def combined(self, model: nn.Module, outputs: Tensor, part: str) -> Mapping[str, Any]:
         """Returns (targets, classes) scores of a whole part by method, the last of which is the task's answer.
@@ -108,9 +125,9 @@ class Comparing(Task):
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
         """Returns (units, methods, ...) numbers from whose sums `measured` has the metrics; `unit` is each sample's."""
-        if self.kind == "labels":
+        width = 0 if self.kind in ("numbers", "labels") else max(map(_width, rows.values()))
+        if self.kind == "labels" or _FEWEST_DRAWS * 3 * len(rows) * width > _MOST_NUMBERS:
             return None
-        width = 0 if self.kind == "numbers" else max(map(_width, rows.values()))
         return np.stack([_tallied(self.kind, judged, unit[judged.sample], units, width) for judged in rows.values()], 1)
 
     def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
@@ -137,14 +154,21 @@ class Comparing(Task):
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
+        is_test = getattr(getattr(loader, "dataset", None), "name", "") == "test"
+        scores, rows = self.scored(model, loader, is_test)
+        if is_test:
+            self._tested, self._beside = rows, dict(self.beside(model, loader))
+        return scores
+
+    def scored(
+        self, model: nn.Module, loader: Iterable[Batch], watched: bool = False
+    ) -> tuple[dict[str, float], Mapping[str, Judged]]:
+        """Returns what `evaluate` does, and the answers of each method of `combined`; `watch` sees texts if watched."""
         self._passed = []
         try:
-            scores, rows = evaluation.evaluate(self, model, loader)
+            return evaluation.evaluate(self, model, loader)
         finally:
             self._passed = None
-        if getattr(getattr(loader, "dataset", None), "name", "") == "test":
-            self._tested = rows
-        return scores
 
     def baseline(self) -> dict[str, float]:
         """Returns the metrics of the strongest baseline on the test set."""
@@ -158,7 +182,7 @@ class Comparing(Task):
         *_, answer = self._tested.values()
         true, guess, text = answer.true, answer.guess, ""
         if self.metrics:
-            rows = evaluation.baselines(self, answer, self.width)
+            rows = {**evaluation.baselines(self, answer, self.width), **evaluation.judged(answer, self._beside)}
             text = self.compare({**rows, **self._tested}, self.strongest(rows), folder) + "\n\n"
         if self.kind == "text":
             return text.strip()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
-from lib.supervised import evaluation, parts, prediction, scoring, text
+from lib.supervised import chunks, evaluation, parts, prediction, scoring, text
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
 from lib.task import Batch
@@ -97,12 +97,19 @@ class Supervised(text.Writing):
         """Returns one raw sample of the largest size that can occur. It reads no data."""
         raise to_write(self, "example()", "one raw sample of the largest size that can occur, made without data")
 
-    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Any]:
         """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
 
         By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
         `forward` has parameters of these names, as those of transformers have, and in the batch's order where it has
         none of them.
+
+        With kind "next_tokens" or "text" it may be a pair instead: hidden states (samples, tokens, D), and the head
+        that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks of positions,
+        of those alone that have a label, and again in the backward pass: of a large vocabulary whole logits would take
+        most of the memory. Training, evaluation and plans do so; values and gradients stay the same but for rounding.
+
+            return model.model(**inputs).last_hidden_state, model.lm_head
         """
         return evaluation.outputs(model, batch, type(self).__name__)
 
@@ -248,7 +255,7 @@ class Supervised(text.Writing):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
 
-    def passed(self, model: nn.Module, batch: Batch) -> Tensor:
+    def passed(self, model: nn.Module, batch: Batch) -> Any:
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
         if self._passed is None:
             return self.outputs(model, batch)
@@ -256,45 +263,55 @@ class Supervised(text.Writing):
             self._passed[:] = model, batch, self.outputs(model, batch)
         return self._passed[2]
 
-    def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def summed_loss(self, outputs: Tensor | tuple[Tensor, Any], labels: Tensor) -> Tensor:
         """Returns () the sum over the targets: of cross-entropy for classes and marks, of squares for numbers.
 
         Squares are in units of the training targets' variance: fp16 holds neither prices nor their gradients.
         """
         outputs, labels = self.matched(outputs, labels)
+        if isinstance(outputs, tuple):
+            weights = self._weights(outputs[0], self.width or chunks.width(*outputs))
+            return chunks.loss(*outputs, labels, weights)
         if self.kind in _FLOATS:
             distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
             each = distance(outputs, labels.nan_to_num(), reduction="none")
             total = torch.where(self.known(labels), each, 0.0).sum()
             has_unit = self.kind == "numbers" and not outputs.is_meta
             return total / self.learned().get("variance of targets", 1.0) if has_unit else total
-        weights = None
-        if self.balanced and outputs.is_meta:  # of a plan, which is made where there is no data
-            weights = torch.ones(outputs.shape[-1], device=outputs.device)
-        elif self.balanced:
-            if "weights of classes" not in self._seen:
-                self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), outputs.shape[-1])
-            weights = torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
+        weights = self._weights(outputs, outputs.shape[-1])
         return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
 
-    def matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns outputs in fp32 and labels in shapes that fit. Raises BadInput where they cannot."""
-        labels, advice = self.placed(labels), ""
+    def _weights(self, outputs: Tensor, classes: int) -> Tensor | None:
+        """Returns (classes) weights on the device of outputs with `balanced`."""
+        if not self.balanced or outputs.is_meta:  # of a plan, which is made where there is no data
+            return torch.ones(classes, device=outputs.device) if self.balanced else None
+        if "weights of classes" not in self._seen:
+            self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), classes)
+        return torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
+
+    def matched(self, outputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
+        """Returns outputs in fp32, or a pair as it is, and labels in shapes that fit. Raises BadInput."""
+        labels, advice, head = self.placed(labels), "", None
+        if isinstance(outputs, tuple) and self.kind in ("next_tokens", "text"):
+            outputs, head = outputs
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
+        width = outputs.shape[-1] if head is None else self.width or chunks.width(outputs, head)
         if self.kind == "numbers":
             if outputs.shape not in (labels.shape, (*labels.shape, 1)) and labels.shape != (*outputs.shape, 1):
                 advice = "Return a number for each label."
         elif self.kind == "labels":
             if labels.dim() != 2 or outputs.shape != labels.shape:
                 advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
-        elif outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
+        elif outputs.shape[:-1] != labels.shape or width < 2:
             advice = "Return the labels' shape and one dimension more at the end: a score for each class."
-        elif self.width != outputs.shape[-1] and not outputs.is_meta:
-            self.width = outputs.shape[-1]
+        elif self.width != width and not outputs.is_meta:
+            self.width = width
             self._check_classes(labels)
         if advice:
             shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
             raise BadInput(f"{type(self).__name__}.outputs {shapes}. {advice}")
+        if head is not None:
+            return (outputs, head), labels
         return outputs.float().reshape(labels.shape) if self.kind == "numbers" else outputs.float(), labels
 
     def placed(self, labels: Tensor) -> Tensor:
@@ -363,5 +380,5 @@ class Supervised(text.Writing):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_passed": None}
+        without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_beside": {}, "_passed": None}
         return {name: value for name, value in vars(self).items() if name not in ("parts", "guesses")} | without

@@ -127,17 +127,20 @@ def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callab
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], scoring.Judged]:
+def evaluate(
+    task: Any, model: nn.Module, loader: Any, watched: bool = False
+) -> tuple[dict[str, float], scoring.Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
     dataset = loader.dataset
     total, tokens = 0.0, 0
     written: list[str] = []
     for batch in loader:
-        is_target = batch["labels"] != IGNORED
-        total += float(losses(task.outputs(model, batch), batch["labels"])[is_target].sum())
+        is_target, outputs = batch["labels"] != IGNORED, task.outputs(model, batch)
+        is_pair, labels = isinstance(outputs, tuple), batch["labels"]
+        total += float(task.summed_loss(outputs, labels) if is_pair else losses(outputs, labels)[is_target].sum())
         tokens += int(is_target.sum())
         texts = in_parts(task, model, batch, task.beams(dataset.name), task.write)
-        if dataset.name == "test":
+        if watched:
             task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)
         written += texts
     right = targets(dataset)[: len(written)]  # a check looks at the first ones alone
@@ -194,14 +197,14 @@ class Writing(Comparing):
     def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
         """Takes each batch of a test with its samples and texts, to draw some."""
 
-    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        """Returns losses and metrics of the whole set; of texts that are written freely."""
+    def scored(
+        self, model: nn.Module, loader: Any, watched: bool = False
+    ) -> tuple[dict[str, float], Mapping[str, scoring.Judged]]:
+        """Returns losses and metrics of the whole set with its answers; of texts that are written freely."""
         if self.kind != "text":
-            return super().evaluate(model, loader)
-        scores, judged = evaluate(self, model, loader)
-        if loader.dataset.name == "test":
-            self._tested = {"network": judged}
-        return {**scores, **self.columns(judged)}
+            return super().scored(model, loader)
+        scores, judged = evaluate(self, model, loader, watched)
+        return {**scores, **self.columns(judged)}, {"network": judged}
 
     @cached_property
     def guesses(self) -> dict[str, Any]:

@@ -76,11 +76,16 @@ class Task:
         `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `cls` is a class such as
         AutoModelForSequenceClassification, and `options` are those of its `from_pretrained`; the default dtype is fp32.
         The run keeps its configuration: when it resumes, and in a plan, the model is built from that, and its weights
-        come from the checkpoint. Raises BadInput.
+        come from the checkpoint. A plan needs config.json alone. Raises BadInput.
         """
         from lib.machine import published
 
         return published.pretrained(self, name, cls, options)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether `model()` is called for shapes and sizes alone: its tensors are on `meta` and have no values."""
+        return torch.empty(0).is_meta
 
     def describe_data(self) -> str:
         """Returns one paragraph on the data: by default where it comes from and how many samples there are."""

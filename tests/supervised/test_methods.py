@@ -90,6 +90,32 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
     assert all(row["target"] == row["nearly right"] or int(row["sample"]) % 5 == 0 for row in answers)
 
 
+def test_methods_beside_the_tested_model_have_rows_with_paired_gains_like_those_without_it(
+    pages, tmp_path, monkeypatch
+):
+    calls, base, true = [], Words.model(None).eval(), pages().targets("test")
+
+    def beside(self, model, loader):
+        calls.append((model, loader.dataset.name))
+        return {"untouched": self.judge(base, loader), "right": true}
+
+    monkeypatch.setattr(Pages, "beside", beside)
+    task = pages()
+    evaluated(task, "validation")
+    model, scores = evaluated(task)
+    assert calls == [(model, "test")]
+    text = task.report({}, tmp_path)
+    rows = {row["method"]: row for row in rows_of(tmp_path / "evaluation.csv")}
+    assert [*rows] == ["commonest", "wrong", "nearly right", "untouched", "right", "network"]
+    loader = Loader(task, "test")
+    guess = torch.cat([base(batch["x"]).argmax(1) for batch in loader]).numpy()
+    assert float(rows["untouched"]["accuracy"]) == pytest.approx((guess == true).mean(), abs=1e-6)
+    assert "above 'right'" in text.splitlines()[0]
+    assert float(rows["network"]["gain_accuracy"]) == pytest.approx(scores["accuracy"] - 1, abs=1e-6)
+    assert task.baseline()["macro_f1"] < 1, "what needs no model alone"
+    assert rows_of(tmp_path / "answers.csv")[0].keys() >= {"untouched", "right"}
+
+
 def test_what_is_combined_with_the_network_answers_and_sees_whole_parts(pages, tmp_path):
     task = pages(Multiplied)
     model, scores = evaluated(task, "validation")

@@ -4,6 +4,7 @@ import unicodedata
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from lib.errors import BadInput
@@ -93,11 +94,27 @@ def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals,
     scores = capitals.evaluate(model, Loader(capitals, "test"))
     assert scores.keys() == {"loss", "exact", "token_f1"} and scores["exact"] == 1.0
     batch = capitals.labelled([capitals.parts["test"][n].sample for n in range(6)])
-    loss = nn.functional.cross_entropy(model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED)
+    loss = F.cross_entropy(model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED)
     assert scores["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    capitals.outputs = lambda model, batch: (F.one_hot(batch["ids"], 128).float(), model.letters.weight.T)
+    assert capitals.evaluate(model, Loader(capitals, "test")) == pytest.approx(scores, rel=1e-5)
     assert capitals.baseline() == {"exact": 0, "token_f1": 0.5}
     assert "'network' is above the strongest baseline by exact" in capitals.report(scores, tmp_path)
     assert "WORD 34,WORD 0,word 34." in (tmp_path / "answers.csv").read_text()
+
+
+def test_another_model_writes_beside_the_tested_one_whose_texts_alone_are_watched(capitals, tmp_path, monkeypatch):
+    texts, base, model = [], Speller().eval(), capitals.model().eval()
+    write = lambda self, net, batch, beams: ["no" if net is base else "WORD 34"] * len(batch["ids"])  # noqa: E731
+    monkeypatch.setattr(Capitals, "write", write)
+    monkeypatch.setattr(Capitals, "watch", lambda self, model, batch, samples, written: texts.extend(written))
+    monkeypatch.setattr(Capitals, "beside", lambda self, model, loader: {"base": self.judge(base, loader)})
+    capitals.evaluate(model, Loader(capitals, "test"))
+    assert texts == ["WORD 34"] * 6
+    capitals.report({}, tmp_path)
+    rows = [row.split(",")[:2] for row in (tmp_path / "evaluation.csv").read_text().splitlines()[1:]]
+    assert [name for name, _ in rows] == ["always the same", "base", "network"]
+    assert [float(score) for _, score in rows] == pytest.approx([0, 0, 1 / 6], abs=1e-6)
 
 
 def test_where_memory_runs_out_it_goes_on_from_there_but_not_under_shards_where_others_wait(capitals, monkeypatch):

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from lib import checkpoint, launch
+from lib.config import with_changes
 from lib.errors import BadInput, NotTraceable
 from lib.launch import ensemble
 from lib.machine import published
 from lib.planner import make
 from lib.planner.card import find_card
+from lib.task import find_task
 from tests.conftest import ROOT
 
 transformers = pytest.importorskip("transformers")
@@ -144,6 +146,21 @@ def test_what_loading_alone_knows_is_no_part_of_a_plan_and_nf4_is_counted_as_fit
     assert weights("bert.py:Bert") - weights("bert.py:Nf4") == pytest.approx(saved, rel=0.01)
 
 
+def test_a_plan_needs_a_configuration_alone_and_the_model_knows_that_it_is_planned(bert, tmp_path, monkeypatch):
+    config, planned = bert(), []
+    whole = make(config, find_card("t4")).chosen.prediction
+    (tmp_path / "model" / "model.safetensors").unlink()
+    kind = find_task(config.task)
+    model = kind.model
+    monkeypatch.setattr(kind, "model", lambda self: planned.append(self.is_planned) or model(self))
+    assert make(config, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes and {*planned} == {True}
+    above = with_changes(config, {"workload.published": str(tmp_path)})  # the one folder in it that has a configuration
+    assert make(above, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes
+    with pytest.raises(BadInput, match="no model.safetensors and no .*"):
+        launch.train(config)
+    assert planned[-1] is False
+
+
 class Evil:
     def __reduce__(self):
         return os.mkdir, ("ran",)
@@ -154,7 +171,7 @@ def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_in
     model = transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4))
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    task = SimpleNamespace(published={str(tmp_path): {"config": model.config.to_dict()}}, config=None)
+    task = SimpleNamespace(published={str(tmp_path): {"config": model.config.to_dict()}}, config=None, is_planned=False)
     read = published.pretrained(task, str(tmp_path), transformers.BertModel, {})
     assert torch.equal(read.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight)
     torch.save({"embeddings.word_embeddings.weight": Evil()}, tmp_path / "pytorch_model.bin")
