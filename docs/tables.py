@@ -130,9 +130,8 @@ def places() -> list[Place]:
 
 def kaggle_limits() -> str:
     names = [name for name in FACTS if name.startswith("kaggle_")]
-    rows = [[f"`{name}`", _shown(FACTS[name].value), FACTS[name].unit, FACTS[name].source, FACTS[name].checked]
-            for name in names]  # fmt: skip
-    return table(["name in `facts.FACTS`", "value", "unit", "source", "checked"], rows)
+    rows = [[f"`{name}`", _shown(FACTS[name].value), FACTS[name].unit] for name in names]
+    return table(["name in `facts.FACTS`", "value", "unit"], rows)
 
 
 def _shown(value: float | str) -> str:

@@ -87,7 +87,7 @@ class Training:
     """Lengths, batches and precision."""
 
     max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
-    epochs: float = option(0.0, "The length of the run in passes over the training samples.", minimum=0, limit=1e6)
+    epochs: float = option(0.0, "Length in passes over the training samples.", minimum=0, limit=1e6)
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
     effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6)
     micro_batch: int = option(0, "Samples on a card at once; 0: planned.", minimum=0)
@@ -96,13 +96,13 @@ class Training:
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     frozen_precision: Literal["", "fp16", "bf16"] = option("", "Format of frozen matrices; empty: as model() has them.")
-    fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32 whatever the precision is.")
+    fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32.")
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
     ema_decay: float = option(0.0, "Decay of averaged weights, which are then tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
     deterministic: bool = option(False, "Whether a GPU returns the same bits every time, more slowly.")
-    cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms first, in gigabytes of workspace.")
-    compile: bool = option(False, "Whether torch.compile makes kernels for the model: minutes at the start.")
+    cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms, in gigabytes.")
+    compile: bool = option(False, "Whether torch.compile makes kernels, in minutes.")
     fully_shard: bool = option(False, "Whether ranks share weights, gradients and optimizer (FSDP2).")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
@@ -164,10 +164,10 @@ class Optimizer:
     """How gradients become updates."""
 
     name: Literal["adamw", "sgd"] = option("adamw", "The optimizer.")
-    lr: float = option(3e-4, "The highest learning rate, which is reached after the warm-up.", above=0)
-    weight_decay: float = option(0.01, "Decoupled weight decay; of sgd it is a part of the gradient.", minimum=0)
+    lr: float = option(3e-4, "Highest learning rate, after the warm-up.", above=0)
+    weight_decay: float = option(0.01, "Decoupled weight decay; for sgd part of the gradient.", minimum=0)
     betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1)
-    eps: float = option(1e-8, "What is added to the denominator of an update of adamw.", above=0)
+    eps: float = option(1e-8, "Added to the denominator of adamw's update.", above=0)
     momentum: float = option(0.9, "Momentum of sgd; 0: none.", minimum=0, below=1)
     nesterov: bool = option(False, "Whether sgd looks ahead along its momentum.")
 
@@ -182,14 +182,14 @@ class Scheduler:
     """The learning rate over time."""
 
     name: Literal["cosine", "linear", "constant", "plateau"] = option(
-        "cosine", "Schedule after the warm-up; plateau lowers the rate when validation stops improving."
+        "cosine", "Schedule after the warm-up; plateau follows validation."
     )
     warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1)
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
     patience: int = option(5, "Evaluations without a better value before a plateau lowers it.", minimum=0)
-    min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
+    min_lr: float = option(0.0, "The least learning rate of a plateau.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Tracking:
     """Where else the rows of metrics.csv go; offline into the run's folder, unless `online` is set."""
 
     tensorboard: bool = option(False, "Whether event files for TensorBoard are written.")
-    wandb: bool = option(False, "Whether Weights & Biases gets the run; wandb must be installed.")
+    wandb: bool = option(False, "Whether Weights & Biases gets the run.")
     online: bool = option(False, "Whether wandb sends it, with a key from Secrets or environment.")
     project: str = option("trainbook", "The project of wandb.")
 
@@ -230,11 +230,11 @@ class Tracking:
 class Queue:
     """Several runs one after another, over as many sessions as they take; see lib/launch/queue.py."""
 
-    before: tuple[str, ...] = option((), "Configuration files beside this one whose runs come first.")
+    before: tuple[str, ...] = option((), "Configurations beside this one that run first.")
     before_overrides: dict[str, str] = dataclasses.field(
-        default_factory=dict, metadata={"help": "What makes such a run small where none was completed earlier."}
+        default_factory=dict, metadata={"help": "Keys of such a run if none was completed."}
     )
-    start_from: str = option("", "The run of `before` whose best weights the others start from.")
+    start_from: str = option("", "The run of `before` that the others start from.")
     folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0, limit=1000)
     fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
     seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)

@@ -20,17 +20,17 @@ class Source:
     """How images and masks are to be read."""
 
     bands: tuple[str, ...] = option(_LANDSAT, "Names of the bands of the model's input.")
-    channels: tuple[int, ...] = option((), "Bands of a file, or folders BandN, from 1; empty: the first.", minimum=1)
+    channels: tuple[int, ...] = option((), "Bands of a file, or folders BandN; empty: the first.", minimum=1)
     classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
-    codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class, in the same order.")
-    ignored_codes: tuple[int, ...] = option((), "Values of the mask that say that nothing is known.")
-    mask_layers: tuple[int, ...] = option((), "Layers of a mask, from 1, of classes 1, 2 ...; empty: all.", minimum=1)
-    nodata: tuple[float, ...] = option((), "Values of the bands that say no data, beside NaN and the file's own.")
+    codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class.")
+    ignored_codes: tuple[int, ...] = option((), "Values of the mask for unknown ground.")
+    mask_layers: tuple[int, ...] = option((), "Layers of a mask for classes 1, 2 ...; empty: all.", minimum=1)
+    nodata: tuple[float, ...] = option((), "No-data values of the bands, beside the file's own.")
     name_pattern: str = option("", "Regular expression; its group is the scene's name in a file's.")
     group_pattern: str = option("", "Regular expression; its group in scenes' names stays together.")
-    images: str = option("", "Path of images below data.dir with {scene}, {band}, {part} and *; empty: the layouts.")
-    masks: str = option("", "Which files are masks, such as LabelHand/{scene}_LabelHand.tif; given with images.")
-    band_files: tuple[str, ...] = option((), "What {band} stands for, such as [B02, B03]; empty: the names of bands.")
+    images: str = option("", "Pattern of images below data.dir; empty: the layouts.")
+    masks: str = option("", "Pattern of masks; given with images.")
+    band_files: tuple[str, ...] = option((), "What {band} stands for; empty: the names of bands.")
     mask_band: int = option(0, "Band of a mask with the codes, from 1; 0: the only one.", minimum=0)
 
     def __post_init__(self) -> None:
@@ -104,11 +104,11 @@ class Split:
     test: float = option(0.15, "Share held out; 0: the test repeats the validation.", minimum=0, below=0.9)
     folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
     fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
-    by: Literal["scene", "map"] = option("scene", "What is kept together: whole scenes, or squares of the map.")
+    by: Literal["scene", "map"] = option("scene", "What stays together: scenes, or squares of the map.")
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
     seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
     names: dict[str, str] = field(default_factory=dict, metadata={"help":
-        "Regular expressions of the names of scenes that are train, validation or test, or are out: {test: 'Spain_.*'}."
+        "Regular expressions of scenes for train, validation, test, out: {test: 'Spain_.*'}."
     })  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -128,10 +128,10 @@ class Sampling:
     """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
 
     target_shares: tuple[float, ...] = option((), "Wanted share of each class; empty: as is.", minimum=0, maximum=1)
-    most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
-    crop: int = option(0, "Pixels on a side of the crops to train on, a multiple of 32; 0: whole tiles.", minimum=0)
+    most_often: float = option(20.0, "The most that a tile is drawn beside an even draw.", minimum=1)
+    crop: int = option(0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0)
     centred: dict[str, float] = field(default_factory=dict, metadata={"help":
-        "Share of the crops around a pixel of a class, by its name: {lake: 0.2}."
+        "Share of the crops around a class: {lake: 0.2}."
     })  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Augmentation:
 
     flips: bool = option(True, "Whether tiles are mirrored, one time in two.")
     rotations: bool = option(True, "Whether tiles are turned by quarters.")
-    band_noise: float = option(0.05, "Deviation of a band's random gain, and of its offset in its own.", minimum=0)
+    band_noise: float = option(0.05, "Deviation of a band's random gain and offset.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class Model:
 class Initial:
     """What `run.initial_weights` were trained on; see `carry` for the rule by which they come over."""
 
-    bands: tuple[str, ...] = option((), "Names of their bands, in their order; empty: the same as this run's.")
-    classes: tuple[str, ...] = option((), "Names of their classes, in their order; empty: the same as this run's.")
+    bands: tuple[str, ...] = option((), "Names of their bands; empty: this run's.")
+    classes: tuple[str, ...] = option((), "Names of their classes; empty: this run's.")
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,10 @@ class Loss:
     dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
-    gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
+    gamma: float = option(2.0, "Exponent of the focal loss.", minimum=0)
     class_weights: tuple[float, ...] = option((), "Weight of each class in the focal loss; empty: 1.", minimum=0)
-    ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
-    ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
+    ramp_steps: int = option(0, "Steps in which the boundary loss rises from 0.", minimum=0)
+    ramp_epochs: float = option(0.0, "Epochs in which the boundary loss rises from 0.", minimum=0)
 
     def __post_init__(self) -> None:
         if not self.terms:
@@ -206,7 +206,7 @@ class Criteria:
 class Prediction:
     """How maps of whole scenes are made, and what is written beside each of them."""
 
-    views: int = option(8, "Flips and quarter turns of a window that are averaged over.", minimum=1, maximum=8)
+    views: int = option(8, "Flips and quarter turns to average over.", minimum=1, maximum=8)
     batch: int = option(1, "Windows that are predicted at once.", minimum=1)
     probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
     uncertainty: bool = option(False, "Whether NAME_uncertainty.tif is written: entropy, percent of the most.")
@@ -232,12 +232,12 @@ class Settings:
     model: Model = Model()
     initial: Initial = Initial()
     loss: Loss = Loss()
-    indices: tuple[tuple[str, str], ...] = option((), "Pairs of bands whose (a - b) / (a + b) the network sees too.")
+    indices: tuple[tuple[str, str], ...] = option((), "Pairs of bands for indices (a - b) / (a + b).")
     prior: bool = option(False, "Whether answers are corrected from drawn to true class shares.")
     criteria: Criteria = Criteria()
     baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()
-    bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
+    bad_input_limit: int = option(0, "Bad scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:
         if mistakes := list(self._mistakes()):

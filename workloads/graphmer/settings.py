@@ -44,13 +44,13 @@ class Model:
     hidden: int = option(768, "Width, a multiple of the heads.", minimum=1)
     heads: int = option(12, "Attention heads.", minimum=1)
     feed_forward: int = option(3072, "Width inside a layer's feed-forward part.", minimum=1)
-    dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
+    dropout: float = option(0.1, "Dropout of activations.", minimum=0, below=1)
     token_dropout: float = option(0.2, "Share of the text's pieces that training masks.", minimum=0, below=1)
-    relations: int = option(16, "Rows of the relation tables; the data may have fewer.", minimum=1)
-    types: int = option(16, "Rows of the table of entity types; the data may have fewer.", minimum=1)
+    relations: int = option(16, "Rows of the relation tables.", minimum=1)
+    types: int = option(16, "Rows of the table of entity types.", minimum=1)
     relation_rank: int = option(64, "Rank of each relation's matrix in H-GAT.", minimum=1)
     own_vectors: int = option(4096, "Most tails with vectors of their own; three files must have them.", minimum=0)
-    decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
+    decay: float = option(0.6, "Attention's decay with distance; 1: none.", above=0, maximum=1)
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,15 @@ class Objective:
     """What training asks for."""
 
     candidates: int = option(1024, "Most entities that compete in a training batch.", minimum=16)
-    masked_ratio: float = option(
-        0.6, "Share of samples with text in which names of tails are hidden.", minimum=0, maximum=1
-    )
+    masked_ratio: float = option(0.6, "Share of samples with text that hide names of tails.", minimum=0, maximum=1)
     name_only_ratio: float = option(
         0.33, "Share of the heads whose facts are asked without text.", minimum=0, maximum=1
     )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
-    path_dropout: float = option(0.5, "Share of samples whose head's path is cut short.", minimum=0, maximum=1)
-    mlm_ratio: float = option(
-        0.15, "Share of root tokens in masked spans, while text is learned.", minimum=0, maximum=1
-    )
-    mlm_steps: int = option(0, "Steps at the beginning that learn text alone, by masked spans.", minimum=0)
-    fitting_steps: int = option(200, "Steps in which the weights of the counts are fitted, before training.", minimum=1)
+    path_dropout: float = option(0.5, "Share of samples with a shortened path of the head.", minimum=0, maximum=1)
+    mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)
+    mlm_steps: int = option(0, "First steps, which learn text alone by masked spans.", minimum=0)
+    fitting_steps: int = option(200, "Steps that fit the weights of the counts.", minimum=1)
 
 
 @dataclass(frozen=True)

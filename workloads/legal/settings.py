@@ -15,24 +15,24 @@ POSITIONS = 23  # numbers that `counting.features.position_features` has of a se
 class Source:
     """Where documents lie."""
 
-    files: str = option("**/*.txt", "Pattern below data.dir: .txt of sentence, tab, role; or tables: .csv, .jsonl ...")
+    files: str = option("**/*.txt", "Pattern below data.dir: .txt (sentence, tab, role) or tables.")
 
 
 @dataclass(frozen=True)
 class Columns:
     """The columns of tables, by name; by number, from 0, in files without a head."""
 
-    document: str = option("document", "The document, if there is such a column; else each file is one.")
+    document: str = option("document", "The document; without it each file is one.")
     sentence: str = option("sentence", "The sentence.")
     role: str = option("role", "Its role.")
-    category: str = option("category", "The category of the document, if there is such a column.")
+    category: str = option("category", "The document's category, if there is one.")
 
 
 @dataclass(frozen=True)
 class Context:
     """The encoder's input: a sentence."""
 
-    length: int = option(256, "Tokens of a sentence; a longer one keeps beginning and end.", minimum=8, limit=8192)
+    length: int = option(256, "Tokens of a sentence; longer ones keep both ends.", minimum=8, limit=8192)
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Encoder:
     heads: int = option(4, "Its attention heads.", minimum=1)
     feed_forward: int = option(512, "The width inside its layers' feed-forward part.", minimum=1)
     vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
-    dropout: float = option(0.1, "Share of its activations that is dropped in training.", minimum=0, below=1)
+    dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
     attention_dropout: float | Literal["auto"] = option(
         "auto", "Dropout of attention; auto: 0 on a CPU, else as published.", minimum=0, below=1
     )
-    freeze_words: bool = option(False, "Whether published word vectors stay as they are.")
-    freeze_layers: int = option(0, "Lowest layers of a published encoder that stay as they are.", minimum=0)
+    freeze_words: bool = option(False, "Whether published word vectors are frozen.")
+    freeze_layers: int = option(0, "Lowest layers of a published encoder to freeze.", minimum=0)
     planned_as: Literal["base", "large"] = option("base", "Size of BERT in a plan without the published weights.")
 
 
@@ -59,8 +59,8 @@ class Head:
     """What makes roles of a sentence's vector."""
 
     width: int = option(128, "Width of its hidden layer.", minimum=1)
-    dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
-    position: bool = option(True, "Whether it sees where in the document the sentence stands.")
+    dropout: float = option(0.1, "Dropout of activations.", minimum=0, below=1)
+    position: bool = option(True, "Whether it sees the sentence's place in the document.")
     category: bool = option(True, "Whether it sees the category of the document.")
 
 
@@ -84,7 +84,7 @@ class Loss:
 class Split:
     """Which documents are held out."""
 
-    folds: int = option(5, "Parts of the documents, of which one is the test.", minimum=2)
+    folds: int = option(5, "Parts of the documents; one is the test.", minimum=2)
     fold: int = option(0, "Which of them is the test.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
@@ -123,7 +123,7 @@ class Settings:
     loss: Loss = Loss()
     split: Split = Split()
     generator: Generator = Generator()
-    bad_input_limit: int = option(0, "Lines that are left out as bad; one more refuses the data.", minimum=0)
+    bad_input_limit: int = option(0, "Bad lines that are left out; one more refuses the data.", minimum=0)
 
     @property
     def outputs(self) -> int:

@@ -17,9 +17,9 @@ _WEIGHTS = "Published weights: folder, mounted input or hub name; empty: from sc
 class Source:
     """Where tables and pictures lie."""
 
-    files: str = option("**/*.jsonl", "Pattern of the tables below data.dir: .jsonl, .json, .csv, .tsv or .parquet.")
+    files: str = option("**/*.jsonl", "Pattern of the tables below data.dir.")
     images: str = option("", "Folder of the pictures, or a mounted input; empty: data.dir.", path=True)
-    picture: str = option("{image}", "A row's picture there, with {image}, {name}, {stem}, {split} or {folder}.")
+    picture: str = option("{image}", "A row's picture there: {image}, {name}, {stem}, {split}, {folder}.")
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Columns:
     question: str = option("question", "The question.")
     answer: str = option("answer", "The right answer.")
     image: str = option("image", "The picture: its path, name or id.")
-    kind: str = option("kind", "The type of the question, if there is such a column.")
-    reasoning: str = option("reasoning", "The reasoning behind the answer, if there is such a column.")
-    split: str = option("split", "train, val or test, if there is such a column.")
+    kind: str = option("kind", "The question's type, if there is one.")
+    reasoning: str = option("reasoning", "The reasoning, if there is one.")
+    split: str = option("split", "train, val or test, if there is one.")
 
 
 @dataclass(frozen=True)
 class Pictures:
     """How pictures are read and changed."""
 
-    side: int = option(64, "Pixels on a side that every picture is scaled to.", minimum=16, limit=2048)
-    limit_pixels: int = option(2**26, "Pixels that a picture may have; a larger one is a bad input.", minimum=1)
+    side: int = option(64, "Pixels on a side of every picture.", minimum=16, limit=2048)
+    limit_pixels: int = option(2**26, "Most pixels of a picture; larger ones are bad inputs.", minimum=1)
     augment: bool = option(True, "Whether training pictures are changed, as the question allows.")
 
 
@@ -82,7 +82,7 @@ class Text:
 
     weights: str = option("", _WEIGHTS, path=True)
     layers: int = option(1, "Layers from scratch.", minimum=0)
-    length: int = option(40, "Tokens of a question at most; the rest of it is cut off.", minimum=4, limit=4096)
+    length: int = option(40, "Most tokens of a question.", minimum=4, limit=4096)
     lr: float = option(1.0, "Factor on optimizer.lr.", above=0)
 
 
@@ -91,14 +91,14 @@ class Decoder:
     """The T5 that fuses picture and question in its encoder and writes the answer; its sizes are those from scratch."""
 
     weights: str = option("", _WEIGHTS, path=True)
-    fusion_layers: int = option(1, "Layers of its encoder, of published ones the lowest; 0: none.", minimum=0)
+    fusion_layers: int = option(1, "Lowest layers of its encoder; 0: none.", minimum=0)
     layers: int = option(2, "Layers of its decoder.", minimum=1)
     hidden: int = option(96, "Its width, a multiple of its heads.", minimum=1)
     heads: int = option(4, "Its attention heads.", minimum=1)
     feed_forward: int = option(192, "The width inside its layers' feed-forward part.", minimum=1)
-    dropout: float = option(0.1, "Share of its activations that is dropped in training.", minimum=0, below=1)
+    dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
     vocabulary: int = option(1000, "Pieces of its own tokenizer at most.", minimum=64)
-    length: int = option(160, "Tokens of an answer with its reasoning at most.", minimum=8, limit=4096)
+    length: int = option(160, "Most tokens of an answer with its reasoning.", minimum=8, limit=4096)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Writing:
     """How answers are written in an evaluation and for new pictures."""
 
     beams: int = option(4, "Beams in the test and for new pictures; 1: greedy.", minimum=1)
-    validation_beams: int = option(1, "Beams in a validation, of which there are many.", minimum=1)
-    at_once: int = option(256, "Beams of all questions that are computed at once at most.", minimum=1)
+    validation_beams: int = option(1, "Beams in a validation.", minimum=1)
+    at_once: int = option(256, "Most beams computed at once.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Settings:
     decoder: Decoder = Decoder()
     writing: Writing = Writing()
     stages: dict[str, Stage] = dataclasses.field(default_factory=dict, metadata={"help":
-        "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."
+        "Parts of the run by name; see docs/vqa.md."
     })  # fmt: skip
     bad_input_limit: int = option(0, "Bad rows that are left out; one more refuses the data.", minimum=0)
     together: int = option(4, "Most questions of a picture in a row, to encode it once.", minimum=1)

@@ -5,15 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
 from lib import checkpoint, launch, planner
 from lib.report.metrics import read
 from lib.supervised import made
-from lib.task import load_config
+from lib.task import find_task, load_config
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 from trainbook.commands import main
@@ -124,3 +126,19 @@ def test_the_language_model_is_planned_on_a_folder_and_trained_from_it(example, 
     assert launch.train(config).reason == "completed"
     saved = checkpoint.load(checkpoint.path_of(Path("runs", "lm", "checkpoints"), 5))
     assert saved.tensors["model"] and all(".up." in name or ".down." in name for name in saved.tensors["model"])
+
+
+def test_the_recipes_of_the_page_on_own_models_work_in_the_image_example():
+    """Each method that docs/own.md shows, in a subclass: the loss is torch's, the groups name parameters."""
+    blocks = re.findall(r"^```python\n(def .*?)^```$", (ROOT / "docs" / "own.md").read_text("utf-8"), re.M | re.S)
+    methods: dict = {"F": torch.nn.functional}
+    for block in blocks:
+        exec(block, methods)
+    config = load_config(EXAMPLES / "images.yaml")
+    recipes = {name: methods[name] for name in ("summed_loss", "parameter_groups")}
+    task = type("Recipes", (find_task(config.task),), recipes)(config)
+    outputs, labels = torch.randn(6, 3, generator=torch.manual_seed(0)), torch.tensor([0, 1, 2, 2, 1, 0])
+    mean = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels)
+    torch.testing.assert_close(task.summed_loss(outputs, labels), 6 * mean)
+    names, (group,) = [name for name, _ in task.model().named_parameters()], task.parameter_groups(None)
+    assert all(any(fnmatch(name, glob) for name in names) for glob in group["names"])
