@@ -13,11 +13,14 @@ from lib.config import Config
 from lib.ranks import sharding
 from lib.training.groups import Group
 
+_FUSED_ON = ("cuda", "meta")  # meta: in a plan for CUDA
+
 
 def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule).
 
     A group with a weight decay of its own has it for all of its parameters. `scale` is the group's factor on the rate.
+    AdamW is one kernel on a GPU: its other form holds temporaries as large as the parameters.
     """
     options, parts = config.optimizer, list[dict[str, Any]]()
     for group in groups:
@@ -29,7 +32,9 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
         parts += [{"params": params, "weight_decay": decay, "scale": group.lr} for params, decay in split if params]
     if options.name == "sgd":
         return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
-    return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps)
+    every = [parameter for part in parts for parameter in part["params"]]
+    is_fused = all(p.device.type in _FUSED_ON and not sharding.is_shard(p) for p in every)
+    return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps, fused=is_fused or None)
 
 
 def state_names(group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -46,12 +51,18 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                optimizer.state[parameter] = {name: _first_value(name, parameter) for name in state_names(group)}
+                device = step_device(group, parameter)
+                optimizer.state[parameter] = {n: _first_value(n, parameter, device) for n in state_names(group)}
 
 
-def _first_value(name: str, parameter: Tensor) -> Tensor:
+def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
+    """Returns where an optimizer counts a parameter's steps: in its one kernel, or where the value costs no wait."""
+    return parameter.device if group.get("fused") else torch.device("cpu")
+
+
+def _first_value(name: str, parameter: Tensor, steps_on: torch.device) -> Tensor:
     if name == "step":
-        return torch.tensor(0.0, device="cpu")  # its value costs no wait there
+        return torch.tensor(0.0, device=steps_on)
     if name == "momentum_buffer":  # torch begins with the gradient itself, and -0.0 plus that has its bits
         return torch.full_like(parameter, -0.0, memory_format=torch.preserve_format)
     return torch.zeros_like(parameter, memory_format=torch.preserve_format)

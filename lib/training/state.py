@@ -355,16 +355,18 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
     by_name: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        # Counters of steps stay on the CPU. Copied, because what was loaded is mapped from a file, whose space would
-        # not be free while it is used.
+        # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
         by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
-    names = {p: {*optimization.state_names(g)} for g in state.optimizer.param_groups for p in g["params"]}
+    group_of = {p: group for group in state.optimizer.param_groups for p in group["params"]}
+    names = {p: {*optimization.state_names(group)} for p, group in group_of.items()}
     unused = 0
     for name, parameter in state.model.named_parameters():
         values = by_name.get(name, {})
         if values and values.keys() == names.get(parameter, values.keys()):
             state.optimizer.state[parameter] = {
-                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+                kind: sharding.sharded_like(parameter, value)
+                if kind != "step"
+                else value.to(optimization.step_device(group_of[parameter], parameter))
                 for kind, value in values.items()
             }
         unused += bool(values) and parameter not in state.optimizer.state

@@ -1,0 +1,88 @@
+"""What the small configurations reach in fp16 and in fp32, both on a CPU; figures go to records/fp16.json.
+
+    python -m tests.bench.bench_fp16                                    all rows that the record has left out
+    python -m tests.bench.bench_fp16 --rows graphmer_small --seeds 0,1  some of them
+    python -m tests.bench.bench_fp16 --rows graphmer_small --again      once more
+
+A row and seed is a run in each precision, in fresh processes: minutes in fp32, and up to 20 times as long in fp16, which
+a CPU computes slowly. One that was killed resumes in --scratch.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lib.report.metrics import read
+from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
+
+RECORD = RECORDS / "fp16.json"
+ROWS = ("graphmer_small", "legal_small", "vqa_small", "glacier_pretrain_small")
+PRECISIONS = ("fp32", "fp16")
+_SETTLED = 100  # steps after which the loss scale has come down from 65,536
+
+
+def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
+    """Trains a row in both precisions, or resumes what was killed; returns scores, speeds, loss scale."""
+    run: dict[str, Any] = head("torch")
+    for precision in PRECISIONS:
+        name, begin = f"{row}-{seed}-{precision}", time.perf_counter()
+        train(f"configs/{row}.yaml", {
+            "output_dir": scratch / "fp16", "run.name": name, "seed": seed, "training.precision": precision,
+            "training.log_every_steps": 1, "data.dir": "" if row.startswith("graphmer") else "embedded",
+        })  # fmt: skip
+        folder = scratch / "fp16" / name
+        summary = json.loads((folder / "summary.json").read_text())
+        run[precision] = {
+            "seconds": round(time.perf_counter() - begin, 1),
+            "steps": summary["step"],
+            "metric": summary["best"]["metric"],
+            "metrics": rounded({key: value for key, value in summary["metrics"].items() if value is not None}),
+        }
+        if precision == "fp16":
+            run[precision] |= scaled(folder)
+    return run
+
+
+def scaled(folder: Path) -> dict[str, Any]:
+    """Returns the smallest loss scale and the skipped steps of a run, once its scale has settled."""
+    rows = [row for row in read(folder / "metrics.csv") if row.get("split") == "train"]
+    skipped = {int(row["step"]): int(row["skipped_steps"]) for row in rows}
+    begin = min(_SETTLED, max(skipped))
+    later = [float(row["loss_scale"]) for row in rows if int(row["step"]) >= begin]
+    share = (skipped[max(skipped)] - skipped[begin]) / max(1, max(skipped) - begin)
+    return {"smallest scale": min(later), "skipped": skipped[max(skipped)], "skipped later, share": round(share, 4)}
+
+
+def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns for each row its scores over seeds in both precisions, and the worst of the loss scale."""
+    tables: dict[str, Any] = {}
+    for row in dict.fromkeys(name.partition(", seed ")[0] for name in runs):
+        seeds = [run for name, run in runs.items() if name.startswith(f"{row}, seed ")]
+        metric = seeds[0]["fp32"]["metric"]
+        scores = {p: [run[p]["metrics"][metric] for run in seeds] for p in PRECISIONS}
+        tables[row] = {
+            "metric": metric, **scores,
+            "smallest scale": min(run["fp16"]["smallest scale"] for run in seeds),
+            "skipped later, share": max(run["fp16"]["skipped later, share"] for run in seeds),
+        }  # fmt: skip
+    return tables
+
+
+def main(arguments: list[str]) -> None:
+    options = options_of(ROWS, "0", arguments, __doc__)
+    for row in options.rows:
+        for seed in options.seeds:
+            name = f"{row}, seed {seed}"
+            for precision in PRECISIONS if options.again else ():
+                shutil.rmtree(options.scratch / "fp16" / f"{row}-{seed}-{precision}", ignore_errors=True)
+            if options.again or name not in runs_of(RECORD):
+                tables = add_run(RECORD, name, measured(row, seed, options.scratch), summed_up, "torch")
+                print(name, json.dumps(tables[row], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
