@@ -151,8 +151,8 @@ def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path])
     if AUTO not in config.training.fp32_modules:
         return config, []
     facts = ranks.from_first(next(filter(None, (saved_facts(place, "identity") for place in places)), {}))
-    modules = facts.get("training.fp32_modules")
-    if not untrusted.fits(modules, list[str]):
+    modules = facts.get("training.fp32_modules", [])
+    if not facts or not untrusted.fits(modules, list[str]):
         modules = []
         if precision == "fp16":
             from lib.launch import fp16
