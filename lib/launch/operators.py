@@ -97,8 +97,8 @@ def examine(task: Task, config: Config) -> Finding:
         advice = "Take what stands in brackets, or training.deterministic: false, which is not the same bit for bit."
         return Finding("GPU operators", f"a GPU refuses with training.deterministic: {what}", "bad", advice)
     least, most = (1e3 * seconds * counts.total() for seconds in LAUNCH_SECONDS)
-    text = f"{counts.total():,} kernels in the loss and gradient of a batch"
-    text += f", for which a GPU waits below {least:.0f} to {most:.0f} ms (training.compile makes fewer of them)"
+    text = f"{counts.total():,} kernels in the loss and gradient of a batch, which a CPU launches in {least:.0f} to "
+    text += f"{most:.0f} ms: a faster GPU waits (training.compile makes fewer, a larger micro-batch gives each more)"
     if refused:
         return Finding("GPU operators", f"{text}; not the same bits in each run on a GPU: {', '.join(refused)}")
     if sum(waits.values()) > _FEW:
