@@ -32,6 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     formats.add_argument("config", help="a YAML file")
     formats.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     formats.set_defaults(run=_precision)
+    card = commands.add_parser("card", help="what was off on a GPU beside the plan: the card.json of a run's archive")
+    card.add_argument("report", help="card.json")
+    card.set_defaults(run=_card)
     runs = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
     runs.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
     runs.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
@@ -109,6 +112,13 @@ def _precision(options: argparse.Namespace) -> int:
     sections = {"Precision": [checked.finding]}
     print(checked.table(), findings.table(sections), sep="\n\n")
     return findings.exit_code(sections)
+
+
+def _card(options: argparse.Namespace) -> int:
+    from lib.report import card
+
+    print(card.compared(card.read(Path(options.report))))
+    return 0
 
 
 def _plan(options: argparse.Namespace) -> int:

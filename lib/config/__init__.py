@@ -96,7 +96,7 @@ class Training:
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     frozen_precision: Literal["", "fp16", "bf16"] = option("", "Format of frozen matrices; empty: as model() has them.")
-    fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32.")
+    fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32; [auto]: what fp16 cannot hold.")
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
     ema_decay: float = option(0.0, "Decay of averaged weights, which are then tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)

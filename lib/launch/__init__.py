@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
+import platform as python_platform
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
@@ -17,9 +20,9 @@ from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures, resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
 from lib.launch.run import Run, keep_code, prepare, progress
-from lib.machine import disk, platform
+from lib.machine import disk, hardware, platform
 from lib.ranks import sharding
-from lib.report import outputs
+from lib.report import card, outputs
 from lib.report.figure import draw_metrics
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.progress import choose_progress
@@ -66,6 +69,8 @@ def _train(run: Run) -> Summary:
             disk.check_writable(run.folder)
         elif ranks.is_first() and (run.has_checkpoint or not earlier):
             saved = _begin(run)
+    if run.plan and not ranks.under_torchrun():
+        _plan_card(run)
     try:
         if count > 1:
             return torchrun.train(config, run.folder, count, progress(run))
@@ -151,6 +156,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     }  # fmt: skip
     ended = run.summary(outcome.reason, state.step, number, **tested, **facts)
     _write(run.folder, ended)
+    _write_card(run.folder, ended, state)
     _print_result(ended)
     if model is not None:
         with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
@@ -224,6 +230,35 @@ def _exports(task: Task) -> bool:
 def _write(folder: Path, summary: Summary) -> None:
     with disk.needed(folder / SUMMARY, "The training itself is saved, and is not repeated."):
         disk.twice(lambda: summary.write(folder))
+
+
+def _plan_card(run: Run) -> None:
+    """Writes what the plan predicts before the first step: a rank, which measures it, has no plan."""
+    if option := run.predicted:
+        predicted = card.Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
+        with contextlib.suppress(OSError):  # a full disk is met by what matters more
+            card.Card(predicted=predicted).write(run.folder)
+
+
+def _write_card(folder: Path, ended: Summary, state: State) -> None:
+    """Writes what a session measured on a GPU beside what was predicted."""
+    if not (gpus := hardware.gpus()) or not ended.steps_per_second:
+        return
+    driver, predicted = hardware.driver(), card.Predicted()
+    with contextlib.suppress(BadInput):
+        predicted = card.read(folder / card.FILE).predicted
+    measured = card.Card(
+        str(gpus[0]), driver.version if driver else "", _versions(), hardware.clocks(), ended.run, ended.world_size,
+        ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
+        state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,
+    )  # fmt: skip
+    with contextlib.suppress(OSError):
+        measured.write(folder)
+
+
+def _versions() -> dict[str, str]:
+    cuda = {"CUDA": torch.version.cuda} if torch.version.cuda else {}
+    return {"Python": python_platform.python_version(), "torch": torch.__version__, **cuda}
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:

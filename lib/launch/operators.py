@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.config import Config, with_changes
 from lib.launch.fp16 import few_batches
+from lib.planner.kernels import LAUNCH_SECONDS
 from lib.ranks.sums import add_counts
 from lib.report.findings import Finding
 from lib.task import Task
@@ -60,13 +61,13 @@ class _Operators(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name == "index" and any(index is not None and index.dtype is torch.bool for index in args[1]):
             name = _BY_MASK
-        if name != "cumsum" or args[0].is_floating_point():
+        if not func.is_view and (name != "cumsum" or args[0].is_floating_point()):
             self.counts[name] += 1
         return func(*args, **(kwargs or {}))
 
 
 def of_step(task: Task, config: Config) -> Counter[str]:
-    """Returns how often each operator of PyTorch is called in loss and gradient of some samples.
+    """Returns how often each operator of PyTorch with a kernel is called in loss and gradient of some samples.
 
     On a GPU there is one wait more in a step, for the gradient's norm.
     """
@@ -95,7 +96,9 @@ def examine(task: Task, config: Config) -> Finding:
         what = "; ".join(f"{name} ({_REFUSED[name]})" for name in refused)
         advice = "Take what stands in brackets, or training.deterministic: false, which is not the same bit for bit."
         return Finding("GPU operators", f"a GPU refuses with training.deterministic: {what}", "bad", advice)
-    text = f"{counts.total():,} in the loss and gradient of a batch"
+    least, most = (1e3 * seconds * counts.total() for seconds in LAUNCH_SECONDS)
+    text = f"{counts.total():,} kernels in the loss and gradient of a batch, which a CPU launches in {least:.0f} to "
+    text += f"{most:.0f} ms: a faster GPU waits (training.compile makes fewer, a larger micro-batch gives each more)"
     if refused:
         return Finding("GPU operators", f"{text}; not the same bits in each run on a GPU: {', '.join(refused)}")
     if sum(waits.values()) > _FEW:

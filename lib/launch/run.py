@@ -25,7 +25,7 @@ from lib.task.files import file_of, label, named_files, own_files
 from lib.training import data, identity, learned
 from lib.training.evaluation import known_baseline
 from lib.training.order import Order
-from lib.training.precision import about_precision, choose_precision
+from lib.training.precision import AUTO, about_precision, choose_precision
 
 if TYPE_CHECKING:
     from lib.planner.search import Option, Plan
@@ -91,7 +91,8 @@ def prepare(config: Config) -> Run:
         with contextlib.suppress(BadInput):  # of other settings, which are refused with their keys when it resumes
             task.take_learned(values)
     task, config, lengths = resolved(config, task)
-    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
+    config, kept = _in_fp32(config, task, precision, places)
+    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths, *kept]
     return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
 
 
@@ -140,6 +141,26 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
     config, lengths = resolve_lengths(config, Order.of(train_set, config).samples)
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
+
+
+def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path]) -> tuple[Config, list[str]]:
+    """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold.
+
+    The check runs on the CPU: the ranks need the GPU's memory.
+    """
+    if AUTO not in config.training.fp32_modules:
+        return config, []
+    facts = ranks.from_first(next(filter(None, (saved_facts(place, "identity") for place in places)), {}))
+    modules = facts.get("training.fp32_modules", [])
+    if not facts or not untrusted.fits(modules, list[str]):
+        modules = []
+        if precision == "fp16":
+            from lib.launch import fp16
+
+            with working("Looking for what fp16 does not hold"):
+                modules = ranks.from_first([*fp16.examine(task, config, torch.device("cpu")).modules])
+    config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
+    return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:

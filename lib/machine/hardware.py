@@ -87,6 +87,19 @@ def driver() -> Driver | None:
     return None
 
 
+def clocks() -> dict[str, int]:
+    """Returns MHz of the first GPU's processors, now and at most, and its degrees; none if NVML does not answer."""
+    with contextlib.suppress(Exception):
+        nvml = _nvml()
+        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        return {
+            "MHz": int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "MHz at most": int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "degrees": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        }
+    return {}
+
+
 @dataclass(frozen=True)
 class GpuLoad:
     """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""

@@ -16,7 +16,7 @@ from lib.planner.shapes import tensors_of
 # What one operator takes of the CPU thread that calls it; where the GPU is faster, it waits. A step with AdamW of an
 # encoder of width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
 # kernel to CUDA adds some 5.
-_LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
+LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
 _BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kernels reach the upper end
 _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_dense", "lift_fresh", "alias"}
 
@@ -54,7 +54,7 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     arithmetic = flops / target.flops(precision)
     slow, fast = _BANDWIDTH_SHARE
     gpu = max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow)
-    return np.array([*gpu, *_LAUNCH_SECONDS, flops])
+    return np.array([*gpu, *LAUNCH_SECONDS, flops])
 
 
 def is_channels_last(x: Tensor, weight: Tensor) -> bool:

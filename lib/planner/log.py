@@ -74,6 +74,7 @@ class Prediction:
     parameters: int
     pass_seconds: tuple[float, float]  # forward and backward of one micro-batch, between two bounds
     rest_seconds: tuple[float, float]  # clipping and the optimizer
+    pass_kernels: int  # that the CPU launches for it
     pass_flops: float
     attention: dict[str, int]
     unseen: tuple[str, ...] = ()

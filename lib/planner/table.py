@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import FITS
+from lib.planner.kernels import LAUNCH_SECONDS
 from lib.planner.log import OUTSIDE, Prediction, folded, summed
 from lib.planner.search import Option, Plan
 from lib.text import aligned, computed, duration, weights
@@ -72,6 +73,13 @@ def _notices(plan: Plan) -> list[str]:
             f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they "
             f"are {steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). `lib plan --samples N` "
             "gives the whole; training prints the number of samples."
+        )
+    prediction = plan.chosen.prediction
+    least, most = (prediction.pass_kernels * seconds for seconds in LAUNCH_SECONDS)
+    if prediction.pass_seconds[0] < 1.01 * least:
+        sentences.append(
+            f"{prediction.pass_kernels:,} kernels a micro-batch take the CPU {1e3 * least:.2g} to {1e3 * most:.2g} ms, "
+            "and the card waits for it: training.compile: true makes fewer, a larger slot gives each more to do."
         )
     week = f"A week's {QUOTA_HOURS:.0f} GPU hours give about {computed(_steps_a_week(plan))} steps. "
     return [

@@ -334,6 +334,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         trained=tracker.trained,
         pass_seconds=kernels.bounds(one_pass),
         rest_seconds=kernels.bounds(moments.get("after optimizer step", after_passes) - after_passes),
+        pass_kernels=round(one_pass[2] / kernels.LAUNCH_SECONDS[0]),
         pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
         unseen=(*unseen, *libraries, *target.assumed),

@@ -18,6 +18,7 @@ from lib.machine import memory
 
 Precision = Literal["fp32", "fp16", "bf16"]
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+AUTO = "auto"  # among training.fp32_modules, until a run has decided
 
 
 def set_determinism(training: Training) -> None:
@@ -83,6 +84,7 @@ def keep_in_fp32(model: nn.Module, globs: Sequence[str], on: torch.device) -> No
 def named_by(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """Returns the modules whose names match one of `globs`. Raises BadInput for a glob that none matches."""
     modules = {name: module for name, module in model.named_modules() if name}
+    globs = [glob for glob in globs if glob != AUTO]  # of a plan, which looks at no values
     for glob in globs:
         if not fnmatch.filter(modules, glob):
             some = ", ".join(list(modules)[:8])

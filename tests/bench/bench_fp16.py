@@ -4,8 +4,8 @@
     python -m tests.bench.bench_fp16 --rows graphmer_small --seeds 0,1  some of them
     python -m tests.bench.bench_fp16 --rows graphmer_small --again      once more
 
-A row and seed is a run in each precision, in fresh processes: minutes in fp32, and up to 20 times as long in fp16, which
-a CPU computes slowly. One that was killed resumes in --scratch.
+A row and seed is a run in each precision, in fresh processes: minutes in fp32, and up to 20 times as long in fp16, as
+CPUs are slow in it. One that was killed resumes in --scratch.
 """
 
 import json

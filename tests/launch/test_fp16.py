@@ -1,5 +1,7 @@
 """What fp16 does not hold is found by module, on a CPU as on a card, and a sound model gets no false alarm."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import fp16
 from lib.planner.half import Fp16OnCpu
-from lib.task import load_config
+from lib.task import load_config, load_task
 from lib.training.precision import keep_in_fp32
 from tests.conftest import ROOT
 from tests.toy import Toy
@@ -172,6 +174,20 @@ def test_a_run_with_a_module_in_fp32_trains_resumes_and_is_another_run_without(t
     assert launch.train(toy(config)).reason == "completed"
     with pytest.raises(BadInput, match="fp32_modules"):
         launch.train(toy({**config, "training.fp32_modules": [], "training.max_steps": 14}))
+
+
+def test_auto_decides_once_and_a_resumed_run_keeps_it(toy, quick, monkeypatch):
+    layers = nn.Linear(3, 4), outlier(nn.Linear(4, 4), 1e6), Rms(), nn.Linear(4, 1)
+    monkeypatch.setattr(type(load_task(toy())), "model", lambda self: nn.Sequential(*map(copy.deepcopy, layers)))
+    options = {"training.fp32_modules": ["auto"]}
+    assert launch.prepare(toy(options)).config.training.fp32_modules == (), "in fp32 there is nothing to find"
+    options["training.precision"] = "fp16"
+    run = launch.prepare(toy(options))
+    assert run.config.training.fp32_modules == ("1",) and run.lengths[-1] == "In fp32 (training.fp32_modules): 1."
+    assert run.identity["training.fp32_modules"] == ["1"] and launch.train(run).skipped_steps < 4
+    monkeypatch.setattr(fp16, "examine", lambda *_: pytest.fail("it decided again"))
+    longer = launch.prepare(toy({**options, "training.max_steps": 14}))
+    assert longer.config.training.fp32_modules == ("1",) and launch.train(longer).step == 14
 
 
 FEW = {

@@ -50,6 +50,17 @@ def test_what_a_cpu_alone_looks_at_is_no_wait(toy):
     assert not operators.of_step(task(toy()), toy())["_local_scalar_dense"]
 
 
+def test_kernels_are_counted_with_what_they_take_a_cpu_to_launch(toy):
+    task = type("Own", (Planted,), {"planted": staticmethod(lambda y: y.T.T.view(-1).sum())})  # views are no kernels
+    few, many = operators.of_step(task(toy()), toy()).total(), 40
+    task.planted = staticmethod(lambda y: sum((y + k).sum() for k in range(many)))
+    counts = operators.of_step(task(toy()), toy())
+    assert counts["sum"] >= many and counts.total() > few + 2 * many
+    value = operators.examine(task(toy()), toy()).value
+    milliseconds = f"{0.015 * counts.total():.0f} to {0.034 * counts.total():.0f} ms"
+    assert f"{counts.total():,} kernels" in value and milliseconds in value
+
+
 LOOKS = {"legal": 1, "vqa": 2}  # of transformers, whether all of a mask is true
 
 

@@ -157,6 +157,10 @@ def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tal
     seconds = 1000 * plan.chosen.expected_seconds
     assert plan.seconds(1000) == seconds and re.search(rf" {duration(seconds)} +{quota(seconds)[0]}\n", of_plan(plan))
     assert "A week's 30 GPU hours give about" in of_plan(plan)
+    fast = made(tall(), "80 GiB, capability 8.0, 900000 TFLOP/s, 900000 GB/s")
+    kernels, notice = fast.chosen.prediction.pass_kernels, "kernels a micro-batch take the CPU"
+    assert fast.chosen.prediction.pass_seconds[0] == pytest.approx(1.5e-5 * kernels)
+    assert f"{kernels:,} {notice}" in of_plan(fast) and notice not in of_plan(plan)
 
 
 def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall):

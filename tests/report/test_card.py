@@ -1,0 +1,72 @@
+"""card.json: predicted before the first step, measured at the end, and what was off is said."""
+
+import tarfile
+from dataclasses import replace
+
+import pytest
+
+from lib import launch, planner
+from lib.config import with_changes
+from lib.errors import BadInput
+from lib.machine import hardware
+from lib.machine.hardware import Driver, Gpu
+from lib.report import card
+from lib.report.card import Card, Predicted
+from trainbook.commands import main
+
+GPU = Gpu("Tesla T4", (7, 5), 15_000_000_000)
+MEASURED = Card(
+    str(GPU), "570.1", {"torch": "2.9"}, {"MHz": 585}, "my", 2, "fp16", 32, 1000, 3 * 2**30, 0.5, 4096.0, 5,
+    Predicted(32, 3 * 2**30, [0.4, 0.6]),
+)  # fmt: skip
+
+
+def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(hardware, "gpus", lambda: [GPU])
+    monkeypatch.setattr(hardware, "driver", lambda: Driver("570.1", (12, 8), ["Tesla T4"]))
+    monkeypatch.setattr(hardware, "clocks", lambda: {"MHz": 1590})
+    plan = planner.make(toy({"training.precision": "fp16"}), planner.find_card("t4"), 1)
+    config = with_changes(toy({"training.precision": "fp16"}), plan.overrides)
+    run = replace(launch.prepare(config), plan=plan)
+    summary = launch.train(run)
+    with tarfile.open(run.output_dir / "outputs.tar.gz") as archive:
+        archive.extract("toy/card.json", tmp_path, filter="data")
+    found = card.read(tmp_path / "toy" / "card.json")
+    assert found.predicted == Predicted(
+        plan.chosen.micro_batch, plan.chosen.prediction.peak_bytes, [*plan.chosen.step_seconds]
+    )
+    assert (found.gpu, found.driver, found.clocks) == (str(GPU), "570.1", {"MHz": 1590})
+    assert (found.steps, found.peak_bytes, found.precision) == (summary.step, summary.peak_memory_bytes, "fp16")
+    assert found.step_seconds == 1 / summary.steps_per_second and found.loss_scale >= 1
+    assert main(["card", str(tmp_path / "toy" / "card.json")]) == 0
+    assert "Tesla T4" in capsys.readouterr().out
+
+
+def test_a_run_on_a_cpu_has_none(toy, quick):
+    launch.train(toy())
+    assert not list((launch.prepare(toy()).folder).glob(card.FILE))
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"peak_bytes": 4 * 2**30}, "peak 4.00 GiB, predicted 3.00: +33%, OFF"),
+    ({"step_seconds": 1.2}, "1.2 s a step, predicted 0.4 to 0.6, OFF by 2"),
+    ({"step_seconds": 0.1}, "0.1 s a step, predicted 0.4 to 0.6, OFF by 0.25"),
+    ({"micro_batch": 8}, "micro-batch 8, planned 32: OFF"), ({"loss_scale": 32.0}, "loss scale 32, 0.5% of"),
+    ({"skipped_steps": 20}, "2.0% of steps skipped, OFF"),
+])  # fmt: skip
+def test_what_was_off_is_said_alone(tmp_path, changes, sentence):
+    MEASURED.write(tmp_path)
+    assert card.read(tmp_path / card.FILE) == MEASURED and "OFF" not in card.compared(MEASURED)
+    text = card.compared(replace(MEASURED, **changes))
+    assert sentence in text and text.count("OFF") == 1 and len(text.splitlines()) <= 10
+    unplanned = card.compared(replace(MEASURED, predicted=Predicted(), **changes))
+    assert "there was no plan" in unplanned
+
+
+def test_a_file_of_anybody_is_refused_or_printed_without_its_control_characters(tmp_path):
+    place = tmp_path / card.FILE
+    for content in ("", "[1]", '{"steps": "many"}', '{"predicted": 3}'):
+        place.write_text(content)
+        with pytest.raises(BadInput, match="is no card.json of a run"):
+            card.read(place)
+    assert "\x1b" not in card.compared(replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"}))
