@@ -19,7 +19,7 @@
 # 4. leave a plot, a table and one archive, `outputs.tar.gz`, which also holds your class and predicts elsewhere.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
-# stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
+# stopped. Edit it and run it again: the edit is a run of its own, and a table compares them. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
 
 # %% shared: library
 
@@ -103,6 +103,8 @@ class Images(Supervised):
 # %%
 CONFIGURATION = """
 task: my_task.py:Images
+run:
+  on_change: new  # an edit of model, settings or data is a run of its own: my-2, my-3
 data:
   num_workers: 2  # processes that decode images while the model computes
 training:
@@ -177,6 +179,12 @@ config = notebook.configure("my", PROJECT, globals())
 
 # %% shared: compare
 
+# %% [markdown]
+# After an edit, all runs of this notebook:
+
+# %%
+print(notebook.runs(run))
+
 # %% shared: packaging
 
 # %% [markdown]
@@ -189,4 +197,4 @@ config = notebook.configure("my", PROJECT, globals())
 # | the contract check refuses something | The sentence names the method and what to change. Change the class, run its cell, and run all again. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
-# | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |
+# | "my is a run of another configuration" | Something was edited since, and is trained as a run of its own. To get the earlier run back, restore the values that the line names. |

@@ -47,6 +47,9 @@ class Run:
     )
     resume_from: str = option("", "A folder or mounted input with an earlier output; empty: searched.", path=True)
     accept_changes: bool = option(False, "Whether a run continues with other settings, or other code of its task.")
+    on_change: Literal["stop", "new"] = option(
+        "stop", "What an edit after a run began does: stop with what differs, or new: a run of its own, NAME-2, NAME-3."
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
