@@ -158,7 +158,7 @@ def ended(summary: Summary) -> str:
 _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 
 
-def picture(path: Path) -> Any:
+def picture(path: Path | io.BytesIO) -> Any:
     """Returns a picture as a PNG of 256 colours, or a JPEG of half the size: Kaggle takes notebooks of 1 MB."""
     import PIL.Image  # which matplotlib brings along
     from IPython import display
@@ -193,7 +193,7 @@ def compare(summary: Summary) -> str:
 
 
 def runs(run: launch.Run) -> str:
-    """Returns a row for each run of a notebook: its state, test metrics, and what differs from the first; "" for one.
+    """Returns a row for each run of a notebook: its state, test metrics, and what differs from the first.
 
     They are those that `run.on_change: new` makes of edits: NAME, NAME-2, NAME-3.
     """
@@ -207,7 +207,9 @@ def runs(run: launch.Run) -> str:
         scores = (f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown)
         state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
         rows.append((summary.run, state, *scores, ", ".join(filter(None, differs))))
-    return aligned(rows, left={0, 1, len(rows[0]) - 1}) if len(places) > 1 else ""
+    if len(places) > 1:
+        return aligned(rows, left={0, 1, len(rows[0]) - 1})
+    return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."
 
 
 def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
