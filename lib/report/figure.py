@@ -83,7 +83,7 @@ def svg(draw: Callable[[Any], None]) -> str:
 def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str = "samples") -> Path:
     """Draws a (classes, classes) confusion matrix, rows the truth; colours and numbers are shares of a row."""
     shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-    figure, ((ax,),) = grid(1, 1, max(4.2, 0.6 * len(classes)))
+    figure, ((ax,),) = grid(1, 1, max(4.2, 2 + 0.5 * len(classes)))
     ax.set_axis_on()
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in np.argwhere(matrix):
