@@ -9,7 +9,8 @@
 # # Your own model
 #
 # Two cells below hold a model and its configuration. Change them to yours: everything else stays as it is. As they stand,
-# they learn the class of an image from a folder of PNG or JPEG files for each class, and without your data they draw some.
+# they learn the class of an image from a folder of PNG or JPEG files for each class. Without your data these are the 1,797
+# handwritten digits that scikit-learn brings along.
 #
 # Press **Run all** and this notebook will:
 #
@@ -19,7 +20,7 @@
 # 4. leave a plot, a table and one archive, `outputs.tar.gz`, which also holds your class and predicts elsewhere.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
-# stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
+# stopped. Edit it and run it again: the edit is a run of its own, and a table compares them. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
 
 # %% shared: library
 
@@ -68,6 +69,7 @@ class Settings:
     classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the class folders.")
     size: int = option(64, "The height and width that images are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
+    flip: bool = option(True, "Whether training mirrors half of the images, as where left and right say nothing.")
 
 
 class Images(Supervised):
@@ -79,20 +81,20 @@ class Images(Supervised):
             nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
             for a, b in pairwise(width)
         ]
-        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.settings.classes))
+        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.names))
         return nn.Sequential(*blocks, *head)
 
     def read(self, source):
         return split((path, path.parent.name) for path in source.glob("*/*") if path.suffix in (".png", ".jpg"))
 
     def example(self):
-        return Image.new("RGB", (self.settings.size, self.settings.size)), self.settings.classes[0]
+        return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
 
     def batch(self, samples, training):
         images = (x if isinstance(x, Image.Image) else Image.open(x) for x, _ in samples)
         scaled = [x.convert("RGB").resize((self.settings.size, self.settings.size)) for x in images]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
-        flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training
+        flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
 
 
@@ -103,6 +105,8 @@ class Images(Supervised):
 # %%
 CONFIGURATION = """
 task: my_task.py:Images
+run:
+  on_change: new  # an edit of model, settings or data is a run of its own: my-2, my-3
 data:
   num_workers: 2  # processes that decode images while the model computes
 training:
@@ -117,8 +121,9 @@ scheduler:
 checkpoint:
   every_minutes: 10  # what a session that is killed loses at most
 workload:
-  classes: [circle, square, triangle]  # the names of the class folders, in the order of the model's outputs
-  size: 64  # pixels: images are scaled to this height and width
+  classes: []  # none: the names of the folders
+  size: 32  # pixels: images are scaled to this height and width
+  flip: false  # a mirrored digit is another one, or none
 """
 notebook.save_cells(CONFIGURATION, PROJECT / "configs" / "my.yaml")
 
@@ -129,7 +134,7 @@ notebook.save_cells(CONFIGURATION, PROJECT / "configs" / "my.yaml")
 
 # %% tags=["parameters"]
 CONFIG: str = ""  # empty: the cell above
-DATA_DIR: str = ""  # empty: a mounted folder of class folders if one is found, otherwise drawn shapes
+DATA_DIR: str = ""  # yours: a folder with a folder of images for each class; empty: a mounted one, else the digits
 OUTPUT_DIR: str = ""  # empty: the platform's
 SMOKE_STEPS: int = 0
 SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
@@ -139,6 +144,8 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
+from IPython.display import display
+
 from lib import doctor, launch
 from lib.launch import resume, smoke
 from lib.machine import memory
@@ -148,10 +155,10 @@ from lib.supervised import made
 from lib.task import find_task, load_config, locate_data
 
 mine = load_config(PROJECT / "configs" / "my.yaml", OVERRIDES)
-is_example = getattr(mine.workload, "classes", ()) == made.SHAPES and not (DATA_DIR or mine.data.dir)
-if is_example and locate_data("", find_task(mine.task).sentinels) is None:
-    DATA_DIR = str(made.images(PROJECT / "shapes", number=240))
-    print("No images are mounted. So that the notebook runs as it is, 240 drawn shapes are the data.")
+takes_any = getattr(mine.workload, "classes", None) == () and not (DATA_DIR or mine.data.dir)
+if takes_any and locate_data("", find_task(mine.task).sentinels) is None:
+    DATA_DIR = str(made.digits(PROJECT / "digits"))
+    print("No images are mounted. So that the notebook runs as it is, scikit-learn's digits are the data.")
 config = notebook.configure("my", PROJECT, globals())
 
 # %% shared: gpu-run
@@ -159,6 +166,15 @@ config = notebook.configure("my", PROJECT, globals())
 # %% shared: data
 
 # %% shared: prepare
+
+# %% [markdown]
+# Training images as the model gets them:
+
+# %%
+from lib.notebook import looks
+
+if drawn := looks.batch(run):
+    display(notebook.picture(drawn))
 
 # %% shared: memory-run
 
@@ -177,6 +193,38 @@ config = notebook.configure("my", PROJECT, globals())
 
 # %% shared: compare
 
+# %%
+confusion = run.folder / "plots" / "confusion.png"
+if summary.reason == "completed" and confusion.is_file():
+    display(notebook.picture(confusion))
+
+# %% [markdown]
+# The twelve test images to whose class it gave the least probability:
+
+# %%
+if summary.reason == "completed" and (drawn := looks.worst(run)):
+    display(notebook.picture(drawn))
+
+# %% [markdown]
+# All runs of this notebook, each with what was edited:
+
+# %%
+print(notebook.runs(run))
+
+# %% [markdown]
+# ## New images, and a submission
+# What the best weights say of images without classes. With a competition's sample submission, `submission.csv` in its form
+# lies in the output folder: its first column has the names of files, with or without their ending.
+
+# %%
+NEW_DATA = ""  # a folder of images, or a mounted input; empty: digits that were kept aside, where those are the data
+SAMPLE = ""  # a sample_submission.csv; empty: none
+TTA = False  # True: each answer is the mean over the image and its mirror image
+if not NEW_DATA and (PROJECT / "new").is_dir():
+    NEW_DATA, SAMPLE = str(PROJECT / "new"), str(PROJECT / "new" / "sample_submission.csv")
+if NEW_DATA and summary.reason == "completed":
+    print(looks.predict(run, NEW_DATA, SAMPLE, TTA))
+
 # %% shared: packaging
 
 # %% [markdown]
@@ -189,4 +237,4 @@ config = notebook.configure("my", PROJECT, globals())
 # | the contract check refuses something | The sentence names the method and what to change. Change the class, run its cell, and run all again. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
-# | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |
+# | "my is a run of another configuration" | Something was edited since, and is trained as a run of its own. To get the earlier run back, restore the values that the line names. |

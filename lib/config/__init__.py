@@ -47,6 +47,9 @@ class Run:
     )
     resume_from: str = option("", "Folder or mounted input with an earlier output; empty: searched.", path=True)
     accept_changes: bool = option(False, "Whether a run may resume with changed settings or task code.")
+    on_change: Literal["stop", "new"] = option(
+        "stop", "What an edit after a run began does: stop with what differs, or new: a run NAME-2, NAME-3."
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

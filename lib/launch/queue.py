@@ -67,6 +67,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         suffixes = [suffix for suffix, _ in choices]
         name = config.run.name + "".join(suffixes)
         changes = {key: value for _, change in choices for key, value in change.items()} | {"run.name": name}
+        changes["run.on_change"] = "stop"  # its runs are looked for by these names
         # A named earlier output may not hold every run: the others begin.
         changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
         kind = config.run.name + "".join(suffixes[:kinds])

@@ -9,7 +9,7 @@ from lib.checkpoint import contents, frozen
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import failures
-from lib.launch.run import Run, as_run, progress, saved_facts
+from lib.launch.run import Run, accepted_changes, as_run, progress, saved_facts
 from lib.machine import disk, memory
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
@@ -41,7 +41,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
         lines += sentences
         if saved:
             origin = saved.path.parent.parent
-            accepted = _accepted(run.config.run.accept_changes, origin)
+            accepted = accepted_changes(run.config.run.accept_changes, origin)
             try:
                 lines.append(identity.check(saved.state["identity"], run.identity, origin, accepted=accepted))
             except BadInput as refused:
@@ -65,16 +65,8 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
 def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
     saved = summary.identity or saved_facts(run.folder, "identity")
-    accepted = _accepted(run.config.run.accept_changes, run.folder)
+    accepted = accepted_changes(run.config.run.accept_changes, run.folder)
     return identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted) if saved else ""
-
-
-def _accepted(all_changes: bool, folder: Path) -> str | None:
-    """Returns the prefix of the keys that may differ; after an error in the task's code, that code was corrected."""
-    if all_changes:
-        return ""
-    summary = Summary.read(folder)
-    return "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
 
 
 def how_to_continue(summary: Summary) -> str:
@@ -89,7 +81,7 @@ def check_settings(summary: Summary, config: Config, folder: Path) -> None:
     """Raises BadInput if other settings or code made the completed run in `folder`; it reads no data for that."""
     if summary.identity:
         config, _ = as_run(config, [folder])
-        identity.check_settings(summary.identity, config, folder, _accepted(config.run.accept_changes, folder))
+        identity.check_settings(summary.identity, config, folder, accepted_changes(config.run.accept_changes, folder))
 
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:

@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import glob
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,55 @@ class Run:
 
 @ranks.together()
 def prepare(config: Config) -> Run:
-    """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput."""
+    """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput.
+
+    With `run.on_change: new` the run is the first of NAME, NAME-2, ... that no other configuration has begun.
+    """
+    run = _prepared(config)
+    # a rank trains the run that its launcher chose, and a named earlier output holds one run
+    if config.run.on_change == "stop" or config.run.resume_from or torchrun.is_watched():
+        return run
+    name, differs = ranks.from_first(_own_name(run) if ranks.is_first() else ("", ""))
+    if name == config.run.name:
+        return run
+    line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
+    run = _prepared(with_changes(config, {"run.name": name}))
+    return dataclasses.replace(run, lengths=[line, *run.lengths])
+
+
+def names(first: str) -> Iterator[str]:
+    """Yields NAME, NAME-2, NAME-3 without end: a run, and those of its edits with `run.on_change: new`."""
+    yield first
+    yield from (f"{first}-{number}" for number in itertools.count(2))
+
+
+def _own_name(run: Run) -> tuple[str, str]:
+    """Returns the first name that no other configuration has taken, and what differs from the first that one has."""
+    differs, now = "", run.identity
+    for name in names(run.config.run.name):
+        saved: dict[str, Any] = {}
+        for place in run_folders(with_changes(run.config, {"run.name": name})):
+            summary = Summary.read(place)
+            is_done = summary is not None and summary.is_done(run.config.training)
+            if saved := (summary.identity if summary and is_done else {}) or saved_facts(place, "identity"):
+                break
+        accepted = accepted_changes(run.config.run.accept_changes, place)
+        different, is_other = identity.compare(saved, now, is_done, accepted) if saved else ({}, False)
+        if not is_other:
+            break
+        differs = differs or identity.in_a_line(different)
+    return name, differs
+
+
+def accepted_changes(is_accepted: bool, folder: Path) -> str | None:
+    """Returns the prefix of the keys that may differ; after an error in the task's code, that code was corrected."""
+    if is_accepted:
+        return ""
+    summary = Summary.read(folder)
+    return "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
+
+
+def _prepared(config: Config) -> Run:
     ranks.start(config.device.gpu_ids)
     places = run_folders(config) if ranks.is_first() else []
     config, changes = as_run(config, places)

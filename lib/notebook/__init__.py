@@ -1,5 +1,6 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
+import difflib
 import html
 import io
 import re
@@ -12,13 +13,16 @@ from typing import Any
 import torch
 
 from lib import launch, planner
-from lib.config import Config
+from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
+from lib.launch.run import CODE, names, run_folders
 from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
 from lib.task import load_config
+from lib.text import aligned
+from lib.training import identity
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 
@@ -154,7 +158,7 @@ def ended(summary: Summary) -> str:
 _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 
 
-def picture(path: Path) -> Any:
+def picture(path: Path | io.BytesIO) -> Any:
     """Returns a picture as a PNG of 256 colours, or a JPEG of half the size: Kaggle takes notebooks of 1 MB."""
     import PIL.Image  # which matplotlib brings along
     from IPython import display
@@ -186,3 +190,46 @@ def compare(summary: Summary) -> str:
         why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
         return f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
     return results(summary)
+
+
+def runs(run: launch.Run) -> str:
+    """Returns a row for each run of a notebook: its state, test metrics, and what differs from the first.
+
+    They are those that `run.on_change: new` makes of edits: NAME, NAME-2, NAME-3.
+    """
+    places, shown = _edits(run), run.task.shown
+    rows = [("run", "state", *shown, "what differs from the first")]
+    for folder, summary in places:
+        first, before = places[0]
+        different, _ = identity.compare(before.identity, summary.identity, is_completed=True)
+        differs = [identity.in_a_line({k: v for k, v in different.items() if k != "code of the task"})]
+        differs += [_edit(first / CODE, folder / CODE)] if "code of the task" in different else []
+        scores = (f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown)
+        state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
+        rows.append((summary.run, state, *scores, ", ".join(filter(None, differs))))
+    if len(places) > 1:
+        return aligned(rows, left={0, 1, len(rows[0]) - 1})
+    return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."
+
+
+def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
+    """Returns the folder and the summary of each run of a series that has one, here or in a mounted earlier output."""
+    series: list[tuple[Path, Summary]] = []
+    for name in names(re.sub(r"-\d+$", "", run.config.run.name)):
+        places = [place for place in run_folders(with_changes(run.config, {"run.name": name})) if place.is_dir()]
+        if not places:
+            break
+        series += [(place, summary) for place in places if (summary := Summary.read(place)) and summary.identity][:1]
+    return series
+
+
+def _edit(before: Path, after: Path) -> str:
+    """Returns the first line that an edit wrote into the code of a task, and how many more it wrote."""
+    old, new = (
+        [line for path in sorted(code.rglob("*.py")) for line in path.read_text("utf-8", "replace").splitlines()]
+        for code in (before, after)
+    )
+    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
+    lines = [line for line in different if line[0] == "+"] or different or ["changed"]
+    first = f"{lines[0][0]} {lines[0][1:].strip()}" if different else lines[0]
+    return f"code: {printable(first, most=72)}{f' and {len(lines) - 1} more lines' * (len(lines) > 1)}"

@@ -83,12 +83,12 @@ def svg(draw: Callable[[Any], None]) -> str:
 def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str = "samples") -> Path:
     """Draws a (classes, classes) confusion matrix, rows the truth; colours and numbers are shares of a row."""
     shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-    figure, ((ax,),) = grid(1, 1, max(4.2, 0.8 * len(classes)))
+    figure, ((ax,),) = grid(1, 1, max(4.2, 2 + 0.5 * len(classes)))
     ax.set_axis_on()
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for (row, column), share in np.ndenumerate(shares):
-        colour = "white" if share > 0.5 else "black"
-        ax.text(column, row, f"{share:.1%}", ha="center", va="center", color=colour, fontsize=9)
+    for row, column in np.argwhere(matrix):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        ax.text(column, row, f"{shares[row, column]:.1%}", ha="center", va="center", color=colour, fontsize=8)
     leaning = {"rotation": 40, "ha": "right"} if max(map(len, classes)) > (10 if len(classes) <= 5 else 5) else {}
     ax.set_xticks(range(len(classes)), classes, **leaning)
     ax.set_yticks(range(len(classes)), [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)])

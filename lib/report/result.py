@@ -49,15 +49,19 @@ def write(
     if count <= _MOST_DRAWN:
         unit = "samples" if kind == "classes" else "tokens"
         where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
-    by_class = _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown)
+    by_class = _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown, overlap=kind == "tokens")
     return f"{by_class}\n\nWhich class was taken for which: {where}"
 
 
-def _by_class(right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
-    ratios = ((right, guessed), (right, true), (2 * right, guessed + true))
+def _by_class(
+    right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str], overlap: bool = False
+) -> str:
+    ratios = [(right, guessed), (right, true), (2 * right, guessed + true), (right, guessed + true - right)][
+        : 3 + overlap
+    ]
     columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
     rows = zip(names, map(str, true), *columns, strict=True)
-    return aligned([["class", "number", "precision", "recall", "F1"], *rows], left={0})
+    return aligned([["class", "number", "precision", "recall", "F1", "IoU"][: 5 + overlap], *rows], left={0})
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:

@@ -43,6 +43,12 @@ def outputs(model: nn.Module, batch: Batch, task: str) -> Tensor:
     return answer
 
 
+def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
+    """(B, C, ...) -> (B, ..., C) scores of the tokens or pixels of labels (B, ...); others as they are."""
+    is_first = outputs.shape[:1] + outputs.shape[2:] == labels.shape and outputs.shape[:-1] != labels.shape
+    return outputs.movedim(1, -1) if kind == "tokens" and is_first else outputs
+
+
 @torch.no_grad()
 def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.

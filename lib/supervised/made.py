@@ -32,6 +32,24 @@ def images(folder: Path, number: int = 180, size: int = 64) -> Path:
     return folder
 
 
+def digits(folder: Path) -> Path:
+    """Writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, as PNG files into a folder for each class.
+
+    The last 97 lie in `new` beside the folder, without their class, and with a sample_submission.csv.
+    """
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    new = folder.with_name("new")
+    for number, (row, digit) in enumerate(zip(pixels, classes, strict=True)):
+        target = folder / str(digit) if number < 1700 else new
+        target.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8)).save(target / f"{number:04}.png")
+    lines = "".join(f"{number:04},0\n" for number in range(1700, len(pixels)))
+    (new / "sample_submission.csv").write_text(f"id,label\n{lines}", "utf-8")
+    return folder
+
+
 def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
     """Writes TSV files, a document each, with a sentence and its label in a line; one label is rare."""
     draw = random.Random(0)

@@ -101,12 +101,13 @@ class Comparing(Task):
         return max(values, key=lambda key: sign * values[key])
 
     def columns(self, judged: Judged) -> Mapping[str, float]:
-        """Returns further columns of a method's row in evaluation.csv: of at most 50 classes the F1 of each."""
+        """Returns further columns of a method's row in evaluation.csv: F1, and IoU of tokens, of at most 50 classes."""
         if self.kind in ("numbers", "labels", "text") or (width := _width(judged)) > _MOST_COLUMNS:
             return {}
         right, true, guessed = _tallied(self.kind, judged, np.zeros(len(judged.true), int), 1, width)[0]
-        f1 = 2 * right / np.maximum(true + guessed, 1)
-        return {f"f1_{self.named(k)}": float(f1[k]) for k in range(width) if true[k]}
+        f1, iou = 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)
+        scores = {"f1": f1, **({"iou": iou} if self.kind == "tokens" else {})}
+        return {f"{name}_{self.named(k)}": float(of[k]) for name, of in scores.items() for k in range(width) if true[k]}
 
     def cells(self, sample: Any, number: int) -> Mapping[str, Any]:
         """Returns the first columns of a sample's row in answers.csv: its group, its file or number in the test."""
@@ -303,7 +304,7 @@ def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[st
     spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
     return {
         "accuracy": right.sum(-1) / total, "macro_f1": f1.sum(-1) / classes, "mean_iou": iou.sum(-1) / classes,
-        "weighted_f1": (f1 * true).sum(-1) / total,
+        "mean_dice": f1.sum(-1) / classes, "weighted_f1": (f1 * true).sum(-1) / total,
         "mcc": np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0),
     }  # fmt: skip
 

@@ -21,6 +21,7 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
     },
     **{short: (f"{short}_score", {"zero_division": 0}) for short in ("f1", "precision", "recall")},
     "mean_iou": ("jaccard_score", {"average": "macro", "zero_division": 0}),
+    "mean_dice": ("f1_score", {"average": "macro", "zero_division": 0}),  # Dice of a class is its F1 over pixels
     "mcc": ("matthews_corrcoef", {}), "kappa": ("cohen_kappa_score", {}),
     "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}), "mse": ("mean_squared_error", {}),
     "rmse": ("root_mean_squared_error", {}), "mae": ("mean_absolute_error", {}),

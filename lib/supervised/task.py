@@ -43,6 +43,7 @@ class Supervised(text.Writing):
     kind: ClassVar[Kind] = "classes"
     metrics: ClassVar[Sequence[scoring.Metric]] = ("accuracy",)
     balanced: ClassVar[bool] = False
+    tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
     sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")  # the input itself, whatever is in it
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
@@ -100,6 +101,7 @@ class Supervised(text.Writing):
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Any]:
         """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
 
+        The classes of tokens may also come second, as PyTorch has those of pixels: (samples, classes, height, width).
         By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
         `forward` has parameters of these names, as those of transformers have, and in the batch's order where it has
         none of them.
@@ -294,7 +296,7 @@ class Supervised(text.Writing):
         labels, advice, head = self.placed(labels), "", None
         if isinstance(outputs, tuple) and self.kind in ("next_tokens", "text"):
             outputs, head = outputs
-        outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
+        outputs = outputs[:, :-1] if self.kind == "next_tokens" else evaluation.classes_last(self.kind, outputs, labels)
         width = outputs.shape[-1] if head is None else self.width or chunks.width(outputs, head)
         if self.kind == "numbers":
             if outputs.shape not in (labels.shape, (*labels.shape, 1)) and labels.shape != (*outputs.shape, 1):

@@ -40,7 +40,10 @@ _COMPUTED = (
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.cudnn_benchmark",
     "training.compile", "training.fully_shard", "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
+_HASHED = ("data fingerprint", "code of lib", "code of the task")
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
+
+Differences = Mapping[str, tuple[Any, Any]]  # key -> its value saved, and now
 
 
 def facts(config: Config, task: Task) -> dict[str, Any]:
@@ -96,33 +99,48 @@ def check(
     line to write, where settings, code of the task or data differ: the weights would not be those of this run.
     `accepted` is the beginning of the keys that may differ all the same, in everything but the order of the samples.
     """
-    saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
-    now = _portable(now)
-    left_out = {*REMOVED, *(_MACHINE if is_completed else ())}
-    different = [key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)]
-    other_samples = [key for key in _REFUSED if key in different]
-    is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
-    allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
-    allowed += () if accepted is None else (accepted,)
-    if refused := other_samples or [key for key in different if not key.startswith(allowed)]:
+    different, is_other = compare(saved, now, is_completed, accepted)
+    if is_other:
         is_not = "was completed with another" if is_completed else "cannot be resumed with this"
         free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
         line, where, yes = "--set {}={}", "on the command line", "true"
         if machine_platform.in_notebook():
             line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
         ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
-        if not other_samples:
+        if different.keys().isdisjoint(_REFUSED):
             ways += "\nTo keep the trained weights and continue with the changes:\n  "
             ways += line.format("run.accept_changes", yes)
-        raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(refused, saved, now)}\n{ways}")
+        raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(different)}\n{ways}")
     if not different:
         return ""
     outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
-    return f"The run {outcome}, because these differ:\n{_table(different, saved, now)}"
+    return f"The run {outcome}, because these differ:\n{_table(different)}"
 
 
-def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    shown = ((printable(key), printable(saved.get(key, "-")), printable(now.get(key, "-"))) for key in keys)
+def compare(
+    saved: Mapping[str, Any], now: Mapping[str, Any], is_completed: bool = False, accepted: str | None = None
+) -> tuple[Differences, bool]:
+    """Returns what differs, and whether that makes another run; then only what makes it one."""
+    saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
+    now = _portable(now)
+    left_out = {*REMOVED, *(_MACHINE if is_completed else ())}
+    keys = [key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)]
+    is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
+    allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
+    allowed += () if accepted is None else (accepted,)
+    refused = [key for key in keys if key in _REFUSED or not key.startswith(allowed)]
+    return {key: (saved.get(key, "-"), now.get(key, "-")) for key in refused or keys}, bool(refused)
+
+
+def in_a_line(different: Differences) -> str:
+    """Returns `optimizer.lr 0.1 -> 0.2, code of the task`: of a hash its name alone."""
+    return ", ".join(
+        printable(key if key in _HASHED else f"{key} {old} -> {new}", most=100) for key, (old, new) in different.items()
+    )
+
+
+def _table(different: Differences) -> str:
+    shown = (tuple(map(printable, (key, *values))) for key, values in different.items())
     return textwrap.indent(aligned([("", "saved", "now"), *shown], left={0, 1, 2}), "  ")
 
 

@@ -95,7 +95,7 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
 }  # fmt: skip
 # Keys whose effect this machine cannot show, by the test that does.
 ELSEWHERE = {
-    "training/test_identity.py": ["run.accept_changes"],
+    "training/test_identity.py": ["run.accept_changes", "run.on_change"],
     "training/test_data.py": ["data.pin_memory"],
     "gpu/test_gpu.py": ["training.deterministic"],
     "ranks/test_ranks.py": ["training.fully_shard"],

@@ -85,3 +85,33 @@ class Following(Tags):
     """The label of a position is what the position before it is to tell."""
 
     kind, balanced = "next_tokens", False
+
+
+class Pixels(Supervised):
+    """Samples are images of a channel with a class for each pixel, the first of which is unknown; classes come second.
+    """
+
+    kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
+
+    def model(self):
+        return nn.Conv2d(1, 3, 3, padding=1)  # (B, 1, H, W) -> (B, 3, H, W)
+
+    def read(self, source=None):
+        images = [((torch.arange(24) * (k + 3) % 11 / 10.0).view(4, 6), k) for k in range(20)]
+        rows = [(image.tolist(), (image * 2.9).long().tolist()) for image, _ in images]
+        return {"train": rows[:12], "validation": rows[12:15], "test": rows[15:]}
+
+    def example(self):
+        return [[0.0] * 6] * 4, [[0] * 6] * 4
+
+    def batch(self, samples, training):
+        labels = torch.tensor([classes for _, classes in samples])
+        labels[:, 0, 0] = IGNORED
+        return {"x": torch.tensor([image for image, _ in samples]).unsqueeze(1), "labels": labels}
+
+
+class PixelsLast(Pixels):
+    """The same with the classes last."""
+
+    def outputs(self, model, batch):
+        return super().outputs(model, batch).movedim(1, -1)

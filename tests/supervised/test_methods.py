@@ -8,11 +8,12 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
+from lib import launch
 from lib.errors import BadInput
 from lib.scores import resampled
 from lib.supervised import Judged, records, split
 from lib.supervised.methods import of_classes
-from tests.supervised.tasks import Heights, Tags, Words
+from tests.supervised.tasks import Heights, Pixels, PixelsLast, Tags, Words
 from tests.supervised.test_supervised import Loader, batch_of
 
 
@@ -205,3 +206,26 @@ def test_a_whole_judgement_may_stand_for_guesses(pages, tmp_path, monkeypatch):
     monkeypatch.setattr(Pages, "baselines", lambda self: {"sure": sure})
     assert task.baseline() == pytest.approx({"log_loss": 0, "accuracy": 1}, abs=1e-9)
     assert batch_of(task)["labels"].dtype == torch.int64
+
+
+def test_pixels_are_trained_and_judged_alike_with_classes_second_or_last_and_by_iou_and_dice(configured, tmp_path):
+    rows, summaries = [], []
+    for name in ("Pixels", "PixelsLast"):
+        summaries.append(launch.train(configured(name, {"run.name": name})))
+        rows.append(rows_of(tmp_path / "runs" / name / "evaluation.csv"))
+    first, second = summaries
+    assert not first.missing and "IoU" in first.report
+    assert (first.metrics, first.test_loss, rows[0]) == (second.metrics, second.test_loss, rows[1])
+    task = Pixels(configured("Pixels"))
+    model, scores = evaluated(task)
+    batch = batch_of(task, "test")
+    guess, known = model(batch["x"]).argmax(1), batch["labels"] != -100
+    true, guess = batch["labels"][known].numpy(), guess[known].numpy()
+    assert scores["mean_iou"] == pytest.approx(reference.jaccard_score(true, guess, average="macro"))
+    assert scores["mean_dice"] == pytest.approx(reference.f1_score(true, guess, average="macro"))
+    iou = reference.jaccard_score(true, guess, average=None, labels=[0, 1, 2])
+    columns = task.columns(Judged(true, guess))
+    assert [columns[f"iou_{k}"] for k in range(3)] == pytest.approx(iou.tolist())
+    for kind in (task, PixelsLast(task.config)):
+        answers = kind.answers([model], task.parts["test"].samples)
+        assert [row["prediction"].tolist() for row in answers] == model(batch["x"]).argmax(1).tolist()

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lib import launch
+from lib import launch, notebook
 from lib.errors import BadInput
 from lib.training import identity
 from tests.conftest import ROOT
 
+NAMES = ["toy-2", "toy-3", "toy-4"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
@@ -80,6 +81,44 @@ def test_edited_code_of_the_task_is_not_trained_in_silence(own, tmp_path, cut, c
     identity._code.cache_clear()
     with pytest.raises(BadInput, match="was completed with another configuration"):
         launch.train(own())
+
+
+def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds_the_earlier_one(own, tmp_path, cut):
+    def run(**more):
+        identity._code.cache_clear()  # a new process
+        prepared = launch.prepare(own(**{"run.on_change": "new", **more}))
+        return prepared, launch.train(prepared)
+
+    cut(5)
+    first, summary = run()
+    assert "There is one run so far." in notebook.runs(first)
+    assert not any("run of another" in line for line in first.lengths)
+    edit = {"optimizer.lr": 0.02}
+    assert run(**edit)[1].reason == "deadline"
+    cut(None)
+    second, summary = run(**edit)  # resumes it
+    assert (second.config.run.name, summary.run, summary.reason) == ("toy-2", "toy-2", "completed")
+    assert second.lengths[0] == (
+        "toy is a run of another configuration (optimizer.lr 0.01 -> 0.02). This one is the run toy-2."
+    )
+    code = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(code.replace("nn.Tanh()", "nn.GELU()"))
+    assert run(**{"workload.samples": 36})[1].run == "toy-3"
+    assert run(**{"workload.samples": 36, "run.accept_changes": True, **edit})[1].run == "toy-3"  # other data is not
+    (tmp_path / "mine.py").write_text(code)
+    assert run(**{**edit, "training.max_steps": 3})[1].run == "toy-4"  # a score of fewer steps
+    last, summary = run(**edit)
+    assert summary.run == "toy-2", "an edit that was trained already"
+    first, summary = run()
+    assert (summary.run, summary.reason, summary.step) == ("toy", "completed", 12)
+    head, *rows = notebook.runs(last).splitlines()
+    assert head.split()[:3] == ["run", "state", "loss"] and [row.split()[0] for row in rows] == ["toy", *NAMES]
+    assert rows[0].split()[1:3] == ["completed", "12/12"] and "->" not in rows[0]
+    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02")
+    assert "data fingerprint" in rows[2] and "code: + middle = " in rows[2] and "nn.GELU()" in rows[2]
+    assert rows[3].endswith("training.max_steps 12 -> 3, optimizer.lr 0.01 -> 0.02") and "completed 3/3" in rows[3]
+    with pytest.raises(BadInput, match=r"run.name=toy-5"):
+        launch.train(own(**{"optimizer.lr": 0.5}))  # without the key
 
 
 def test_code_that_failed_is_corrected_without_a_question(own, tmp_path, capsys):

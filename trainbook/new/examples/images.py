@@ -17,6 +17,7 @@ class Settings:
     classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the class folders.")
     size: int = option(64, "The height and width that images are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
+    flip: bool = option(True, "Whether training mirrors half of the images, as where left and right say nothing.")
 
 
 class Images(Supervised):
@@ -28,18 +29,18 @@ class Images(Supervised):
             nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
             for a, b in pairwise(width)
         ]
-        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.settings.classes))
+        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.names))
         return nn.Sequential(*blocks, *head)
 
     def read(self, source):
         return split((path, path.parent.name) for path in source.glob("*/*") if path.suffix in (".png", ".jpg"))
 
     def example(self):
-        return Image.new("RGB", (self.settings.size, self.settings.size)), self.settings.classes[0]
+        return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
 
     def batch(self, samples, training):
         images = (x if isinstance(x, Image.Image) else Image.open(x) for x, _ in samples)
         scaled = [x.convert("RGB").resize((self.settings.size, self.settings.size)) for x in images]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
-        flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training
+        flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
