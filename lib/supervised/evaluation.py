@@ -13,6 +13,7 @@ from lib.report.progress import working
 from lib.supervised import scoring, start
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, target_of
+from lib.supervised.simple import AT_ONCE
 from lib.task import Batch, Task
 
 _FLOATS = ("numbers", "labels")  # kinds whose labels are floats
@@ -92,7 +93,7 @@ def simple_rows(task: Any) -> dict[str, scoring.Judged]:
     part, width = task.parts["test"], 0 if task.kind in _FLOATS else max(task.width, len(task.class_counts("test")))
 
     def batches() -> Iterator[Batch]:
-        for some in (range(len(part))[first : first + _AT_ONCE] for first in range(0, len(part), _AT_ONCE)):
+        for some in (range(len(part))[first : first + AT_ONCE] for first in range(0, len(part), AT_ONCE)):
             batch = task.labelled([task.prepared(part.samples[index]) for index in some])
             scores = task.simple.scores(task, batch)
             scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))

@@ -26,9 +26,10 @@ from lib.task import Batch
 
 FOLDS, UNSEEN = 5, -10.0  # and the score of a class without an example
 _FLOATS = ("numbers", "labels")  # kinds with several columns
-_MOST, _AT_ONCE, _MOST_BYTES = 20_000, 64, 2**28  # rows that are learned from, samples of a batch, bytes in an archive
+AT_ONCE, _MOST, _MOST_BYTES = 16, 20_000, 2**28  # samples of a batch, rows that are learned from, bytes in an archive
 _MOST_CLASSES, _MOST_TERMS, _MOST_WEIGHTS = 100, 20_000, 200_000  # the commonest ones are learned
-_SIDES, _GRIDS, _ANGLES = (5, 15), (1, 2, 4), 8  # of squares around a pixel; cells a side of a picture; directions
+_SIDES, _MOST_SIDE = (5, 15), 128  # of squares around a pixel; of pictures, larger ones are scaled to it
+_GRIDS, _ANGLES = (1, 2, 4), 8  # cells a side that pictures are pooled to, and directions of their gradients
 _POWERS = (2.0 ** np.arange(-3, 1.1, 0.25)).tolist()  # of probabilities, of which small data makes too sure
 _LEAVES, _DEPTH, _ROUNDS, _MOST_TREES = 15, 6, 100, 300
 _TRIED = {  # by what is seen: the inverse strength of a linear model's penalty; 0: boosting
@@ -128,6 +129,8 @@ def _neighbours(rows: Sequence[Sequence[int]], kind: str) -> np.ndarray:
 
 def _pooled(x: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, numbers) means and squares of colours, and shares of directions of gradients, in grids."""
+    if max(x.shape[2:]) > _MOST_SIDE:
+        x = F.adaptive_avg_pool2d(x, _MOST_SIDE)
     down, across = torch.gradient(x.mean(1, keepdim=True), dim=(2, 3))
     angle = (torch.atan2(down, across) % torch.pi * (_ANGLES / torch.pi)).long().clamp(max=_ANGLES - 1)
     edges = torch.zeros(len(x), _ANGLES, *x.shape[2:]).scatter_(1, angle, torch.hypot(down, across))
@@ -157,28 +160,37 @@ def _scored(values: Any, weights: np.ndarray, bias: np.ndarray, trees: np.ndarra
 
 
 def fit(task: Any) -> Simple | None:
-    """Fits the method with the least loss on folds that it did not see; None where batches hold no known form."""
-    with working("Fitting a simple method"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of fits that have not converged, and columns without a number
-        if not (rows := [*_collected(task)]):
-            return None
-        what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
-        width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), int(target.max()) + 1)
-        terms: list[str] = []
-        if values.ndim == 1:
-            most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
-            vectors = _vectors(what, max_features=most, max_df=0.95 if what == "words" else 1.0)  # without what fills
-            terms, middle = vectors.fit(values).get_feature_names_out().tolist(), np.zeros(0)
-            spread = vectors.idf_
-        else:
-            middle, spread = (np.nan_to_num(of(values, 0)) for of in (np.nanmean, np.nanstd))
-            spread[spread < 1e-9] = 1
-        simple = Simple("constant", what, task.kind, 1.0, terms, {"middle": middle, "spread": spread})
-        values = simple.values(values)
-        tried = [_held_out(task, values, target, fold, width, penalty) for penalty in (None, *_TRIED[what])]
-        place = min(range(len(tried)), key=lambda place: tried[place][0])
-        name = f"{'linear model' if _TRIED[what][place - 1] else 'boosting'} of {what}" if place else simple.name
-        return simple._replace(name=name, power=tried[place][1], arrays={**simple.arrays, **tried[place][2]})
+    """Fits the best method; None where batches hold no form that one takes, or where, with a line, none can be fit."""
+    try:
+        with working("Fitting a simple method"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fits that have not converged, and columns without a number
+            return _best(task)
+    except ValueError as error:  # of scikit-learn, say where all texts are the same
+        print(f"No simple method stands beside the network: {printable(error, most=200)}.")
+        return None
+
+
+def _best(task: Any) -> Simple | None:
+    """Returns the method with the least loss on folds that it did not see."""
+    if not (rows := [*_collected(task)]):
+        return None
+    what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
+    width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), int(target.max()) + 1)
+    terms: list[str] = []
+    if values.ndim == 1:
+        most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
+        vectors = _vectors(what, max_features=most, max_df=0.9 if what == "words" else 1.0)  # without what fills
+        terms, middle = vectors.fit(values).get_feature_names_out().tolist(), np.zeros(0)
+        spread = vectors.idf_
+    else:
+        middle, spread = (np.nan_to_num(of(values, 0)) for of in (np.nanmean, np.nanstd))
+        spread[spread < 1e-9] = 1
+    simple = Simple("constant", what, task.kind, 1.0, terms, {"middle": middle, "spread": spread})
+    values = simple.values(values)
+    tried = [_held_out(task, values, target, fold, width, penalty) for penalty in (None, *_TRIED[what])]
+    place = min(range(len(tried)), key=lambda place: tried[place][0])
+    name = f"{'linear model' if _TRIED[what][place - 1] else 'boosting'} of {what}" if place else simple.name
+    return simple._replace(name=name, power=tried[place][1], arrays={**simple.arrays, **tried[place][2]})
 
 
 def _collected(task: Any) -> Any:
@@ -186,7 +198,7 @@ def _collected(task: Any) -> Any:
     part = task.parts["train"]
     indices = np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST)).astype(int)).tolist()
     common = np.zeros(0) if task.kind in _FLOATS else task.class_counts("train").argsort()[-_MOST_CLASSES:]
-    for some in (indices[first : first + _AT_ONCE] for first in range(0, len(indices), _AT_ONCE)):
+    for some in (indices[first : first + AT_ONCE] for first in range(0, len(indices), AT_ONCE)):
         batch = task.labelled([task.prepared(part.samples[index]) for index in some])
         if (form := seen(task, batch)) is None:
             return

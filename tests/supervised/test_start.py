@@ -15,7 +15,7 @@ from lib import launch
 from lib.errors import BadInput
 from lib.supervised import Supervised, scoring, start
 from lib.supervised.scoring import Judged
-from lib.supervised.simple import FOLDS, Simple, _fitted, _scored, fit
+from lib.supervised.simple import Simple, _fitted, _scored, fit
 from lib.task import load_config, load_task
 from tests.conftest import TOY
 from tests.supervised.tasks import Following, Heights, Tags, Words
