@@ -6,6 +6,7 @@ samples. A training sample is scored by the one that saw nothing of its group, a
 """
 
 import base64
+import functools
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ class Simple(NamedTuple):
     what: str  # is seen
     kind: str
     power: float
-    terms: list[str]  # of texts
+    terms: tuple[str, ...]  # of texts
     arrays: Mapping[str, np.ndarray]
 
     def values(self, rows: Any) -> Any:
@@ -86,10 +87,11 @@ class Simple(NamedTuple):
         """Returns the method that `as_json` gave, in fp32. Raises BadInput for anything else."""
         try:
             content = zlib.decompressobj().decompress(base64.b64decode(values["arrays"], validate=True), _MOST_BYTES)
-            simple = cls(**{**values, "arrays": safe.load(content)})
-            simple.values(simple.terms or np.zeros((1, len(simple.arrays["spread"]))))
+            simple = cls(**{**values, "terms": tuple(map(str, values["terms"])), "arrays": safe.load(content)})
+            width = len(simple.arrays["spread"])
+            simple.values(np.array(["a"], object) if simple.terms else np.zeros((1, width)))
             for model in simple.models:
-                _scored(np.zeros((1, len(simple.arrays["spread"])), np.float32), *model)
+                _scored(np.zeros((1, width), np.float32), *model)
             return simple
         except (LookupError, TypeError, ValueError, AttributeError, SafetensorError, zlib.error) as error:
             what = f"The simple method of this checkpoint cannot be read ({printable(error, most=200)})"
@@ -138,6 +140,7 @@ def _pooled(x: Tensor) -> Tensor:
     return torch.cat([F.adaptive_avg_pool2d(planes, cells).flatten(1) for cells in _GRIDS], 1)
 
 
+@functools.lru_cache(maxsize=4)  # each batch asks
 def _vectors(what: str, **options: Any) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer  # a second that a process without it does not need
 
@@ -176,11 +179,11 @@ def _best(task: Any) -> Simple | None:
         return None
     what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
     width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), int(target.max()) + 1)
-    terms: list[str] = []
+    terms: tuple[str, ...] = ()
     if values.ndim == 1:
         most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
         vectors = _vectors(what, max_features=most, max_df=0.9 if what == "words" else 1.0)  # without what fills
-        terms, middle = vectors.fit(values).get_feature_names_out().tolist(), np.zeros(0)
+        terms, middle = tuple(vectors.fit(values).get_feature_names_out().tolist()), np.zeros(0)
         spread = vectors.idf_
     else:
         middle, spread = (np.nan_to_num(of(values, 0)) for of in (np.nanmean, np.nanstd))

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput
-from lib.scores import resampled
 from lib.supervised.scoring import Judged
 from lib.supervised.simple import UNSEEN, fit, losses
 from lib.task import Batch
@@ -18,7 +17,7 @@ from lib.task import Batch
 KEY, CENTRE = "simple", "simple_centre"  # of batches and what is learned; the mean of the training's numbers
 _SCALE, _GATE = "simple_scale", "simple_gate"  # buffers of the model
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
-_DRAWS, _LOW = 2000, 0.5  # per cent: every validation of a run asks
+_SURE = 0.995  # of one side: every validation of a run asks
 _SHARE = 0.1  # of the steps, in which what the network says grows from nothing to its full size
 
 
@@ -97,19 +96,24 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     """Returns the gate with the least loss of those whose loss is surely less than the simple method's, else 0.
 
-    Surely: the lower end of the paired interval over draws of validation's groups is above 0. The metric of `selection`
-    must be no worse either.
+    Surely: the lower end of Student's paired interval over validation's groups, of which there may be few, is above 0.
+    The metric of `selection` must be no worse either.
     """
+    from scipy import stats  # a second that a process which only loads data does not need
+
     counts = task.class_counts("train") if task.balanced else None
     units = np.array(task._groups("validation"))[judged.sample] if task.has_groups else judged.sample
     names, unit = np.unique(units, return_inverse=True)
+    if len(names) < 2:
+        return 0.0
     answers = [start + gate * (scores - start) for gate in _GATES]
-    sums = np.zeros((len(names), 1 + len(answers)))  # targets, then the loss by gate
-    each = [losses(task, answer, judged.true, counts).numpy() for answer in answers]
-    np.add.at(sums, unit, np.stack([np.ones(len(unit)), *each], 1))
-    drawn, total = resampled(sums, _DRAWS), sums.sum(0)[1:]
-    low = np.percentile((drawn[:, 1:2] - drawn[:, 1:]) / np.maximum(drawn[:, :1], 1), _LOW, axis=0)
+    each = np.stack([losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1)
+    sums, sizes = np.zeros((len(names), len(answers))), np.bincount(unit)[:, None]
+    np.add.at(sums, unit, each[:, :1] - each)  # (groups, gates) what each gains
+    gain = sums.sum(0) / len(unit)
+    error = np.sqrt(((sums - sizes * gain) ** 2).sum(0) * len(names) / (len(names) - 1)) / len(unit)
+    low = gain - stats.t.ppf(_SURE, len(names) - 1) * error  # Cochran, Sampling Techniques, 1977, 6.4
     rows = [task.guessed(answer, judged) for answer in answers]
-    sure = (n for n in range(1, len(rows)) if low[n] > 0 and len(names) > 1)
+    sure = np.flatnonzero(low > 0).tolist()
     able = [n for n in sure if task.strongest({"both": rows[n], "alone": rows[0]}) == "both"]
-    return _GATES[min(able, key=total.__getitem__, default=0)]
+    return _GATES[max(able, key=gain.__getitem__, default=0)]
