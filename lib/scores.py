@@ -44,9 +44,13 @@ def intervals(values: np.ndarray, draws: np.ndarray, units: int) -> list[Interva
     return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
-def concluded(name: str, best: str, measure: str, gain: Interval, units: int, unit: str) -> str:
-    """Returns a sentence on whether a method is above the strongest baseline, as far as draws of the units can tell."""
-    side = "above" if gain.value > 0 else "below" if gain.value < 0 else "level with"
+def concluded(name: str, best: str, measure: str, gain: Interval, units: int, unit: str, is_error: bool = False) -> str:
+    """Returns a sentence on whether a method is above the strongest baseline, as far as draws of the units can tell.
+
+    Of an error, of which less is better, it says so: "better than".
+    """
+    sides = ("level with", "worse than", "better than") if is_error else ("level with", "above", "below")
+    side = sides[(gain.value > 0) - (gain.value < 0)]
     beside = f"{name} is {side} the strongest baseline by {measure}, {best}: {gain.signed}"
     if math.isnan(gain.low):
         return f"{beside}. There is one {unit} alone, so nothing says how far chance goes."

@@ -110,6 +110,9 @@ class Training:
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
+    start_from_baseline: bool = option(
+        False, "Whether the network adds to a simple method's answers, as far as validation shows a gain."
+    )
     stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: never.", minimum=0)
 
     @property

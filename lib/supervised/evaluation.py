@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.report.progress import working
-from lib.supervised import chunks, scoring
+from lib.supervised import chunks, scoring, start
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, target_of
+from lib.supervised.simple import AT_ONCE
 from lib.task import Batch, Task
 
 _FLOATS = ("numbers", "labels")  # kinds whose labels are floats
@@ -50,15 +51,16 @@ def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.
 
     Millions of tokens or pixels are counted by how often each class was taken for each in a sample. Raises BadInput.
     """
-    is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics)
+    combines = task.combines and model is not None  # as it is not where the simple method is judged
+    is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
     needs_shares = scoring.needs_probabilities(task.metrics)
     by_batch: list[tuple[np.ndarray, ...]] = []
-    whole: list[Tensor] = []  # outputs, where something needs more than guesses
+    whole, starts = list[Tensor](), list[Tensor]()  # outputs, where something needs more than guesses
     number = 0  # of the batch's first sample
 
     def watched() -> Iterator[Batch]:
@@ -70,33 +72,65 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
             number += len(labels)
             is_pair = isinstance(outputs, tuple)
-            guesses = chunks.guesses(*outputs, labels) if is_pair else _guesses(task.kind, outputs)
-            columns = [task.judged(labels, values) for values in (samples, labels, guesses)]
+            guess = chunks.guesses(*outputs, labels) if is_pair else guesses(task.kind, outputs)
+            columns = [task.judged(labels, values) for values in (samples, labels, guess)]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
             columns = _pairs(*columns, task.width) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
-            if task.combines or needs_shares:
-                known = task.known(labels)
-                known = known.all(1) if task.kind == "labels" else known
-                rows = chunks.logits(outputs[0][known], outputs[1]) if is_pair else outputs[known]
-                whole.append(rows.cpu())
+            if combines or needs_shares:
+                whole.append(_of_known(task, labels, outputs))
+            if combines and task.starts:
+                starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
 
     losses = Task.evaluate(task, model, watched())
     if not sum(len(rows[0]) for rows in by_batch):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
     scores = torch.cat(whole) if whole else torch.zeros(0)
-    shares = (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy() if needs_shares else None
-    network = scoring.Judged(true, guess, counts[0] if counts else None, shares, sample)
-    rows = {"network": network}
-    if task.combines:
+    judged = scoring.Judged(true, guess, counts[0] if counts else None, shares(task, scores), sample)
+    rows = {"network": judged}
+    if combines:
+        task.started = torch.cat(starts) if starts else None, judged
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
-        guesses = {name: _guesses(task.kind, torch.as_tensor(of)).numpy() for name, of in answers.items()}
-        rows = {name: network._replace(guess=of) for name, of in guesses.items()}
+        rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
 
-def _guesses(kind: str, outputs: Tensor) -> Tensor:
+def simple_rows(task: Any) -> dict[str, scoring.Judged]:
+    """Returns what the simple method answers on the test, by its name; nothing where there is none."""
+    if task.simple is None or task.simple.name == "constant":
+        return {}
+    part, width = task.parts["test"], 0 if task.kind in _FLOATS else max(task.width, len(task.class_counts("test")))
+
+    def batches() -> Iterator[Batch]:
+        for some in (range(len(part))[first : first + AT_ONCE] for first in range(0, len(part), AT_ONCE)):
+            batch = task.labelled([task.prepared(part.samples[index]) for index in some])
+            scores = task.simple.scores(task, batch)
+            scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
+            task._passed = [None, batch, scores]  # as if a network had said so
+            yield batch
+
+    try:
+        return {task.simple.name: evaluate(task, None, batches())[1]["network"]}
+    finally:
+        task._passed = None
+
+
+def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
+    if task.kind == "numbers":
+        return task.judged(labels, values).cpu()
+    known = task.known(labels).all(1) if task.kind == "labels" else task.known(labels)
+    return (chunks.logits(values[0][known], values[1]) if isinstance(values, tuple) else values[known]).cpu()
+
+
+def shares(task: Any, scores: Tensor) -> np.ndarray | None:
+    """Returns (targets, classes) probabilities, where a metric needs them."""
+    if not scoring.needs_probabilities(task.metrics):
+        return None
+    return (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy()
+
+
+def guesses(kind: str, outputs: Tensor) -> Tensor:
     return outputs if kind == "numbers" else outputs > 0 if kind == "labels" else outputs.argmax(-1)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
-from lib.supervised import evaluation, scoring
+from lib.supervised import evaluation, scoring, start
 from lib.supervised.parts import Part
 from lib.supervised.samples import path_of
 from lib.supervised.scoring import Judged
@@ -49,6 +49,9 @@ class Comparing(Task):
     draws: ClassVar[int] = 2000  # of the test's groups, for intervals
     parts: cached_property[dict[str, Part]]
     width: int = 0  # of the outputs, once they were seen
+    starts: bool = False  # from the simple method
+    started: Any  # its scores of the latest evaluation's targets, with these
+    about_gate: str = ""
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
@@ -89,7 +92,10 @@ class Comparing(Task):
 
         Write it where `outputs`, of known targets on the CPU, are stacked with or multiplied into something else. What
         it chooses on the part "validation" belongs into buffers of the model. Write `answers` for new samples too.
+        With training.start_from_baseline it is there: the gate is that choice.
         """
+        if self.starts:
+            return start.combined(self, model, outputs, part)
         raise to_write(self, "combined(model, outputs, part)", "scores by the name of each method")
 
     def strongest(self, baselines: Mapping[str, Judged]) -> str:
@@ -146,7 +152,12 @@ class Comparing(Task):
 
     @property
     def combines(self) -> bool:
-        return type(self).combined is not Comparing.combined
+        return self.starts or type(self).combined is not Comparing.combined
+
+    def guessed(self, scores: Tensor, judged: Any) -> Judged:
+        """Returns the guesses that follow from scores of the targets of a judgement."""
+        guess = evaluation.guesses(self.kind, scores).numpy()
+        return Judged(judged.true, guess, None, evaluation.shares(self, scores), judged.sample)
 
     @cached_property
     def guesses(self) -> dict[str, Any]:
@@ -184,7 +195,8 @@ class Comparing(Task):
         true, guess, text = answer.true, answer.guess, ""
         if self.metrics:
             rows = {**evaluation.baselines(self, answer, self.width), **evaluation.judged(answer, self._beside)}
-            text = self.compare({**rows, **self._tested}, self.strongest(rows), folder) + "\n\n"
+            text = self.compare({**rows, **self._tested}, self.strongest(rows), folder)
+            text = "\n".join(filter(None, [text, self.about_gate])) + "\n\n"
         if self.kind == "text":
             return text.strip()
         if self.kind == "numbers":  # (numbers) that are known
@@ -211,10 +223,11 @@ class Comparing(Task):
         for name, scores in compared.scores.items():
             table.append([name, *map(str, scores), "" if name == strongest else compared.gains[name][0].signed])
         last, units = [*rows][-1], f"{compared.units:,} {self.unit}s"
+        gain, is_error = compared.gains[last][0], scoring.better(self.metrics[0]) == "min"
         return (
             f"{aligned(table, left={0})}\n"
             f"In brackets: 95 % of {compared.draws:,} draws of the {units} of the test; gains are paired.\n"
-            f"{concluded(repr(last), strongest, names[0], compared.gains[last][0], compared.units, self.unit)}"
+            f"{concluded(repr(last), strongest, names[0], gain, compared.units, self.unit, is_error)}"
         )
 
     def compared(self, rows: Mapping[str, Judged], strongest: str) -> Comparison:

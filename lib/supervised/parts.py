@@ -11,6 +11,7 @@ import numpy as np
 from lib.errors import BadInput, printable
 from lib.supervised import samples as of
 from lib.supervised.samples import ORDERING, Item, input_of, names_in, path_of, target_of
+from lib.supervised.simple import FOLDS
 from lib.task.fingerprint import canonical
 from lib.task.place import explained
 
@@ -30,7 +31,15 @@ class Part:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Item:
-        return Item(self.task.prepared(self.samples[index]), self.training)
+        fold = self.fold(index) if self.task.starts and self.training else 0
+        return Item(self.task.prepared(self.samples[index]), self.training, fold)
+
+    def fold(self, index: int) -> int:
+        """Returns the fold of a sample among training samples, by a hash of its group or of its input."""
+        has_groups, sample = hasattr(self.samples, "groups"), self.samples[index]
+        shared = self.samples.groups[index] if has_groups else self.task.group(sample)
+        name = canonical(input_of(sample) if shared is None else shared, self.task.source)
+        return int(hashlib.sha256(f"fold {name}".encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) % FOLDS
 
     def __getattr__(self, name: str) -> Any:
         if name in ORDERING and "samples" in vars(self):  # which a copy has not yet while it is made

@@ -13,6 +13,7 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
+from lib.supervised import start
 from lib.supervised.evaluation import classes_last
 from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
@@ -119,12 +120,14 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"
         raise BadInput(f"{what} in {type(task).__name__}, which returns a text for each sample.")
     name, device = task.named, next(models[0].parameters()).device
-    batch = {key: value.to(device) for key, value in task.labelled(samples).items()}
+    batch = {key: value.to(device) for key, value in start.batch(task, task.labelled(samples)).items()}
     batches = [batch]
     if task.tta and task.kind in ("classes", "labels", "numbers"):
         batches.append({key: value.flip(-1) if value.dim() == 4 else value for key, value in batch.items()})
-    outputs = [task.outputs(model, each).float() for model in models for each in batches]
-    outputs = [classes_last(task.kind, each, batch["labels"]) for each in outputs]
+    pairs = [(model, task.passed(model, each).float()) for model in models for each in batches]
+    if task.starts:
+        pairs = [(model, start.gated(model, each, batch[start.KEY])) for model, each in pairs]
+    outputs = [classes_last(task.kind, each, batch["labels"]) for _, each in pairs]
     if task.kind == "numbers":
         mean = torch.stack(outputs).mean(0).reshape(len(samples), -1)
         keys = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]

@@ -95,6 +95,7 @@ class Item(NamedTuple):
 
     sample: Any
     training: bool
+    fold: int = 0  # of a training sample, where a run starts from a simple method
 
 
 def target_of(sample: Any) -> Any:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, parts, prediction, scoring, text
+from lib.supervised import chunks, evaluation, parts, prediction, scoring, start, text
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
+from lib.supervised.simple import Simple, fit
 from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
@@ -52,6 +54,8 @@ class Supervised(text.Writing):
         """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
         super().__init_subclass__(**more)
         fields = vars(cls)
+        if "model" in fields:
+            cls.model = start.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
         if cls.balanced and cls.kind in _FLOATS:
@@ -77,6 +81,11 @@ class Supervised(text.Writing):
         super().__init__(config, source)
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
+        is_own = self.combines or type(self).collate is not Supervised.collate
+        if config.training.start_from_baseline and (is_own or self.kind in ("next_tokens", "text")):
+            why = "which has its own `combined` or `collate`" if is_own else f"whose kind is {self.kind!r}"
+            raise BadInput(f"training.start_from_baseline is not for {type(self).__name__}, {why}. Leave the key out.")
+        self.starts = config.training.start_from_baseline
 
     @property
     def settings(self) -> Any:
@@ -114,6 +123,14 @@ class Supervised(text.Writing):
             return model.model(**inputs).last_hidden_state, model.lm_head
         """
         return evaluation.outputs(model, batch, type(self).__name__)
+
+    def features(self, batch: Batch) -> Tensor | Sequence[str]:
+        """Returns what the simple method beside the network sees of a batch: texts, or a tensor, samples first.
+
+        A tensor is (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width). By
+        default it is the batch's first but the labels. Nothing in it may follow from the targets.
+        """
+        return next(value for name, value in batch.items() if name != "labels")
 
     def learn(self, samples: Any) -> Mapping[str, Any]:
         """Returns what the training samples teach: a mean, a vocabulary; values that JSON has. `learned()` has them.
@@ -164,7 +181,20 @@ class Supervised(text.Writing):
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
             raise BadInput(f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too.")
-        return self.labelled([item.sample for item in samples], samples[0].training)
+        batch = self.labelled([item.sample for item in samples], samples[0].training)
+        return start.batch(self, batch, [item.fold for item in samples] if samples[0].training else None)
+
+    @cached_property
+    def simple(self) -> Simple | None:
+        """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
+        if self.starts:
+            values = self.learned().get(start.KEY)
+            return Simple.from_json(values) if values else None
+        return None if self.kind == "text" else fit(self)
+
+    def baselines(self) -> Mapping[str, Any]:
+        """Returns what the simple method answers; write it for others, or `{**super().baselines(), ...}` for more."""
+        return evaluation.simple_rows(self)
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
@@ -185,7 +215,7 @@ class Supervised(text.Writing):
         example = self.example()
         if names_in(self.kind, target_of(example)):  # which may come from data
             example = with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
-        return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
+        return {name: value.to(device) for name, value in start.batch(self, self.labelled([example] * size)).items()}
 
     @property
     def names(self) -> list[str]:
@@ -226,11 +256,14 @@ class Supervised(text.Writing):
                 raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
             if self.kind == "numbers":
                 self._learned["variance of targets"] = evaluation.variance(self)
+            if self.starts:  # whose batches need what is learned so far
+                self._learned |= start.learned(self)
         if self._learned is None:  # in a plan, which is not handed the data
             data = None
             with contextlib.suppress(BadInput):
                 data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
-            self._learned = type(self)(self.config, data).learned() if data else None
+            plain = with_changes(self.config, {"training.start_from_baseline": False})
+            self._learned = type(self)(plain, data).learned() if data else None
         # in a plan where there is no data shapes count, and not values
         return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
 
@@ -245,7 +278,8 @@ class Supervised(text.Writing):
             if not isinstance(texts, list) or len(texts) > _MOST_NAMES or not all(isinstance(t, str) for t in texts):
                 raise BadInput(f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}.")
         self._learned = dict(values)
-        vars(self).pop("_numbers", None)
+        for name in ("_numbers", "simple"):
+            vars(self).pop(name, None)
         self._seen.clear()
 
     def count(self, batch: Batch) -> Mapping[str, float]:
@@ -260,9 +294,9 @@ class Supervised(text.Writing):
     def passed(self, model: nn.Module, batch: Batch) -> Any:
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
         if self._passed is None:
-            return self.outputs(model, batch)
+            return start.both(self, model, batch)
         if len(self._passed) < 3 or self._passed[0] is not model or self._passed[1] is not batch:
-            self._passed[:] = model, batch, self.outputs(model, batch)
+            self._passed[:] = model, batch, start.both(self, model, batch)
         return self._passed[2]
 
     def summed_loss(self, outputs: Tensor | tuple[Tensor, Any], labels: Tensor) -> Tensor:

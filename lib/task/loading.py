@@ -140,6 +140,9 @@ def load_task(config: Config) -> Task:
             f"data.dir lists {len(names)} folders, and {cls.__name__} reads one. Name that one, or the folder that "
             "holds them all. A task of your own takes several with `several = True`; they are its `sources`."
         )
+    if config.training.start_from_baseline and not hasattr(cls, "features"):
+        what = f"{cls.__name__} has no simple method that training.start_from_baseline could start from"
+        raise BadInput(f"{what}: a task on lib.supervised.Supervised has one. Leave the key out.")
     paths = [locate_data(name, cls.sentinels) for name in names or [""]]
     return cls(config, paths[0] if len(paths) == 1 else [path for path in paths if path is not None])
 

@@ -20,6 +20,7 @@ RECORDS = Path(__file__).parent / "records"
 
 # What each record measures
 MEASURED = {
+    "baseline": "lib/supervised trainbook/new",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "fp16": "workloads lib/training",

@@ -102,6 +102,7 @@ ELSEWHERE = {
     "launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
     "report/test_tracking.py": [f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")],
+    "supervised/test_start.py": ["training.start_from_baseline"],
     "launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],
 }
 

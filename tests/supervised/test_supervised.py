@@ -130,7 +130,8 @@ def test_names_of_classes_come_from_the_training_data_and_others_are_listed_with
     assert len(task("Words").datasets()["test"]) == len(rows["test"])
 
 
-def test_metrics_are_those_of_the_whole_set_and_the_baseline_is_the_commonest_class_or_the_mean(task):
+def test_metrics_are_those_of_the_whole_set_and_a_constant_is_the_commonest_class_or_the_mean(task, monkeypatch):
+    monkeypatch.setattr(Supervised, "baselines", lambda self: {})  # which a constant is the only one beside
     words, heights, tags = task("Words"), task("Heights"), task("Tags")
     model = words.model().eval()
     scores, whole = words.evaluate(model, Loader(words, "test", 3)), batch_of(words, "test", 99)
@@ -200,6 +201,7 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
 
 
 def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monkeypatch):
+    monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     heights, nan = task("Heights"), math.nan
     parts = {
         part: [(x, (y, nan) if k % 2 else (nan, 2 * y)) for k, (x, y) in enumerate(rows)]
@@ -216,6 +218,7 @@ def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monk
 
 
 def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, monkeypatch):
+    monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]

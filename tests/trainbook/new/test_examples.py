@@ -39,6 +39,10 @@ STEPS = {
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "lm": {"number": 40},
         "tabular": {"number": 60}}  # fmt: skip
 each = pytest.mark.parametrize("name", TASKS)
+STARTED = {"training.start_from_baseline": True}
+started = pytest.mark.parametrize(
+    ("name", "more"), [*((name, {}) for name in TASKS), *((name, STARTED) for name in TASKS if name != "lm")]
+)
 
 
 @pytest.fixture
@@ -55,13 +59,13 @@ def example(tmp_path):
     return make
 
 
-@each
-def test_an_example_is_short_as_it_is_formatted_and_planned_where_there_is_no_data(example, name, tmp_path):
+@started
+def test_an_example_is_short_as_it_is_formatted_and_planned_where_there_is_no_data(example, name, more, tmp_path):
     file = EXAMPLES / f"{name}.py"
     subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", file], check=True)
     code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
     assert sum(bool(line.strip()) for line in code.splitlines()) <= MOST_LINES[name]
-    config = example(name)
+    config = example(name, **more)
     shutil.rmtree(tmp_path / name)
     plan = planner.make(config, planner.find_card("t4"), 2)
     assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
@@ -78,16 +82,18 @@ def results(folder):
     return [*files, table, (folder / "summary.json").is_file()]
 
 
-@each
-def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts(example, name, tmp_path, monkeypatch):
-    summary = launch.train(example(name, **{"output_dir": "whole"}))
+@started
+def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts(
+    example, name, more, tmp_path, monkeypatch
+):
+    summary = launch.train(example(name, **{"output_dir": "whole"}, **more))
     assert summary.reason == "completed" and not summary.missing and set(summary.baseline) <= set(summary.metrics)
     step = loop.optimizer_step
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(loop, "optimizer_step", mock.Mock(side_effect=[*3 * [mock.DEFAULT], Killed], wraps=step))
-        launch.train(example(name))
+        launch.train(example(name, **more))
     assert checkpoint.steps(Path("runs", name, "checkpoints")) == [2]
-    resumed = launch.train(example(name))
+    resumed = launch.train(example(name, **more))
     assert results(Path("runs", name)) == results(Path("whole", name))
     assert (resumed.metrics, resumed.test_loss) == (summary.metrics, summary.test_loss)
     predict(name, tmp_path, monkeypatch)

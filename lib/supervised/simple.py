@@ -1,0 +1,297 @@
+"""A strong simple method beside the network: scikit-learn's, fitted to what batches hold, kept as arrays in JSON.
+
+Words, and tokens with their neighbours, have TF-IDF and a linear model, pictures pooled colours and gradients with one,
+tables, and pixels with their surroundings, boosting if that is better. There is a model without each fold of training
+samples. A training sample is scored by the one that saw nothing of its group, any other sample by the mean of all.
+"""
+
+import base64
+import functools
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors import numpy as safe
+from torch import Tensor
+from torch.nn import functional as F
+
+from lib.errors import BadInput, printable
+from lib.report.progress import working
+from lib.supervised import scoring
+from lib.supervised.samples import IGNORED
+from lib.task import Batch
+
+FOLDS, UNSEEN = 5, -10.0  # and the score of a class without an example
+_FLOATS = ("numbers", "labels")  # kinds with several columns
+AT_ONCE, _MOST, _MOST_BYTES = 16, 20_000, 2**28  # samples of a batch, rows that are learned from, bytes in an archive
+_MOST_CLASSES, _MOST_TERMS, _MOST_WEIGHTS = 100, 20_000, 200_000  # the commonest ones are learned
+_SIDES, _MOST_SIDE = (5, 15), 128  # of squares around a pixel; of pictures, larger ones are scaled to it
+_GRIDS, _ANGLES = (1, 2, 4), 8  # cells a side that pictures are pooled to, and directions of their gradients
+_POWERS = (2.0 ** np.arange(-3, 1.1, 0.25)).tolist()  # of probabilities, of which small data makes too sure
+_LEAVES, _DEPTH, _ROUNDS, _MOST_TREES = 15, 6, 100, 300
+_TRIED = {  # by what is seen: the inverse strength of a linear model's penalty; 0: boosting
+    "words": (1, 10), "neighbours": (1,), "pooled pixels": (0.01, 1), "surroundings": (1, 0), "numbers": (1, 100, 0),
+}  # fmt: skip
+
+
+class Simple(NamedTuple):
+    """A fitted method. `arrays` are middle and spread, or IDF, (features), and of each fold's model, fold first:
+
+    weights (features, outputs), bias (outputs), and trees (trees, nodes, 6), whose nodes are feature, threshold, left,
+    right, value and output.
+    """
+
+    name: str
+    what: str  # is seen
+    kind: str
+    power: float
+    terms: tuple[str, ...]  # of texts
+    arrays: Mapping[str, np.ndarray]
+
+    def values(self, rows: Any) -> Any:
+        """Returns (rows, features): sparse TF-IDF of texts, or numbers with mean 0 and deviation 1, unknown ones 0."""
+        if not self.terms:
+            return np.nan_to_num((rows - self.arrays["middle"]) / self.arrays["spread"]).astype(np.float32)
+        vectors = _vectors(self.what, vocabulary=self.terms)
+        vectors.idf_ = self.arrays["spread"]
+        return vectors.transform(rows)
+
+    def scores(self, task: Any, batch: Batch, folds: Sequence[int] | None = None) -> Tensor:
+        """Returns log-probabilities, classes last, or numbers or logits in the labels' shape, held out by `folds`."""
+        values, labels, models = self.values(seen(task, batch)[1]), batch["labels"], self.models  # type: ignore[index]
+        fold = np.full(values.shape[0], -1) if folds is None else np.repeat(folds, values.shape[0] // len(folds))
+        scores = np.zeros((len(fold), len(models[0][1])))
+        for number in {*fold.tolist()}:
+            here = np.flatnonzero(fold == number)
+            chosen = models if number < 0 else [models[number]]
+            scores[here] = self.power * np.mean([_scored(values[here], *model) for model in chosen], 0)
+        tensor = torch.from_numpy(scores).float()
+        return tensor.view(labels.shape) if self.kind in _FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
+
+    @property
+    def models(self) -> list[tuple[np.ndarray, ...]]:
+        """Weights, bias and trees without each fold."""
+        return [*zip(*(self.arrays[name] for name in ("weights", "bias", "trees")), strict=True)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the method for `from_json`."""
+        content = zlib.compress(safe.save({name: array.astype(np.float32) for name, array in self.arrays.items()}))
+        return {**self._asdict(), "arrays": base64.b64encode(content).decode("ascii")}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Simple":
+        """Returns the method that `as_json` gave, in fp32. Raises BadInput for anything else."""
+        try:
+            content = zlib.decompressobj().decompress(base64.b64decode(values["arrays"], validate=True), _MOST_BYTES)
+            simple = cls(**{**values, "terms": tuple(map(str, values["terms"])), "arrays": safe.load(content)})
+            width = len(simple.arrays["spread"])
+            simple.values(np.array(["a"], object) if simple.terms else np.zeros((1, width)))
+            for model in simple.models:
+                _scored(np.zeros((1, width), np.float32), *model)
+            return simple
+        except (LookupError, TypeError, ValueError, AttributeError, SafetensorError, zlib.error) as error:
+            what = f"The simple method of this checkpoint cannot be read ({printable(error, most=200)})"
+            raise BadInput(f"{what}. Start the run under another run.name.") from None
+
+
+def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
+    """Returns what the method sees of a batch and its name: texts, or (rows, numbers), a row a sample or a position.
+
+    None for a tensor of `features` in another form.
+    """
+    x, labels, is_each = task.features(batch), batch["labels"], task.kind in ("tokens", "next_tokens")
+    if not isinstance(x, Tensor):
+        return "words", np.array(x, object)
+    if x.dim() == 2 and not x.is_floating_point():
+        if is_each:
+            return ("neighbours", _neighbours(x.tolist(), task.kind)) if x.shape == labels.shape else None
+        return "words", np.array([" ".join(map(str, row)) for row in x.tolist()], object)
+    x = x.float()
+    if is_each:
+        if x.dim() != 4 or x.shape[2:] != labels.shape[1:]:
+            return None
+        means = [F.avg_pool2d(x, side, 1, side // 2, count_include_pad=False) for side in _SIDES]
+        return "surroundings", torch.cat([x, *means], 1).movedim(1, -1).flatten(0, -2).numpy()
+    if x.dim() == 4:
+        return "pooled pixels", _pooled(x).numpy()
+    return ("numbers", x.view(len(x), -1).numpy()) if x.dim() < 3 else None
+
+
+def _neighbours(rows: Sequence[Sequence[int]], kind: str) -> np.ndarray:
+    """Returns a text for each position: the tokens around it, later ones only where they may be seen."""
+    offsets = [*enumerate((0, -1, -2, -3) if kind == "next_tokens" else (0, -1, 1, -2, 2))]
+    places = ((row, place) for row in rows for place in range(len(row)))
+    texts = (" ".join(f"{n}:{row[p + o]}" for n, o in offsets if 0 <= p + o < len(row)) for row, p in places)
+    return np.array([*texts], object)
+
+
+def _pooled(x: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, numbers) means and squares of colours, and shares of directions of gradients, in grids."""
+    if max(x.shape[2:]) > _MOST_SIDE:
+        x = F.adaptive_avg_pool2d(x, _MOST_SIDE)
+    down, across = torch.gradient(x.mean(1, keepdim=True), dim=(2, 3))
+    angle = (torch.atan2(down, across) % torch.pi * (_ANGLES / torch.pi)).long().clamp(max=_ANGLES - 1)
+    edges = torch.zeros(len(x), _ANGLES, *x.shape[2:]).scatter_(1, angle, torch.hypot(down, across))
+    planes = torch.cat([x, x * x, edges / edges.mean((1, 2, 3), keepdim=True).clamp(min=1e-9)], 1)
+    return torch.cat([F.adaptive_avg_pool2d(planes, cells).flatten(1) for cells in _GRIDS], 1)
+
+
+@functools.lru_cache(maxsize=4)  # each batch asks
+def _vectors(what: str, **options: Any) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # a second that a process without it does not need
+
+    grams = (1, 2) if what == "words" else (1, 1)
+    return TfidfVectorizer(ngram_range=grams, token_pattern=r"[^ ]+", sublinear_tf=True, **options)
+
+
+def _scored(values: Any, weights: np.ndarray, bias: np.ndarray, trees: np.ndarray) -> np.ndarray:
+    """(rows, features) -> (rows, outputs) scores of one model."""
+    scores = np.asarray(values @ weights, np.float64) + bias
+    feature, left, right, output = (trees[..., n].astype(np.int64) for n in (0, 2, 3, 5))
+    for first in range(0, len(scores) if len(trees) else 0, _MOST):
+        some, tree = values[first : first + _MOST], np.arange(len(trees))
+        rows, node = np.arange(len(some))[:, None], np.zeros((len(some), len(trees)), np.int64)
+        for _ in range(_DEPTH):
+            is_left = some[rows, feature[tree, node]] <= trees[tree, node, 1]
+            node = np.where(is_left, left[tree, node], right[tree, node])
+        np.add.at(scores[first : first + _MOST].T, output[:, 0], trees[tree, node, 4].T)
+    return scores
+
+
+def fit(task: Any) -> Simple | None:
+    """Fits the best method; None where batches hold no form that one takes, or where, with a line, none can be fit."""
+    try:
+        with working("Fitting a simple method"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fits that have not converged, and columns without a number
+            return _best(task)
+    except ValueError as error:  # of scikit-learn, say where all texts are the same
+        print(f"No simple method stands beside the network: {printable(error, most=200)}.")
+        return None
+
+
+def _best(task: Any) -> Simple | None:
+    """Returns the method with the least loss on folds that it did not see."""
+    if not (rows := [*_collected(task)]):
+        return None
+    what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
+    width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), int(target.max()) + 1)
+    terms: tuple[str, ...] = ()
+    if values.ndim == 1:
+        most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
+        vectors = _vectors(what, max_features=most, max_df=0.9 if what == "words" else 1.0)  # without what fills
+        terms, middle = tuple(vectors.fit(values).get_feature_names_out().tolist()), np.zeros(0)
+        spread = vectors.idf_
+    else:
+        middle, spread = (np.nan_to_num(of(values, 0)) for of in (np.nanmean, np.nanstd))
+        spread[spread < 1e-9] = 1
+    simple = Simple("constant", what, task.kind, 1.0, terms, {"middle": middle, "spread": spread})
+    values = simple.values(values)
+    tried = [_held_out(task, values, target, fold, width, penalty) for penalty in (None, *_TRIED[what])]
+    place = min(range(len(tried)), key=lambda place: tried[place][0])
+    name = f"{'linear model' if _TRIED[what][place - 1] else 'boosting'} of {what}" if place else simple.name
+    return simple._replace(name=name, power=tried[place][1], arrays={**simple.arrays, **tried[place][2]})
+
+
+def _collected(task: Any) -> Any:
+    """Yields what is seen of training samples, and by row its values, target and fold; nothing for an unknown form."""
+    part = task.parts["train"]
+    indices = np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST)).astype(int)).tolist()
+    common = np.zeros(0) if task.kind in _FLOATS else task.class_counts("train").argsort()[-_MOST_CLASSES:]
+    for some in (indices[first : first + AT_ONCE] for first in range(0, len(indices), AT_ONCE)):
+        batch = task.labelled([task.prepared(part.samples[index]) for index in some])
+        if (form := seen(task, batch)) is None:
+            return
+        labels = F.pad(task.placed(batch["labels"]), (0, int(task.kind == "next_tokens")), value=IGNORED)
+        target = (labels.reshape(len(some), -1) if task.kind in _FLOATS else labels.flatten()).numpy()
+        is_known = ~np.isnan(target).all(1) if task.kind in _FLOATS else np.isin(target, common)
+        chosen = np.flatnonzero(is_known)[:: max(1, len(indices) * len(target) // len(some) // _MOST)]
+        fold = np.repeat([part.fold(index) for index in some], len(target) // len(some))
+        yield form[0], form[1][chosen], target[chosen], fold[chosen]
+
+
+def losses(task: Any, scores: Tensor, true: np.ndarray, counts: np.ndarray | None) -> Tensor:
+    """Returns (targets) what each adds to the loss, classes balanced by `counts`; unknown numbers and marks nothing."""
+    target = torch.from_numpy(true)
+    if task.kind not in _FLOATS:
+        weights = None if counts is None else torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
+        return F.cross_entropy(scores.float(), target, weights, reduction="none")
+    distance = F.mse_loss if task.kind == "numbers" else F.binary_cross_entropy_with_logits
+    each = distance(scores.view(target.shape).float(), target.float().nan_to_num(), reduction="none")
+    return torch.where(target.isnan(), 0.0, each).view(len(target), -1).sum(1)
+
+
+def _held_out(
+    task: Any, values: Any, target: np.ndarray, fold: np.ndarray, width: int, penalty: float | None
+) -> tuple[float, float, dict[str, np.ndarray]]:
+    """Returns the mean loss of rows by models without their fold, the power that gives it, and the models."""
+    scores, models = np.zeros((len(target), width)), []
+    for number in range(FOLDS):
+        here = fold == number
+        others = np.flatnonzero(~here | here.all())
+        models.append(_fitted(task, values[others], target[others], width, penalty))
+        scores[here] = _scored(values[here], *models[-1])
+    counts = np.bincount(target, minlength=width) if task.balanced else None
+    powers = [1.0] if task.kind == "numbers" else _POWERS
+    each = [float(losses(task, torch.from_numpy(power * scores), target, counts).mean()) for power in powers]
+    weights, bias, trees = zip(*models, strict=True)
+    most = max(map(len, trees))
+    padded = [np.pad(tree, ((0, most - len(tree)), (0, 0), (0, 0))) for tree in trees]
+    arrays = {"weights": np.stack(weights), "bias": np.stack(bias), "trees": np.stack(padded)}
+    return *min(zip(each, powers, strict=True)), arrays
+
+
+def _fitted(
+    task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fits each column of numbers or marks, or all classes together; returns weights, bias and trees."""
+    has_classes, trees = task.kind not in _FLOATS, [np.zeros((0, 2 * _LEAVES - 1, 6))]
+    weights, bias = np.zeros((values.shape[1], width)), np.full(width, UNSEEN)
+    for column in range(1 if has_classes else width):
+        known = np.arange(len(target)) if has_classes else np.flatnonzero(~np.isnan(target[:, column]))
+        y = target if has_classes else target[known, column]
+        present, counts = np.unique(y, return_counts=True)
+        if has_classes:
+            bias[present] = 0 if task.balanced else np.log(counts / max(1, len(y)))
+        elif task.kind == "labels":
+            bias[column] = np.log((y.sum() + 1) / ((1 - y).sum() + 1))
+        else:
+            bias[column] = y.mean() if len(y) else 0
+        if penalty is None or len(present) < 2:
+            continue
+        model = _estimator(task, penalty, len(present)).fit(values[known], y)
+        outputs = np.array([column])
+        if has_classes:  # of two it has the second's score alone
+            outputs, bias[present] = present[1:] if len(present) == 2 else present, 0
+        bias[outputs] = model.intercept_ if penalty else np.ravel(model._baseline_prediction)
+        if penalty:
+            weights[:, outputs] = np.reshape(model.coef_, (len(outputs), -1)).T
+        else:
+            trees += [_tree(each.nodes, o) for each in model._predictors for each, o in zip(each, outputs, strict=True)]
+    return weights, bias, np.concatenate(trees)
+
+
+def _estimator(task: Any, penalty: float, classes: int) -> Any:
+    from sklearn import ensemble, linear_model
+
+    options = {"max_leaf_nodes": _LEAVES, "max_depth": _DEPTH, "early_stopping": False, "random_state": 0}
+    if task.kind == "numbers" and penalty:
+        return linear_model.Ridge(alpha=1 / penalty)
+    if task.kind == "numbers":
+        return ensemble.HistGradientBoostingRegressor(max_iter=_ROUNDS, **options)
+    weight = "balanced" if task.balanced else None
+    if penalty:
+        return linear_model.LogisticRegression(C=penalty, class_weight=weight)
+    rounds = max(10, min(_ROUNDS, _MOST_TREES // classes))
+    return ensemble.HistGradientBoostingClassifier(max_iter=rounds, class_weight=weight, **options)
+
+
+def _tree(nodes: np.ndarray, output: int) -> np.ndarray:
+    """Returns (1, nodes, 6) of a tree of scikit-learn's boosting, where a leaf is its own child."""
+    is_leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
+    children = [np.where(is_leaf, own, nodes[side]) for side in ("left", "right")]
+    columns = [nodes["feature_idx"], nodes["num_threshold"], *children, nodes["value"], np.full(len(nodes), output)]
+    return np.pad(np.stack(columns, 1), ((0, 2 * _LEAVES - 1 - len(nodes)), (0, 0)))[None]

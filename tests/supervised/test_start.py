@@ -1,0 +1,187 @@
+"""The simple method beside the network, and a network that starts from it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from torch import nn
+
+from lib import launch
+from lib.errors import BadInput
+from lib.supervised import Supervised, scoring, start
+from lib.supervised.scoring import Judged
+from lib.supervised.simple import Simple, _fitted, _scored, fit
+from lib.task import load_config, load_task
+from tests.conftest import TOY
+from tests.supervised.tasks import Following, Heights, Tags, Words
+from tests.supervised.test_methods import Pages
+
+STARTS = {"training.start_from_baseline": True}
+
+
+class Given(Supervised):
+    """Samples are tensors with their target; the group of a sample is its number."""
+
+    metrics, rows, groups = ("accuracy",), (), None
+
+    def read(self, source=None):
+        return {"train": self.rows, "validation": self.rows[:8], "test": self.rows[-40:]}
+
+    def example(self):
+        return self.rows[0]
+
+    def batch(self, samples, training):
+        x, labels = zip(*samples, strict=True)
+        return {
+            "x": nn.utils.rnn.pad_sequence(list(x), True, 0),
+            "labels": torch.stack(list(map(torch.as_tensor, labels))),
+        }
+
+
+def given_task(configured, rows, kind="classes", metrics=("accuracy",), **more):
+    cls = type("Given", (Given,), {"rows": rows, "kind": kind, "metrics": metrics})
+    return cls(configured("Words", more))
+
+
+def pictures(draw, side=12):
+    """Stripes across or down, in any colour: no colour tells them apart, and no pixel does."""
+    for number in range(160):
+        place, kind = torch.arange(side) + number, number % 2
+        plane = (place // 2 % 2).float().expand(side, side)
+        yield (plane if kind else plane.T) * torch.rand(3, 1, 1, generator=draw), kind
+
+
+def pixels(draw):
+    """A pixel is 1 where the mean of the five by five around it is high."""
+    for _ in range(12):
+        x = torch.rand(1, 16, 16, generator=draw)
+        yield x, (nn.functional.avg_pool2d(x, 5, 1, 2, count_include_pad=False)[0] > 0.5).long()
+
+
+def texts(draw):
+    """Words of any number, the last of which fill; a class has a word of its own, among many others."""
+    for number in range(160):
+        words = torch.randint(3, 60, (4 + number % 7,), generator=draw)
+        yield (
+            torch.cat([words, torch.tensor([61 + number % 3])])[torch.randperm(len(words) + 1, generator=draw)],
+            number % 3,
+        )
+
+
+def tables(draw):
+    """A number that only two columns together tell."""
+    for _ in range(400):
+        x = torch.rand(3, generator=draw) * 2 - 1
+        yield x, float(torch.sign(x[0]) * torch.sign(x[1]))
+
+
+def tags(draw):
+    """A label is the word before."""
+    for _ in range(40):
+        ids = torch.randint(1, 5, (9,), generator=draw)
+        yield ids, torch.cat([torch.tensor([-100]), ids[:-1]])
+
+
+@pytest.mark.parametrize(("rows", "kind", "metric", "name", "least"), [
+    (pictures, "classes", "accuracy", "linear model of pooled pixels", 0.95),
+    (pixels, "tokens", "accuracy", "of surroundings", 0.9),
+    (texts, "classes", "accuracy", "linear model of words", 0.9),
+    (tables, "numbers", "r2", "boosting of numbers", 0.8),
+    (tags, "tokens", "accuracy", "linear model of neighbours", 0.99),
+])  # fmt: skip
+def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
+    configured, rows, kind, metric, name, least
+):
+    """No constant is above .55 in any of them."""
+    task = given_task(configured, [*rows(torch.Generator().manual_seed(0))], kind, (metric,))
+    simple, part = fit(task), task.parts["train"]
+    assert simple.name.endswith(name)
+    batch = task.labelled(part.samples)
+    scores = simple.scores(task, batch, [part.fold(index) for index in range(len(part))])
+    guess = scores if kind == "numbers" else scores.argmax(-1)
+    judged = Judged(*(task.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess)))
+    assert scoring.scores((metric,), judged)[metric] >= least
+    again = Simple.from_json(json.loads(json.dumps(simple.as_json())))
+    assert torch.allclose(again.scores(task, batch), simple.scores(task, batch), atol=1e-3)
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_the_trees_of_boosting_say_here_what_they_say_in_scikit_learn(configured, classes):
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(300, 4)).astype(np.float32)
+    target = values[:, 0] * values[:, 1] + draw.normal(size=300) / 9
+    options = {"max_leaf_nodes": 15, "max_depth": 6, "early_stopping": False, "random_state": 0}
+    if not classes:
+        task, shape = Heights(configured("Heights")), target[:, None]
+        right = HistGradientBoostingRegressor(max_iter=100, **options).fit(values, target).predict(values)[:, None]
+    else:
+        task, shape = Words(configured("Words")), np.digitize(target, [0.0, 0.7][: classes - 1])
+        model = HistGradientBoostingClassifier(max_iter=100, **options).fit(values, shape)
+        right = model.decision_function(values).reshape(300, -1)
+    scores = _scored(values, *_fitted(task, values, shape, max(classes, 1), 0))
+    assert (scores[:, 1:] if classes == 2 else scores) == pytest.approx(right, abs=1e-6)
+
+
+def test_a_training_sample_is_scored_by_models_that_saw_nothing_of_its_group(configured, words, monkeypatch):
+    task = Pages(configured("Words"), words)
+    part, before = task.parts["train"], None
+    folds = [part.fold(index) for index in range(len(part))]
+    pages = [task.group(sample) for sample in part.samples]
+    assert len({*zip(pages, folds, strict=True)}) == len({*pages})
+    for index, (word, kind) in enumerate(part.samples):
+        if pages[index] == pages[0]:
+            part.samples[index] = word, {"vowel": "consonant", "consonant": "vowel"}[kind]
+            before = before or fit(Pages(configured("Words"), words))
+    batch = task.labelled([task.prepared(sample) for sample in part.samples])
+    mine = [index for index, page in enumerate(pages) if page == pages[0]]
+    first, second = (simple._replace(power=1.0).scores(task, batch, folds) for simple in (before, fit(task)))
+    assert torch.equal(first[mine], second[mine])
+    assert not torch.equal(first, second)
+
+
+@settings(derandomize=True, max_examples=30, deadline=None)
+@given(seed=st.integers(0, 99), size=st.integers(1, 4), units=st.integers(1, 30))
+def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single_group(seed, size, units):
+    draw, number = torch.Generator().manual_seed(seed), size * units
+    true = torch.randint(3, (number,), generator=draw)
+    begin = (torch.randn(number, 3, generator=draw) / 9).log_softmax(-1)
+    task = Tags.__new__(Tags)
+    task.kind, task.balanced = "classes", False
+    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(number) // size)
+    right = begin + 9 * nn.functional.one_hot(true, 3)
+    assert start._opened(task, begin, begin, judged) == 0
+    assert start._opened(task, begin - 9 * nn.functional.one_hot(true, 3), begin, judged) == 0
+    assert start._opened(task, right, begin, judged) == (1 if units > 4 else start._opened(task, right, begin, judged))
+    assert units > 1 or start._opened(task, right, begin, judged) == 0
+
+
+def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_resumes_on_two_ranks(
+    configured, words, capsys
+):
+    options = {**STARTS, "data.dir": str(words), "training.micro_batch_slots": 2}
+    alone = launch.train(configured("Words", {**options, "run.name": "alone"}))
+    assert "The gate is " in alone.report and "'answer' is " in alone.report
+    both = launch.train(configured("Words", {**options, "run.name": "both", "device.processes": 2}))
+    files = [Path("runs", name, "checkpoints/step-00000006/model.safetensors") for name in ("alone", "both")]
+    assert both.metrics == alone.metrics and files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_what_cannot_start_from_a_simple_method_is_refused_with_the_reason(configured, tmp_path):
+    class Own(Words):
+        def combined(self, model, outputs, part):
+            return {}
+
+    (tmp_path / "toy.yaml").write_text(TOY)
+    for make, why in (
+        (lambda: Own(configured("Words", STARTS)), "not for Own, which has its own `combined`"),
+        (lambda: Following(configured("Following", STARTS)), "not for Following, whose kind is 'next_tokens'"),
+        (lambda: load_task(load_config(tmp_path / "toy.yaml", STARTS)), "Toy has no simple method"),
+        (lambda: Simple.from_json({"name": "x", "arrays": "AAAA"}), "cannot be read"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            make()
