@@ -32,7 +32,7 @@ OLDEST = {
     "torch": "2.10", "numpy": "2.0", "PyYAML": "6.0", "safetensors": "0.5", "tokenizers": "0.21", "psutil": "5.9",
     "cloudpickle": "2.2", "matplotlib": "3.8", "ipywidgets": "7.7", "Jinja2": "3.1", "pillow": "10",
     "rasterio": "1.3", "transformers": "5", "pandas": "2.2", "scipy": "1.11", "scikit-learn": "1.4",
-    "nvidia-ml-py": "12",
+    "peft": "0.19", "accelerate": "1.13", "nvidia-ml-py": "12",
 }  # fmt: skip
 
 

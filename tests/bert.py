@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from lib.config.reader import option
+from lib.task.quantised import quantise
 from tests import toy
 
 
@@ -48,4 +49,11 @@ class Nf4(Bert):
         name = self.config.workload.published
         model = self.pretrained(name, AutoModelForSequenceClassification, num_labels=1, **options)
         model.bert.requires_grad_(False)
+        return model
+
+
+class Packed(Bert):
+    def model(self):
+        model = self.pretrained(self.config.workload.published, AutoModelForSequenceClassification, num_labels=1)
+        quantise(model.bert)
         return model

@@ -78,6 +78,7 @@ class Prediction:
     attention: dict[str, int]
     unseen: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
+    trained: int = 0  # parameters
     alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
     # The same where cuDNN sets aside all that it may for convolutions; 0 without any
     most_peak_bytes: int = 0

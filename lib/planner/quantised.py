@@ -1,21 +1,25 @@
 """Stands in for linear layers with quantised weights, in the layout of bitsandbytes: their memory, no values."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.task.quantised import computed_in
+
 # bitsandbytes: blocks of 64 weights have a scale of 4 bytes; doubly quantised (dq), of 1 byte, and 256 scales one of 4
 _BLOCK, _SCALES = 64, 256
 
 
 class Quantised(nn.Module):
-    """A linear layer whose weights are nf4 or int8; each pass makes one copy of them in `dtype`, and drops it."""
+    """A linear layer whose weights are nf4 or int8; each pass makes one copy of them in `dtype`, and drops it.
 
-    def __init__(self, layer: Any, kind: str, dtype: torch.dtype):
+    Without a type it computes as nn.Linear does, and as `lib.task.quantised.Linear4`.
+    """
+
+    def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()
         self.in_features, self.out_features, self.kind, self.dtype = layer.in_features, layer.out_features, kind, dtype
         size, is_int8 = layer.weight.numel(), kind == "int8"
@@ -31,9 +35,10 @@ class Quantised(nn.Module):
             self.register_buffer(name, torch.empty(number, dtype=of_scale, device="meta"), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.to(self.dtype)
-        shape = (self.out_features, self.in_features)
-        return _Product.apply(x.to(self.dtype), self.weight, bias, shape, self.kind).to(x.dtype)
+        dtype = self.dtype or computed_in(x)
+        bias, shape = None if self.bias is None else self.bias.to(dtype), (self.out_features, self.in_features)
+        product = _Product.apply(x.to(dtype), self.weight, bias, shape, self.kind)
+        return product.to(x.dtype) if self.dtype else product
 
 
 class _Product(torch.autograd.Function):
@@ -57,12 +62,3 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         bias = grad.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
         return grad @ grad.new_empty(ctx.shape), None, bias, None, None
-
-
-def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:
-    """Replaces each layer inside a model for which `make(name, layer)` returns another one."""
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if (new := make(name, layer)) is not None:
-                setattr(parent, name, new.train(layer.training))
-    return model

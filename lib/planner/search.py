@@ -251,7 +251,7 @@ class _Search:
     def option(self, micro_batch: int, recomputed: int) -> Option:
         prediction, passes = self.predict(micro_batch, recomputed), self._passes(micro_batch)
         # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
-        reduced = 4 * prediction.parameters * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
+        reduced = 4 * prediction.trained * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
         low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
         # the arithmetic without recomputation: as traced, else scaled by samples from a traced one
         plain = {size: traced.pass_flops for (size, layers), traced in self._traced.items() if layers == 0}

@@ -21,9 +21,10 @@ from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target,
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.limits import is_users
 from lib.planner.log import Prediction
-from lib.planner.quantised import Quantised, replaced
+from lib.planner.quantised import Quantised
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
+from lib.task.quantised import replaced
 from lib.training.draws import put_back
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
@@ -176,7 +177,7 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
             if "meta" not in str(error).lower():
                 raise
             net = model().to(META)  # whose constructor computes with values
-        semantics.compiled += sum(hasattr(module, "_orig_mod") for module in tied(net).modules())
+        semantics.compiled += sum(hasattr(module, "_orig_mod") for module in _as_loaded(net).modules())
         yield net, tracker, semantics
 
 
@@ -212,17 +213,10 @@ def _followed(
     task: Task, config: Config, target: Target, micro_batch: int
 ) -> Iterator[tuple[State, Tracker, CudaSemantics]]:
     """Yields the trainer's state on the simulated card, and what follows its memory inside the block."""
-
-    def model() -> nn.Module:  # with layers as `Task.pretrained` loads them
-        return replaced(
-            tied(task.model()),
-            lambda _, layer: Quantised(layer, *layer.loaded_as) if hasattr(layer, "loaded_as") else None,
-        )
-
     tracker = Tracker(target, target.usable_bytes)
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
-    on_meta.model = model  # type: ignore[method-assign]
+    on_meta.model = lambda: _as_loaded(task.model())  # type: ignore[method-assign]
     # what `precision.allow_tf32` sets on such a card; times depend on it
     before, tf32 = torch.get_float32_matmul_precision(), precision != "fp32" and target.card.capability >= (8, 0)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -246,7 +240,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(summing_bytes(tracker.parameters))
+            tracker.pass_by(summing_bytes(tracker.trained))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
@@ -260,6 +254,13 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         optimizer_step(state, watched, config, slots, step, None, moments)
         tracker.adopt_optimizer(state.optimizer)
         tracker.at("after optimizer step")
+
+
+def _as_loaded(model: nn.Module) -> nn.Module:
+    """Ties a model, and gives it the layers that loading makes nf4 or int8 (`loaded_as`)."""
+    return replaced(
+        tied(model), lambda _, layer: Quantised(layer, *layer.loaded_as) if hasattr(layer, "loaded_as") else None
+    )
 
 
 def tied(model: nn.Module) -> nn.Module:
@@ -330,6 +331,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         by_module=by_module,
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters,
+        trained=tracker.trained,
         pass_seconds=kernels.bounds(one_pass),
         rest_seconds=kernels.bounds(moments.get("after optimizer step", after_passes) - after_passes),
         pass_flops=float(one_pass[4]),

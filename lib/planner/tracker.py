@@ -42,7 +42,7 @@ class Tracker(TorchDispatchMode):
         self.watch = Watch()
         self.tries_algorithms = False  # cuDNN, as training.cudnn_benchmark asks
         self.in_users_code = False  # whether the model or its loss is running
-        self.parameters = 0
+        self.parameters = self.trained = 0
         self.cost = np.zeros(5)  # see kernels.cost
         self.moments: dict[str, tuple[int, np.ndarray]] = {}
         self._live: dict[int, Storage] = {}
@@ -65,6 +65,7 @@ class Tracker(TorchDispatchMode):
                 self._parameters[id(tensor)] = module, name
                 self.parameters += tensor.numel()
                 if tensor.requires_grad:
+                    self.trained += tensor.numel()
                     tensor.register_post_accumulate_grad_hook(
                         lambda p, module=module, name=name: self._mark(p.grad, "gradients", module, name)
                     )

@@ -205,7 +205,10 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
-        names = [name for name, text in state.left_out.items() if text not in in_files]
+        packed = {
+            name for name, value in parameters.items() if sources and hasattr(value, "is_packed")
+        }  # made of these
+        names = [name for name, text in state.left_out.items() if text not in in_files and name not in packed]
     state.once = frozenset(ranks.from_first(names))
 
 

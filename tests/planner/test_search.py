@@ -27,7 +27,7 @@ from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
 from lib.planner.search import host_memory
 from lib.planner.table import describe, quota
-from lib.task import load_config, load_task
+from lib.task import find_task, load_config, load_task
 from lib.text import duration
 from tests.gpu import bench_plans
 from tests.markup import unbalanced
@@ -376,3 +376,21 @@ def test_a_row_of_the_plans_has_what_was_measured_beside_the_forecast(toy):
     row = bench_plans.compare(dataclasses.replace(run, plan=plan, config=with_changes(run.config, plan.overrides)))
     assert row["steps_per_second"] > 0 and row["peak_bytes"] > 0, "the toy was trained, here on a CPU"
     assert row["from"] < row["predicted"] < row["to"]
+
+
+def test_cards_sum_the_gradients_of_what_is_trained_and_of_no_frozen_base(tall, monkeypatch):
+    kind = find_task(tall({}).task)
+    whole = kind.model
+
+    def frozen(self):
+        model = whole(self)
+        for parameter in list(model.parameters())[:-1]:
+            parameter.requires_grad_(False)
+        return model
+
+    monkeypatch.setattr(kind, "model", frozen)
+    two = made(tall({"training.micro_batch_slots": 2, "training.micro_batch": 8}), "t4", 2).option_of(8, 0)
+    prediction, trained = two.prediction, 256  # the last bias
+    assert prediction.trained == trained < prediction.parameters / 1000
+    summing = two.step_seconds[0] - two.passes * prediction.pass_seconds[0] - prediction.rest_seconds[0]
+    assert summing == pytest.approx(4 * trained / 11e9, rel=1e-3), "of each card, half is sent and half received"

@@ -16,6 +16,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.task import find_task
 from lib.training.precision import set_types
+from lib.training.sizes import saved_bytes
 from lib.training.state import new_state, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
@@ -139,6 +140,16 @@ def test_the_base_is_in_every_checkpoint_where_it_is_wanted_or_cannot_be_kept_on
         saved = newest(tmp_path, more.get("run.name", "toy"))
         assert saved.tensors["model"].keys() == TRAINED.keys() | BASE and not saved.state["frozen"]
     assert capsys.readouterr().out.count("The frozen weights are in every checkpoint instead.") == 1
+
+
+def test_a_plan_counts_for_the_hosts_copy_what_a_checkpoint_has(lora, tmp_path):
+    for more in ({"run.name": "hashed"}, {"run.name": "saved", "checkpoint.frozen": "save"}):
+        run = launch.prepare(lora(more))
+        counted = saved_bytes(run.task, run.config)
+        launch.train(run)
+        tensors = newest(tmp_path, more["run.name"]).tensors
+        sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
+        assert counted == (sum(sizes.values()), sizes["model"])
 
 
 def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora, tmp_path):

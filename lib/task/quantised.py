@@ -1,0 +1,117 @@
+"""Frozen linear layers in nf4, in the bytes of bitsandbytes, which is used on a GPU and needed nowhere.
+
+    model = quantise(self.pretrained(folder, AutoModelForCausalLM), ("lm_head",))    # in `model()`, before adapters
+
+Their packed weights are frozen parameters: a checkpoint has their hash alone, where the base was published. A plan
+counts them as the planner's own stand-ins, which take its memory and have no values.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# The levels of nf4 (QLoRA, arXiv 2305.14314, appendix E), as bitsandbytes has them
+_LEVELS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_BLOCK = 64  # weights that share a scale
+_AT_ONCE = 2**16  # blocks that are unpacked by plain torch, beside which 24 MiB stand
+
+
+def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:
+    """Replaces each layer inside a model for which `make(name, layer)` returns another one."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if (new := make(name, layer)) is not None:
+                setattr(parent, name, new.train(layer.training))
+    return model
+
+
+def quantise(model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
+    """Freezes a model and replaces its linear layers by `Linear4`, but those whose last name is in `without`."""
+    spared = {*without}
+
+    def packed(name: str, layer: nn.Module) -> nn.Module | None:
+        if type(layer) is not nn.Linear or name in spared or layer.weight.numel() % _BLOCK:
+            return None
+        if not layer.weight.is_meta:
+            return Linear4(layer)
+        layer.loaded_as = "nf4", None  # type: ignore[assignment]  # which a plan asks
+        return None
+
+    return replaced(model.requires_grad_(False), packed)
+
+
+class Linear4(nn.Linear):
+    """A frozen linear layer in nf4. It computes as nn.Linear: under autocast in its type, else in the input's."""
+
+    def __init__(self, layer: nn.Linear):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        packed, scales = pack(layer.weight.detach())
+        self.weight, self.scales = (nn.Parameter(values, requires_grad=False) for values in (packed, scales))
+        self.weight.is_packed = self.scales.is_packed = True  # type: ignore[attr-defined]  # by which a run knows them
+        self.bias = layer.bias
+
+    def unpacked(self, dtype: torch.dtype) -> Tensor:
+        """Returns the weights (out, in)."""
+        return unpack(self.weight, self.scales, dtype).view(self.out_features, self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = computed_in(x)
+        return _Product.apply(x.to(dtype), self, None if self.bias is None else self.bias.to(dtype))
+
+
+class _Product(torch.autograd.Function):
+    """A product with weights that are unpacked for it, forward and backward, and kept by neither."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Linear4, bias: Tensor | None) -> Tensor:
+        ctx.layer = layer
+        return F.linear(x, layer.unpacked(x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return grad @ ctx.layer.unpacked(grad.dtype), None, None
+
+
+def computed_in(x: Tensor) -> torch.dtype:
+    """Returns the type in which nn.Linear computes with an input."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (values / 2, 1) uint8, the first of two values in the high half, and (values / 64) fp32 scales."""
+    blocks = weight.float().reshape(-1, _BLOCK)
+    scales, levels = blocks.abs().amax(1), torch.tensor(_LEVELS, device=weight.device)
+    numbers = torch.bucketize(blocks / scales.clamp(min=1e-30)[:, None], (levels[1:] + levels[:-1]) / 2).byte().view(-1)
+    return ((numbers[0::2] << 4) | numbers[1::2])[:, None], scales
+
+
+def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns (values) of what `pack` returned."""
+    size = 2 * packed.numel()
+    if packed.is_cuda and (kernels := _kernels()):
+        state = kernels.QuantState(scales, torch.Size([size]), blocksize=_BLOCK, quant_type="nf4", dtype=dtype)
+        return kernels.dequantize_4bit(packed, state).view(-1)
+    values = torch.empty(size, dtype=dtype, device=packed.device)
+    levels = torch.tensor(_LEVELS, device=packed.device)
+    pairs = torch.stack([levels.repeat_interleave(16), levels.repeat(16)], 1)  # (256, 2) both values of a byte
+    rows = values.view(-1, _BLOCK), packed.view(-1, _BLOCK // 2), scales[:, None]
+    for out, some, scale in zip(*(of.split(_AT_ONCE) for of in rows), strict=True):
+        torch.mul(F.embedding(some.int(), pairs).flatten(1), scale, out=out)
+    return values
+
+
+def _kernels() -> Any:
+    try:
+        from bitsandbytes import functional
+    except ImportError:
+        return None
+    return functional

@@ -1,0 +1,108 @@
+"""Layers in nf4: the bytes, products and gradients of bitsandbytes, and a base that no checkpoint has."""
+
+import pytest
+import torch
+from torch import nn
+
+from lib import checkpoint, launch
+from lib.planner import make, predict
+from lib.planner.card import find_card
+from lib.task import quantised
+from lib.task.quantised import Linear4, quantise
+from tests.conftest import ROOT
+
+SHAPES = [(256, 512), (128, 640), (4864, 896)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bytes_and_values_are_those_of_bitsandbytes(shape):
+    bnb = pytest.importorskip("bitsandbytes").functional
+    torch.manual_seed(0)
+    weight = torch.randn(shape) * 0.02
+    packed, scales = quantised.pack(weight)
+    theirs, state = bnb.quantize_4bit(weight, quant_type="nf4", compress_statistics=False, blocksize=64)
+    assert torch.equal(packed, theirs) and torch.equal(scales, state.absmax)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        mine = quantised.unpack(packed, scales, dtype)
+        size = torch.Size([weight.numel()])
+        state = bnb.QuantState(scales, size, blocksize=64, quant_type="nf4", dtype=dtype)  # as `unpack` does on a GPU
+        assert torch.equal(mine, bnb.dequantize_4bit(packed, state).view(-1))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_computes_as_a_linear_one_with_its_unpacked_weights(bias, monkeypatch):
+    monkeypatch.setattr(quantised, "_AT_ONCE", 7)
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 64, bias=bias)
+    layer = quantise(nn.Sequential(plain, nn.ReLU()))[0]
+    assert isinstance(layer, Linear4) and not any(value.requires_grad for value in layer.parameters())
+    with torch.no_grad():
+        plain.weight.copy_(layer.unpacked(torch.float32))
+    for autocast in (False, True):
+        results = []
+        for each in (plain, layer):
+            x = torch.linspace(-1, 1, 5 * 96).view(5, 96).requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                y = each(x)
+            y.float().square().sum().backward()
+            results.append((y, x.grad))
+        for one, other in zip(*results, strict=True):
+            assert one.dtype == other.dtype and torch.equal(one, other)
+
+
+def test_layers_that_are_spared_or_have_no_whole_blocks_stay_and_all_is_frozen():
+    net = quantise(
+        nn.ModuleDict({"a": nn.Linear(64, 64), "head": nn.Linear(64, 64), "odd": nn.Linear(3, 5)}), ("head",)
+    )
+    assert [type(layer) for layer in net.values()] == [Linear4, nn.Linear, nn.Linear]
+    assert not any(value.requires_grad for value in net.parameters())
+
+
+def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time():
+    rows, width = 512, 1024
+
+    def model(layers):
+        base = quantise(nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))))
+        return nn.Sequential(nn.Linear(width, width), base)
+
+    def step(net):
+        return net(torch.ones(rows, width, device="cuda")).float().sum()
+
+    sgd = lambda parameters: torch.optim.SGD([p for p in parameters if p.requires_grad])  # noqa: E731
+    few, many = (predict(lambda n=n: model(n), step, precision="fp16", optimizer=sgd) for n in (4, 12))
+    packed = sum(value.nbytes for layer in model(8)[1] for value in layer.parameters())
+    assert packed == 8 * (width * width // 2 + 4 * width * width // 64)
+    assert many.moments["after load"] - few.moments["after load"] == packed
+    assert many.peak_bytes - few.peak_bytes == pytest.approx(packed, abs=2 * rows * width)  # nothing else is kept
+
+
+def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_the_same_bytes(
+    toy, tmp_path, cut, monkeypatch
+):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(launch, "plot", lambda *_: None)
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 11, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, intermediate_size=64, max_position_embeddings=8)
+    transformers.BertModel(config).save_pretrained(tmp_path / "model")
+
+    def configured(name):
+        steps = {"training.max_steps": 4, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
+        task = {"task": f"{ROOT / 'tests'}/bert.py:Packed", "workload.published": str(tmp_path / "model")}
+        return toy({**task, **steps, "run.name": name})
+
+    assert make(configured("planned"), find_card("t4")).chosen.prediction.fits
+    cut(None)
+    launch.train(configured("whole"))
+    cut(3)
+    launch.train(configured("cut"))
+    cut(None)
+    launch.train(configured("cut"))
+    whole, resumed = (checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0] for name in ("whole", "cut"))
+    assert whole.tensors["model"].keys() == {"classifier.weight", "classifier.bias"}
+    for name, value in whole.tensors["model"].items():
+        assert torch.equal(value, resumed.tensors["model"][name])
+    left_out = whole.state["frozen"]
+    assert left_out["bert.encoder.layer.0.output.dense.weight"].startswith("uint8 (2048, 1) ")
+    assert left_out["bert.encoder.layer.0.output.dense.scales"].startswith("float32 (64,) ")
+    assert not (tmp_path / "runs" / "cut" / "frozen").exists(), "it follows from the published file"
