@@ -170,10 +170,7 @@ class Chat(Supervised):
         super().take_learned(values)
 
     def model(self) -> nn.Module:
-        from transformers import AutoModelForCausalLM
-
-        base = self.pretrained(self.settings.base, AutoModelForCausalLM, **network.loading(self.config))
-        return base if self.settings.method == "full" else network.adapted(base, self.settings.lora)
+        return network.based(self)
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -215,8 +212,12 @@ class Chat(Supervised):
         return answers
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """Returns losses, metrics, and the perplexity of other text; of a test also that of the untouched base."""
         scores = super().evaluate(model, loader)
-        return {**scores, "other_perplexity": self._perplexity(model)} if self.settings.other.text else scores
+        if not self.settings.other.text:
+            return scores
+        before = {"other_perplexity_of_base": self._before} if loader.dataset.name == "test" and self._before else {}
+        return {**scores, "other_perplexity": self._perplexity(model), **before}
 
     @cached_property
     def _other_text(self) -> str:
@@ -276,21 +277,11 @@ class Chat(Supervised):
             answers += text.in_parts(self, model, batch, 1, self.write)
         return answers
 
-    def baseline(self) -> dict[str, float]:
-        scores = super().baseline()
-        return {**scores, "other_perplexity": self._before} if self._before else scores
-
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes what `Supervised` does; returns its table, the perplexity of other text, and ten answers."""
+        """Writes what `Supervised` does; returns its table, and ten answers side by side."""
         if not self._tested:
             return ""
         lines, judged = [super().report(metrics, folder)], [*self._tested.values()][-1]
-        if self._before:
-            after = metrics["other_perplexity"]
-            lines.append(
-                f"Perplexity of other text: {self._before:.2f} of the untouched base, {after:.2f} now "
-                f"({after / self._before:.2f} times)."
-            )
         answers = {"tuned": judged.guess, **self._beside}
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = [("question", row.question), ("right", row.answer), *((k, v[number]) for k, v in answers.items())]

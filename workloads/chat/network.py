@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lib.config import Config
 from lib.errors import BadInput
+from lib.task.quantised import Linear4, quantise
 from workloads.chat.settings import Lora
 
 # Heads that do more than a product: their logits are computed whole
@@ -21,18 +21,16 @@ _IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def loading(config: Config) -> dict[str, Any]:
-    """Returns the options of `from_pretrained` for a base that is frozen, in 4 bits, or trained."""
-    options: dict[str, Any] = {"dtype": _DTYPES.get(config.training.frozen_precision, torch.float32)}
-    if config.workload.nf4:
-        from transformers import BitsAndBytesConfig
+def based(task: Any) -> nn.Module:
+    """Returns the base of a task: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
+    from transformers import AutoModelForCausalLM
 
-        dtype = _DTYPES.get(config.training.precision, torch.float32)
-        options["dtype"] = dtype
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
-        )
-    return options
+    settings, frozen = task.settings, task.config.training.frozen_precision
+    dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
+    base = task.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
+    if settings.method == "full":
+        return base
+    return adapted(quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora)
 
 
 def adapted(base: nn.Module, lora: Lora) -> nn.Module:
@@ -76,22 +74,15 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             continue
         layer = module.base_layer if hasattr(module, "lora_A") else module
         for name, weight in layer.named_parameters(recurse=False):
-            if id(weight) in seen:  # tied
+            if id(weight) in seen or (name == "scales" and isinstance(layer, Linear4)):  # or tied
                 continue
             seen.add(id(weight))
-            value = _wide(weight)
+            is_packed = isinstance(layer, Linear4) and name == "weight"
+            value = layer.unpacked(torch.float32).clone() if is_packed else weight.detach().float().clone()
             if hasattr(module, "lora_A") and name == "weight":
                 for key, down in module.lora_A.items():
                     value += module.scaling[key] * (module.lora_B[key].weight.float() @ down.weight.float())
             yield f"{path}.{name}", value.cpu()
-
-
-def _wide(weight: Tensor) -> Tensor:
-    if hasattr(weight, "quant_state"):
-        from bitsandbytes.functional import dequantize_4bit
-
-        return dequantize_4bit(weight.data, weight.quant_state).float()
-    return weight.detach().float().clone()
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ class Settings:
 
     base: str = option("", "The chat model: a folder, a mounted model or a name on the hub.", path=True)
     method: Literal["lora", "full"] = option("lora", "What is trained: adapters, or all weights.")
-    nf4: bool = option(False, "Whether the frozen base lies in memory in 4 bits (bitsandbytes).")
+    nf4: bool = option(False, "Whether the linear layers of the frozen base lie in memory in 4 bits.")
     lora: Lora = Lora()
     length: int = option(1024, "Tokens of a conversation; a longer one is left out.", minimum=8, limit=2**17)
     answer: int = option(256, "Tokens of an answer that are generated at most.", minimum=1, limit=2**15)

@@ -123,8 +123,9 @@ def test_perplexity_of_other_text_is_that_of_the_model(chat, tmp_path):
     assert scores["other_perplexity"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_merged_weights_read_again_answer_as_base_and_adapter(chat, tmp_path):
-    task = chat()
+@pytest.mark.parametrize("nf4", [False, True])
+def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_path):
+    task = chat({"workload.nf4": nf4})
     model = drawn(task)
     task.export(model, tmp_path)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()

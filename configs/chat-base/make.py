@@ -1,6 +1,6 @@
 """Makes the small base of the workload: a tokenizer and a Llama, on random tokens said again, docstrings and chats.
 
-python -m configs.chat_base.make FOLDER --minutes 11
+PYTHONPATH=. python configs/chat-base/make.py FOLDER --minutes 11
 
 The docstrings are those of Python's standard library. The chats are generated: about copying, JSON, following examples,
 and invented functions. None has a function, a wording or a held-out value of the task "call".
@@ -317,7 +317,7 @@ def main() -> None:
         if training.steps % 200 == 0:
             save(model, tokenizer, options.folder, {})
     recipe: dict[str, Any] = {
-        "script": "configs/chat_base/make.py", "python": sys.version.split()[0], "torch": torch.__version__,
+        "script": "configs/chat-base/make.py", "python": sys.version.split()[0], "torch": torch.__version__,
         "weights": size, "steps": training.steps, "of copying": copying, "tokens": training.tokens,
         "minutes of one core": options.minutes, "chats": options.chats, "lr": options.lr,
     }  # fmt: skip
