@@ -236,7 +236,7 @@ class Training:
 
 def save(model: Any, tokenizer: Any, folder: Path, recipe: dict[str, Any]) -> None:
     """Writes weights in fp16 with their hash, the tokenizer and the recipe."""
-    state = {name: tensor.half() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.half() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}  # tied
     model.save_pretrained(folder, state_dict=state)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dtype": "float16"}, indent=1) + "\n")

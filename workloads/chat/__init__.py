@@ -83,7 +83,7 @@ class Chat(Supervised):
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
         parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
-        self.findings = checks.examine(parts, self.template, settings.length, self._facts.vocab_size)
+        self.findings = checks.examine(parts, self.template, settings.length, self._facts["vocab_size"])
         checks.refuse(self.findings)
         fitting = [row for row in parts["train"] if row.answer and self._size(row) <= settings.length]
         if len(fitting) < 0.5 * len(parts["train"]):
@@ -131,11 +131,11 @@ class Chat(Supervised):
     # --- tokenizer and base -------------------------------------------------------------------------------------------
 
     @cached_property
-    def _facts(self) -> Any:
-        """The base's configuration: of a model that also sees pictures the part for text."""
-        from transformers import AutoConfig
-
-        return AutoConfig.from_pretrained(self._folder, local_files_only=True).get_text_config()
+    def _facts(self) -> Mapping[str, Any]:
+        """The base's configuration: that which the run keeps, else its file's; of a model that also sees for text."""
+        facts = self.published.get(self.settings.base, {}).get("config")
+        facts = facts or json.loads((self._folder / "config.json").read_text("utf-8"))
+        return {**facts, **(facts.get("text_config") or {})}
 
     @cached_property
     def _folder(self) -> Path:
@@ -250,7 +250,7 @@ class Chat(Supervised):
 
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
-        room = getattr(self._facts, "max_position_embeddings", 2048) - self.settings.answer
+        room = self._facts.get("max_position_embeddings", 2048) - self.settings.answer
         counts = range(self.settings.shots, 0, -1)
         prompted = (near.prompted(row, count) for count in counts)
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)

@@ -103,9 +103,14 @@ def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
 
 
 def splits(seed: int, settings: Settings) -> dict[str, list[Row]]:
-    """Returns the generated rows by split; those of validation and test are the same under every seed."""
+    """Returns the generated rows by split; those of validation and test are the same under every seed.
+
+    But for sentences without a free value ("timer two minutes") that training has, too.
+    """
     counts = {"train": settings.generated, "validation": settings.validation_rows, "test": settings.test_rows}
-    return {
-        split: [Row((("user", prompt),), answer) for prompt, answer in pairs(seed * (split == "train"), split, count)]
-        for split, count in counts.items()
-    }
+    parts, prompts = dict[str, list[Row]](), set[str]()
+    for split, count in counts.items():
+        of_split = dict(pairs(seed * (split == "train"), split, count))
+        parts[split] = [Row((("user", prompt),), of_split[prompt]) for prompt in of_split if prompt not in prompts]
+        prompts |= of_split.keys()
+    return parts

@@ -108,13 +108,13 @@ class Template:
             place = after.find(content.strip(), len(before))
             if place < 0:
                 raise Rewritten("with another content")
-            if text[begin:place].strip() or begin > place:
+            if text[begin:place].strip():
                 notes.append("boilerplate")
             close = place + len(content.strip())
             end = self._end_of(after[close:])
             if not end:
                 notes.append("no end")
-            spans.append((len(before), after.index(end, close) + len(end) if end else len(after)))
+            spans.append((begin, after.index(end, close) + len(end) if end else len(after)))
         return text, spans, notes
 
     def _marked(self, turns: Turns) -> Iterator[int]:
