@@ -25,7 +25,7 @@ FLOORS = (
     ("launch",),
     ("doctor", "notebook", "command"),
     ("codegraph",),
-    ("graphmer", "glacier", "legal", "vqa"),
+    ("graphmer", "glacier", "legal", "vqa", "chat"),
     ("new", "fits", "notebooks"),
     ("kaggle",),
     ("commands",),

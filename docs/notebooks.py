@@ -50,6 +50,11 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         "weights, answers beside guessing without looking",
     ),
     "07_your_model": ("Your own model and data", (), "weights, scores beside the trivial baseline, your class"),
+    "08_chat": (
+        "A chat model on your conversations",
+        (("chat", 1, "conversations"),),
+        "adapter, merged weights, answers beside the untouched base",
+    ),
 }  # fmt: skip
 EMPTY = {"00_memory": "none: a laptop, seconds", "07_your_model": "yours: the notebook plans it first"}
 BADGES = {

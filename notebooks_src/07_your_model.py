@@ -16,7 +16,7 @@
 #
 # 1. check the machine, find and validate the data, and plan what fits the card's memory;
 # 2. train your class, on both GPUs where there are two, and resume an earlier session's run where it stopped;
-# 3. print its scores on the test data beside those of always guessing the commonest class;
+# 3. print its scores on the test data beside those of a strong simple method, and say which is better;
 # 4. leave a plot, a table and one archive, `outputs.tar.gz`, which also holds your class and predicts elsewhere.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -13,6 +14,7 @@ from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.workloads.glacier.files import write_scenes
 from trainbook.kaggle import carried
+from workloads.chat.generated import pairs
 from workloads.legal.generated import judgments
 from workloads.legal.settings import Generator
 from workloads.vqa import generated as drawn
@@ -50,6 +52,10 @@ OVERRIDES = {
         "workload.decoder.vocabulary": 200, "workload.decoder.length": 20, "workload.writing.beams": 2,
     },
     "07_your_model": {"workload.width": 2, "workload.size": 16, "training.effective_batch": 8, "data.num_workers": 0},
+    "08_chat": {
+        **STEPS, "training.effective_batch": 8, "training.micro_batch": 8, "workload.validation_rows": 8,
+        "workload.test_rows": 10, "workload.answer": 20,
+    },
 }  # fmt: skip
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
 PARAMETERS = {name: {"MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": values} for name, values in OVERRIDES.items()}
@@ -62,6 +68,7 @@ RUNS = {  # what each leaves behind
     "05_legal": ["legal_small"],
     "06_vqa": ["vqa_small"],
     "07_your_model": ["my"],
+    "08_chat": ["chat_small"],
 }
 OTHERS = {  # a small pretraining, because none is mounted, and the result of the vote
     "03_glacier_finetune": ["glacier_pretrain_small-short"],
@@ -126,6 +133,11 @@ def small_data(name: str, folder: Path) -> None:
             drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
         case "07_your_model":
             made.images(folder, number=30, size=16)
+        case "08_chat":
+            lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", 300))
+            folder.mkdir(parents=True)
+            (folder / "calls.jsonl").write_text("\n".join(lines))
+            shutil.copytree(ROOT / "configs" / "chat-base", folder.parent / "chat-base")
         case _:
             bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
             write_scenes(folder, 8, size=(48, 32), bands=bands, classes=classes)  # of two tiles each

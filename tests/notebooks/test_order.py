@@ -11,6 +11,8 @@ from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training.evaluation import known_baseline
 from tests.supervised.conftest import CONFIG as SUPERVISED
+from tests.workloads.chat.conftest import CONFIG as CHAT
+from tests.workloads.chat.conftest import write_base
 from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import write_scenes
 from tests.workloads.graphmer.conftest import CONFIG as GRAPHMER
@@ -18,7 +20,7 @@ from tests.workloads.graphmer.conftest import write_tree
 from tests.workloads.legal.conftest import CONFIG as LEGAL
 from tests.workloads.vqa.conftest import CONFIG as VQA
 
-WORKLOADS = {"graphmer": GRAPHMER, "glacier": TINY, "legal": LEGAL, "vqa": VQA, "own": SUPERVISED}
+WORKLOADS = {"graphmer": GRAPHMER, "glacier": TINY, "legal": LEGAL, "vqa": VQA, "chat": CHAT, "own": SUPERVISED}
 SMALL = {"training.max_steps": 2, "training.evaluate_every_steps": 1, "training.smoke_steps": 1}
 
 
@@ -31,6 +33,8 @@ def configured(name, home):
     if name == "glacier":
         write_scenes(places[name], 8)
     given = {"data.dir": str(places[name])} if name in places else {}
+    if name == "chat":
+        given = {"workload.base": str(write_base(home / "base"))}
     return load_config(home / f"{name}.yaml", {**SMALL, **given, "output_dir": str(home / "runs")})
 
 

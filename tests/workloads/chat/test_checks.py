@@ -1,0 +1,108 @@
+"""Mistakes in conversations are named before anything is trained, and good rows are not."""
+
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.chat.conftest import CHATML, calls, template_of
+from tests.workloads.chat.test_template import FORMS, GEMMA, MISTRAL, NO_END, QWEN3
+from workloads.chat.checks import examine, refuse
+from workloads.chat.rows import Row, row_of
+
+GOOD = calls(60)
+TEST = calls(20, "test")
+QUESTION, ANSWER = GOOD[0].turns[0], ("assistant", GOOD[0].answer)
+DROPS = (
+    "{% for m in messages if m['role'] in ('user', 'assistant') %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] "
+    "+ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+PLANTED = {  # rows among 60 good ones -> the finding and its verdict
+    "without an answer": ([row_of((QUESTION,))], "no answer", "bad"),
+    "with an empty answer": ([row_of((QUESTION, ("assistant", "  ")))], "no answer", "bad"),
+    "one of two answers empty": (
+        [row_of((("user", "a"), ("assistant", ""), ("user", "b"), ANSWER))], "empty answer", "warning",
+    ),
+    "longer before its answer than the length": (
+        [row_of((("user", "word " * 300), ANSWER))], "too long", "warning",
+    ),
+    "longer with its answer": ([row_of((QUESTION, ("assistant", "word " * 300)))], "too long", "warning"),
+    "rendered before": (
+        [row_of((("user", "<|im_start|>user\nhello<|im_end|>"), ANSWER))], "marks in text", "warning",
+    ),
+    "in Alpaca's form": (
+        [row_of((("user", "### Instruction: go\n### Response:"), ANSWER))], "marks in text", "warning",
+    ),
+    "two questions in a row": ([row_of((QUESTION, QUESTION, ANSWER))], "order of turns", "warning"),
+    "ending with a question": (
+        [row_of((("user", "new"), ANSWER, ("user", "and then?")))], "last turn", "warning",
+    ),
+    "with another role": ([row_of((("narrator", "x"), QUESTION, ANSWER))], "unknown role", "bad"),
+    "twice the same": ([GOOD[5]], "duplicate", "warning"),
+    "with another answer": ([GOOD[6]._replace(answer="no")], "contradiction", "warning"),
+    "a question of the test": ([TEST[0]], "in two splits", "bad"),
+    "the same in capitals": (
+        [Row((("user", TEST[1].question.upper()),), "yes")], "in two splits", "bad",
+    ),
+    "decoded wrongly": ([row_of((("user", "die Straße is StraÃ\x9fe â€“ nine"), ANSWER))], "encoding", "warning"),
+    "one answer for most": ([Row((("user", f"is {k} good"),), "yes") for k in range(100)], "one answer", "warning"),
+    "answers that were cut": (
+        [Row((("user", f"tell {k}"),), f"{k:02d} and so on" * 20) for k in range(20)], "answers cut off", "warning",
+    ),
+}  # fmt: skip
+TEMPLATES = {
+    "no end": ((NO_END, (), "</s>"), [], "no end", "bad"),
+    "a system turn is refused": (
+        (GEMMA, ("<start>",), "<end>", "<bos>"), [row_of((("system", "be brief"), QUESTION, ANSWER))],
+        "template", "bad",
+    ),
+    "a system turn is dropped": (
+        (DROPS, ("<|im_start|>",)), [row_of((("system", "be brief"), QUESTION, ANSWER))], "role", "bad",
+    ),
+    "a tool turn is dropped": (
+        (MISTRAL, (), "</s>", "<s>"), [row_of((QUESTION, ("tool", "found it"), ANSWER))], "role", "bad",
+    ),
+    "the begin token twice": (
+        (FORMS["Mistral"][0].replace("{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"), (), "</s>", "<s>"),
+        [], "doubled begin", "bad",
+    ),
+    "an empty thought": ((QWEN3, ("<|im_start|>",)), [], "boilerplate", "warning"),
+    "earlier turns are rewritten": (
+        (QWEN3, ("<|im_start|>",)), [row_of((QUESTION, ANSWER, ("user", "and?"), ("assistant", "so")))],
+        "rewritten", "warning",
+    ),
+    "an end that stops nothing": ((CHATML, ("<|im_start|>", "<|im_end|>"), "<|end|>"), [], "end token", "ok"),
+}  # fmt: skip
+
+
+def found(rows, template, words=300):
+    findings = examine({"train": [*GOOD, *rows], "test": TEST}, template, 200, words)
+    return {finding.name: finding for finding in findings}
+
+
+def test_nothing_is_said_of_good_rows():
+    assert not found([], template_of())
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_mistake_in_rows_is_named_with_its_place(mistake):
+    rows, name, verdict = PLANTED[mistake]
+    finding = found(rows, template_of())[name]
+    assert finding.verdict == verdict
+    assert len(rows) > 1 or (finding.value.startswith("1 rows ") and finding.value.endswith(")"))
+    assert name in ("one answer", "answers cut off") or "train 61" in finding.value or "test" in finding.value
+
+
+@pytest.mark.parametrize("mistake", TEMPLATES)
+def test_a_template_that_does_not_fit_the_rows_is_named(mistake):
+    form, rows, name, verdict = TEMPLATES[mistake]
+    assert found(rows, template_of(*form))[name].verdict == verdict
+
+
+def test_a_tokenizer_with_more_words_than_the_model_is_named():
+    assert found([], template_of(), words=100)["tokens without rows"].verdict == "bad"
+
+
+def test_bad_findings_refuse_a_run_and_others_do_not():
+    template = template_of()
+    refuse([*found(PLANTED["twice the same"][0], template).values()])
+    with pytest.raises(BadInput, match=r"no answer: 1 rows have no answer.*\(train 61\)"):
+        refuse([*found(PLANTED["without an answer"][0], template).values()])

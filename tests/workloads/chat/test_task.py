@@ -1,0 +1,238 @@
+"""The task on a tiny base: batches, losses, generation, what stands beside it, export, resuming and two ranks."""
+
+import csv
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from lib.errors import BadInput
+from lib.launch import ensemble
+from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
+from trainbook.commands import main as command
+from workloads.chat import exact, network, stopped, valid
+from workloads.chat.rows import Row
+
+
+def drawn(task, seed=0):
+    """The task's model with adapters that change its answers."""
+    torch.manual_seed(seed)
+    model = task.model().eval()
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    return model
+
+
+def test_the_loss_is_the_models_own_over_the_trained_tokens(chat):
+    task = chat()
+    model, rows = drawn(task), calls(5)
+    loss = task.loss(model, batch := task.labelled(rows, True))[0]["loss"]
+    encoded = [task.template.encode(row) for row in rows]
+    sums = []
+    for each in encoded:  # one by one, without padding
+        labels = [token if is_trained else -100 for token, is_trained in zip(*each[:2], strict=True)]
+        own = model(input_ids=torch.tensor([each.ids]), labels=torch.tensor([labels]))
+        sums.append(own.loss * (sum(each.trained)))
+    torch.testing.assert_close(loss, sum(sums), rtol=1e-5, atol=0)
+    assert task.count(batch) == {"loss": sum(sum(each.trained) for each in encoded)}
+
+
+def test_a_batch_of_prompts_padded_on_the_left_has_the_logits_and_the_answers_of_single_ones(chat):
+    task = chat()
+    model, rows = drawn(task), calls(6)
+    batch = task.labelled(rows)
+    together = model(input_ids=batch["prompt"], attention_mask=batch["is_prompt"]).logits[:, -1]
+    for number, row in enumerate(rows):
+        alone = task.labelled([row])
+        assert alone["prompt"].shape[1] <= batch["prompt"].shape[1]
+        logits = model(input_ids=alone["prompt"]).logits[0, -1]
+        torch.testing.assert_close(together[number], logits, rtol=1e-5, atol=1e-5)
+        assert task.write(model, alone, 1) == [task.write(model, batch, 1)[number]]
+
+
+def test_answers_are_compared_as_json_where_they_are_json():
+    assert exact('{"a": 1, "b": "x"}', '{"b":"x","a":1}') and not exact('{"a": 1}', '{"a": "1"}')
+    assert exact("Yes ", "Yes") and not exact("Yes", "yes")
+    assert valid('{"a": 1}', "[2]") and not valid('{"a": 1}', '{"a": 1') and valid("yes", "no")
+    assert stopped("x", "x")
+
+
+def test_a_frozen_base_has_adapters_in_fp32_and_full_training_has_none(chat):
+    model = chat().model()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert all("lora_" in name and p.dtype == torch.float32 for name, p in trained.items())
+    linear = [name for name, m in network.plain(model).named_modules() if hasattr(m, "lora_A")]
+    assert len(linear) == 2 * 7, "q, k, v, o, gate, up and down of two layers"
+    assert all(p.requires_grad for p in chat({"workload.method": "full"}).model().parameters())
+
+
+def test_rows_beyond_the_length_are_left_out_and_other_text_is_replayed(chat, tmp_path):
+    (tmp_path / "other.txt").write_text("some words of another kind. " * 200)
+    other = {"workload.other.text": str(tmp_path / "other.txt"), "workload.other.replay": 0.5}
+    task = chat({"workload.length": 160, **other})
+    train = task.parts["train"].samples
+    lengths = [len(task.template.encode(row).ids) for row in train if row.answer]
+    assert max(lengths) <= 160 and len(lengths) < 40 and train.lengths[: len(lengths)] == lengths
+    texts = [row for row in train if not row.answer]
+    assert len(texts) == round(0.5 * len(lengths)) and all(row.turns[0][0] == "text" for row in texts)
+    encoded = task.template.encode(texts[0])
+    assert all(encoded.trained[1:]) and task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
+    with pytest.raises(BadInput, match="More than half"):
+        assert chat({"workload.length": 60}).parts
+
+
+def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
+    task = chat()
+    model, part = drawn(task), task.parts["test"]
+    loader = Loader(task, "test")
+    beside = task.beside(model, loader)
+    base = AutoModelForCausalLM.from_pretrained(task.settings.base).eval()
+    assert [*beside["untouched base"]] == task.write(base, task.labelled(part.samples), 1)
+    assert [*beside["untouched base"]] != task.write(model, task.labelled(part.samples), 1)
+    assert {*beside} == {"untouched base", "base, 2 examples", "nearest, values replaced"}
+    full = chat({"workload.method": "full"})
+    trained = full.model()
+    torch.nn.init.normal_(trained.model.embed_tokens.weight)
+    assert [*full.beside(trained, loader)["untouched base"]] == [*beside["untouched base"]]
+
+
+class Loader:
+    """A part in one batch, as an evaluation has it."""
+
+    batch_size = 4
+
+    def __init__(self, task, name):
+        self.dataset, self.task = task.parts[name], task
+
+    def __iter__(self):
+        yield self.task.labelled([self.dataset[k].sample for k in range(len(self.dataset))])
+
+
+def test_perplexity_of_other_text_is_that_of_the_model(chat, tmp_path):
+    (tmp_path / "other.txt").write_text("skipped half" + "a measured half")
+    task = chat({"workload.other.text": str(tmp_path / "other.txt")})
+    model = drawn(task)
+    ids = torch.tensor([task.template.tokens("a measured half"[-14:])])
+    scores = task.evaluate(model, Loader(task, "validation"))
+    expected = float(model(input_ids=ids, labels=ids).loss.exp())
+    assert scores["other_perplexity"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("nf4", [False, True])
+def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_path):
+    task = chat({"workload.nf4": nf4})
+    model = drawn(task)
+    task.export(model, tmp_path)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+    ids = torch.tensor([task.template.encode(calls(1)[0]).ids])
+    ours, theirs = model(input_ids=ids).logits, merged(input_ids=ids).logits
+    assert float((ours - theirs).abs().max()) < 1e-3 * float(ours.abs().max())
+    assert {path.name for path in (tmp_path / "merged").iterdir()} >= {"config.json", "tokenizer.json"}
+    assert merged.generation_config.eos_token_id == task.template.stops
+    peft = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert peft["r"] == 2 and (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
+    task = chat()
+    task.export(drawn(task), tmp_path / "run")
+    with pytest.raises(BadInput, match="The merged model is not the trained one: logits differ by at most"):
+        network.prove(drawn(task, seed=1), tmp_path / "run" / "merged", [task.template.encode(calls(1)[0]).ids])
+
+
+def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkeypatch):
+    model = drawn(chat())
+    for name, size in (("one", network._SHARD), ("many", 2_000)):
+        monkeypatch.setattr(network, "_SHARD", size)
+        (tmp_path / name).mkdir()
+        network.write_merged(model, tmp_path / name, [1])
+    first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "many"))
+    assert len([*(tmp_path / "many").glob("*.safetensors")]) > 3
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.fixture
+def config(tmp_path, base, monkeypatch):
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(base, tmp_path / "base")
+    (tmp_path / "my.yaml").write_text(CONFIG.replace("workload:\n", "workload:\n  base: base\n"))
+    return tmp_path / "my.yaml"
+
+
+def train(config, name, *options, code=0):
+    sets = [part for option in (f"run.name={name}", *options) for part in ("--set", option)]
+    assert command(["train", str(config), *sets]) == code
+    return config.parent / "runs" / name
+
+
+def hashes(run):
+    files = sorted([*(run / "export").rglob("*.safetensors"), *run.glob("*.csv")])
+    names = {path.relative_to(run).as_posix(): path for path in files if path.name != "metrics.csv"}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in names.items()}
+
+
+def test_a_stopped_run_resumes_to_the_same_adapter_and_two_ranks_train_the_same(config):
+    whole = train(config, "whole")
+    first = train(config, "cut", "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    assert json.loads((first / "summary.json").read_text())["reason"] == "deadline"
+    assert len(hashes(whole)) >= 4
+    assert hashes(train(config, "cut")) == hashes(whole)
+    slots = "training.micro_batch_slots=2"
+    one, two = train(config, "one", slots), train(config, "two", slots, "device.processes=2")
+    assert hashes(one) == hashes(two)
+
+
+def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(config, capsys):
+    run = train(config, "my", "checkpoint.frozen=save")
+    out = capsys.readouterr().out
+    methods = [row["method"] for row in csv.DictReader((run / "evaluation.csv").open())]
+    assert methods == [
+        "commonest answer", "untouched base", "base, 2 examples", "nearest, values replaced", "network",
+    ]  # fmt: skip
+    assert "In brackets: 95 %" in out and "Merged in fp16 and read again" in out
+    shutil.rmtree(config.parent / "base")  # the archive has base and tokenizer
+    questions = config.parent / "questions.jsonl"
+    write_rows(questions, [{"prompt": "weather for Dalga"}, {"messages": [{"role": "user", "content": "hey"}]}])
+    ensemble.run(config.parent / "runs" / "outputs.tar.gz", questions, config.parent / "answers")
+    rows = [*csv.DictReader((config.parent / "answers" / "predictions.csv").open())]
+    task, (model,) = ensemble.load(config.parent / "runs" / "outputs.tar.gz")
+    expected = task.answers([model], [Row((("user", "weather for Dalga"),), "")])[0]
+    assert len(rows) == 2 and rows[0]["prediction"] == expected["prediction"]
+
+
+def test_only_adapters_are_in_checkpoints(config):
+    run = train(config, "my")
+    (best,) = (run / "best").glob("step-*/model.safetensors")
+    assert all("lora_" in name for name in load_file(best))
+
+
+def test_a_plan_needs_the_bases_config_alone(config, capsys):
+    for path in (config.parent / "base").iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    assert command(["plan", str(config), "--gpu", "t4"]) == 0
+    assert "micro-batch" in capsys.readouterr().out
+
+
+def test_bad_rows_refuse_a_run_before_anything_is_trained(config, capsys):
+    write_rows(config.parent / "data" / "all.jsonl", [{"prompt": f"q {k}", "answer": ""} for k in range(30)])
+    assert command(["train", str(config), "--set", "data.dir=data"]) != 0
+    assert "no answer: " in "".join(capsys.readouterr())
+    assert not (config.parent / "runs" / "my").exists()
+
+
+def test_another_tokenizer_of_the_base_changes_nothing_for_a_begun_run(chat, tmp_path, base):
+    first = chat()
+    values = first.learned()
+    other = write_base(tmp_path / "other")
+    (other / "tokenizer.json").write_text("{}")
+    task = chat({"workload.base": str(other)})
+    task.take_learned(values)
+    row = calls(1)[0]
+    assert task.template.encode(row) == first.template.encode(row)

@@ -1,0 +1,125 @@
+"""Tokens and masks are those of generation, under templates of the forms that published models have."""
+
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.chat.conftest import CHATML, template_of, tokenizer_of
+from workloads.chat.rows import Row, row_of
+from workloads.chat.template import Template
+
+LLAMA = (
+    "{{ bos_token }}{% for m in messages %}{{ '<|head|>' + m['role'] + '<|/head|>\n\n' + m['content'] | trim "
+    "+ '<|eot|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|head|>assistant<|/head|>\n\n' }}{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + ' [/INST]' }}"
+    "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + '</s>' }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{% for m in messages %}{{ '<start>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' + m['content'] "
+    "+ '<end>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start>model\n' }}{% endif %}"
+)
+QWEN3 = (  # an empty thought in the last turn alone
+    "{% for m in messages %}{% if m['role'] == 'assistant' and loop.last %}"
+    "{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' %}{% generation %}"
+    "{{ m['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %}{{ m['content'] + '<|im_end|>\n' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NO_END = (
+    "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+FORMS = {
+    "ChatML": (CHATML, ("<|im_start|>",), "<|im_end|>", None),
+    "Llama": (LLAMA, ("<|head|>", "<|/head|>"), "<|eot|>", "<|begin|>"),
+    "Mistral": (MISTRAL, (), "</s>", "<s>"),
+    "Gemma": (GEMMA, ("<start>",), "<end>", "<bos>"),
+    "marked": (MARKED, ("<|im_start|>",), "<|im_end|>", None),
+}
+DIALOGUE = row_of((("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "two is 2")))
+
+
+def spoken(template, row):
+    """The stretches that are trained, as text."""
+    encoded, stretches = template.encode(row), [[]]
+    for token, is_trained in zip(encoded.ids, encoded.trained, strict=True):
+        if is_trained:
+            stretches[-1].append(token)
+        elif stretches[-1]:
+            stretches.append([])
+    return [template.tokenizer.decode(tokens) for tokens in stretches if tokens]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_answer_is_trained_with_its_end_and_nothing_else(form):
+    template = template_of(*FORMS[form])
+    assert [text.strip() for text in spoken(template, DIALOGUE)] == [f"{a}{template.end}" for a in ("1", "two is 2")]
+    assert template.end == FORMS[form][2] and template.tokenizer.eos_token_id in template.stops
+    ids = template.encode(DIALOGUE).ids
+    begin = template.tokenizer.bos_token_id
+    assert ids.count(begin) == (begin is not None), "the begin token comes once"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_tokens_before_an_answer_are_those_that_generation_is_given(form):
+    template = template_of(*FORMS[form])
+    encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
+    assert list(encoded.ids[: len(prompt)]) == prompt
+    assert encoded.trained.index(True) == len(template.prompt(DIALOGUE.turns[:1]))
+
+
+def test_another_answer_changes_what_is_trained_and_nothing_else():
+    template = template_of(CHATML)
+    untrained = [
+        [token for token, is_trained in zip(*template.encode(row)[:2], strict=True) if not is_trained]
+        for row in (DIALOGUE, DIALOGUE._replace(answer="something else"))
+    ]
+    assert untrained[0] == untrained[1]
+
+
+def test_a_template_that_rewrites_earlier_turns_trains_the_last_answer_after_the_prompt_of_generation():
+    template = template_of(QWEN3)
+    encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
+    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == ["two is 2<|im_end|>"]
+    assert encoded.notes == ("rewritten: once others follow",)
+    single = template.encode(Row(DIALOGUE.turns[:1], "1"))
+    assert "boilerplate" in single.notes, "an empty thought is trained with the answer"
+
+
+def test_an_answer_without_an_end_is_noted():
+    assert "no end" in template_of(NO_END, specials=(), stop="</s>").encode(DIALOGUE).notes
+
+
+def test_a_token_across_the_border_is_cut_there_as_in_generation():
+    from tokenizers import AddedToken
+
+    tokenizer = tokenizer_of()
+    tokenizer.add_tokens([AddedToken("\n{", normalized=False)])
+    template, row = Template(tokenizer), Row((("user", "x"),), "{1}")
+    encoded, prompt = template.encode(row), template.prompt(row.turns)
+    assert list(encoded.ids[: len(prompt)]) == prompt and "border" in encoded.notes
+    assert tokenizer.convert_tokens_to_ids("\n{") not in encoded.ids
+
+
+def test_a_generated_answer_ends_at_its_first_stop():
+    template = template_of()
+    ids = template.tokens("ab<|im_end|>cd")
+    assert template.decode(ids) == ("ab", True) and template.decode(ids[:2]) == ("ab", False)
+
+
+def test_a_row_is_shown_with_its_trained_stretches_marked():
+    template = template_of()
+    line = template.shown(Row((("user", "x" * 300),), "yes"), 40, in_colour=False)
+    assert "\n" not in line and line.endswith("⟦yes⟧⟦<|im_end|>⟧↵") and "user↵xxx ... " in line
+    assert "\x1b[32myes\x1b[0m\x1b[1;31m<|im_end|>\x1b[0m" in template.shown(DIALOGUE._replace(answer="yes"), 40, True)
+
+
+def test_a_tokenizer_without_a_template_is_refused():
+    with pytest.raises(BadInput, match="has no chat template"):
+        template_of(None)

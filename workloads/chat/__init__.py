@@ -1,0 +1,314 @@
+"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base.
+
+Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
+`generated`): a sentence becomes the JSON call of a small API.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.errors import BadInput, printable
+from lib.machine import published
+from lib.report.findings import Finding
+from lib.supervised import IGNORED, Supervised, padded, text
+from lib.task import Batch
+from lib.text import aligned
+from workloads.chat import checks, generated, network, rows, template
+from workloads.chat.beside import Neighbours
+from workloads.chat.rows import Row
+from workloads.chat.settings import Settings
+
+_SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
+_OTHER = 1200  # characters of a piece of other text
+_MOST_OTHER = 24  # pieces whose perplexity is measured
+
+
+class Answer(str):
+    """A generated answer, with whether it came to an end."""
+
+    stopped: bool = True
+
+
+def _json(value: str) -> Any:
+    """Returns the object or list that a text writes in JSON; None where it is none."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict | list) else None
+
+
+def exact(right: str, written: str) -> float:
+    """Returns whether two texts are the same but for space around them; JSON is compared by its values."""
+    return float(right.strip() == written.strip() or (_json(right) is not None and _json(right) == _json(written)))
+
+
+def valid(right: str, written: str) -> float:
+    """Returns whether a text is JSON where the right one is."""
+    return float(_json(right) is None or _json(written) is not None)
+
+
+def stopped(right: str, written: str) -> float:
+    return float(getattr(written, "stopped", True))
+
+
+def _in_colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+class Chat(Supervised):
+    """Answers in conversations."""
+
+    Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
+    metrics = (exact, valid, stopped)
+    unit, constant = "question", "commonest answer"
+    selection, shown = ("exact", "max"), ("exact", "stopped", "loss")
+    dials: ClassVar = {"workload.length": (512, 1024, 2048, 4096)}
+    findings: Sequence[Finding] = ()  # on the conversations, once they were read
+    _before = 0.0  # the untouched base's perplexity of other text
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def read(self, source: Path | None = None) -> dict[str, Any]:
+        """Returns conversations by split. Raises BadInput where they would not teach what they should."""
+        settings = self.settings
+        parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
+        self.findings = checks.examine(parts, self.template, settings.length, self._facts["vocab_size"])
+        checks.refuse(self.findings)
+        fitting = [row for row in parts["train"] if row.answer and self._size(row) <= settings.length]
+        if len(fitting) < 0.5 * len(parts["train"]):
+            raise BadInput(
+                f"More than half of the conversations exceed {settings.length:,} tokens: raise workload.length."
+            )
+        if settings.other.replay:
+            other = self._other_text
+            fitting += rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(fitting)), _OTHER // 3)
+        most = {"validation": settings.validation_rows, "test": settings.test_rows}
+        held = {part: [row for row in parts[part] if row.answer][:count] for part, count in most.items()}
+        return {"train": rows.lengthened(fitting, map(self._size, fitting)), **held}
+
+    def _size(self, row: Row) -> int:
+        return len(self.template.encode(row).ids)
+
+    def group(self, sample: Row) -> str | None:
+        return rows.question(sample) if sample.answer else None
+
+    def read_new(self, source: Path) -> list[Row]:
+        """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
+        if source.suffix == ".txt":
+            return [Row((("user", line),), "") for line in source.read_text("utf-8").splitlines() if line.strip()]
+        paths = [source] if source.is_file() else sorted(source.glob("*.jsonl"))
+        return [row._replace(answer="") for path in paths for row in rows.read_file(path)]
+
+    def describe_data(self) -> str:
+        """Returns where the rows come from, what was found in them, and ten as the model reads them."""
+        train = self.parts["train"].samples
+        lengths, ends = sorted(train.lengths), self.template.end
+        trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
+        where = f"Data: {printable(self.source)}." if self.source else (
+            "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
+        )  # fmt: skip
+        sizes = ", ".join(f"{len(part):,} conversations in {name}" for name, part in self.datasets().items())
+        return "\n".join([
+            f"{where} {sizes}.",
+            f"Tokens of a row: median {lengths[len(lengths) // 2]}, longest {lengths[-1]}. Of all "
+            f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
+            *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),
+            f"{_SHOWN} rows, with what is trained marked:",
+            *(self.template.shown(row, _STRETCH, _in_colour()) for row in train[:_SHOWN]),
+        ])  # fmt: skip
+
+    # --- tokenizer and base -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _facts(self) -> Mapping[str, Any]:
+        """The base's configuration: that which the run keeps, else its file's; of a model that also sees for text."""
+        facts = self.published.get(self.settings.base, {}).get("config")
+        facts = facts or json.loads((self._folder / "config.json").read_text("utf-8"))
+        return {**facts, **(facts.get("text_config") or {})}
+
+    @cached_property
+    def _folder(self) -> Path:
+        if not self.settings.base:
+            raise BadInput("workload.base is empty. Name a chat model: a folder, a mounted model or a name on the hub.")
+        located = published.located(self.settings.base)
+        if located is None:
+            raise BadInput(f"There is no base {printable(self.settings.base)}: mount it, or switch the internet on.")
+        return located[1]
+
+    @cached_property
+    def template(self) -> template.Template:
+        """Tokenizer and chat template: those that the run began with."""
+        is_learned = self._learned is not None and "tokenizer" in self._learned
+        return template.made_of(self._learned if is_learned else self._published_template)
+
+    @cached_property
+    def _published_template(self) -> dict[str, Any]:
+        stops: Any = []
+        if (path := self._folder / "generation_config.json").is_file():
+            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
+        return template.published(self._folder, stops if isinstance(stops, list) else [stops])
+
+    def learned(self) -> dict[str, Any]:
+        """Returns the tokenizer with its template, which go with the weights; nothing in a plan without data."""
+        if self._learned is None and not self.is_planned:
+            self._learned = dict(self._published_template)
+        return self._learned or {}
+
+    def take_learned(self, values: Mapping[str, Any]) -> None:
+        vars(self).pop("template", None)
+        super().take_learned(values)
+
+    def model(self) -> nn.Module:
+        return network.based(self)
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def example(self) -> Row:
+        return Row((("user", "x"),), "y")
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        ids = torch.zeros(size, self.settings.length, dtype=torch.long, device=device)
+        return {"ids": ids, "mask": torch.ones_like(ids), "labels": ids.clone()}
+
+    def batch(self, samples: list[Row], training: bool) -> Batch:
+        """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
+        encoded = [self.template.encode(row) for row in samples]
+        labels = [
+            [token if is_trained else IGNORED for token, is_trained in zip(e.ids[1:], e.trained[1:], strict=True)]
+            for e in encoded
+        ]
+        ids = padded([e.ids[:-1] for e in encoded], 0, sys.maxsize)
+        mask = padded([[1] * (len(e.ids) - 1) for e in encoded], 0, sys.maxsize)
+        batch = {"ids": ids, "mask": mask, "labels": padded(labels, IGNORED, sys.maxsize)}
+        return batch if training else {**batch, **self._prompts(samples)}
+
+    def _prompts(self, samples: Sequence[Row]) -> Batch:
+        prompts = [self.template.prompt(row.turns) for row in samples]
+        prompt = padded([ids[::-1] for ids in prompts], 0, sys.maxsize).flip(1)
+        return {"prompt": prompt, "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1)}
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        return network.outputs(model, batch["ids"], batch["mask"])
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
+        ids = network.generate(model, batch["prompt"], batch["is_prompt"], self.settings.answer, self.template.stops)
+        answers = []
+        for answer, is_stopped in map(self.template.decode, ids):
+            answers.append(Answer(answer))
+            answers[-1].stopped = is_stopped
+        return answers
+
+    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """Returns losses, metrics, and the perplexity of other text; of a test also that of the untouched base."""
+        scores = super().evaluate(model, loader)
+        if not self.settings.other.text:
+            return scores
+        before = {"other_perplexity_of_base": self._before} if loader.dataset.name == "test" and self._before else {}
+        return {**scores, "other_perplexity": self._perplexity(model), **before}
+
+    @cached_property
+    def _other_text(self) -> str:
+        return Path(self.settings.other.text).read_text("utf-8")
+
+    def _perplexity(self, model: nn.Module) -> float:
+        """Returns the perplexity of the second half of the other text, in pieces."""
+        whole, device = self._other_text, next(model.parameters()).device
+        half = whole[len(whole) // 2 :]
+        total, count = 0.0, 0
+        for row in rows.pieces(half, min(_MOST_OTHER, max(1, len(half) // _OTHER)), _OTHER):
+            batch = {name: value.to(device) for name, value in self.batch([row], True).items()}
+            total += float(self.loss(model, batch)[0]["loss"].detach())
+            count += int((batch["labels"] != IGNORED).sum())
+        return float(np.exp(total / max(1, count)))
+
+    def beside(self, model: nn.Module, loader: Any) -> dict[str, Any]:
+        """Returns the answers of the untouched base, also after the nearest examples, and of these examples alone."""
+        near = Neighbours(self.parts["train"].samples)
+        samples = self.parts["test"].samples
+        shown = [self._prompted(near, row) for row in samples]
+        answers: dict[str, Sequence[str]] = {}
+        with self._base(model) as base:
+            if base is not None:
+                answers["untouched base"] = self._written(base, samples, loader)
+                answers[f"base, {self.settings.shots} examples"] = self._written(base, shown, loader)
+                self._before = self._perplexity(base) if self.settings.other.text else 0.0
+        answers["nearest, values replaced"] = [near.replaced(row) for row in samples]
+        return {name: np.array(texts, object) for name, texts in answers.items()}
+
+    def _prompted(self, near: Neighbours, row: Row) -> Row:
+        """Returns a row after as many of its nearest examples as the base has room for."""
+        room = self._facts.get("max_position_embeddings", 2048) - self.settings.answer
+        counts = range(self.settings.shots, 0, -1)
+        prompted = (near.prompted(row, count) for count in counts)
+        return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
+
+    @contextmanager
+    def _base(self, model: nn.Module) -> Iterator[nn.Module | None]:
+        """Yields the untouched base; None where all weights were trained and it is not mounted any more."""
+        if hasattr(model, "disable_adapter"):
+            with model.disable_adapter():
+                yield model
+            return
+        try:
+            base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
+        except BadInput:
+            print("The untouched base is not mounted any more: the test goes without it.")
+            base = None
+        yield base
+
+    def _written(self, model: nn.Module, samples: Sequence[Row], loader: Any) -> list[Answer]:
+        answers, device = list[Answer](), next(model.parameters()).device
+        size = getattr(loader, "batch_size", None) or 16
+        for first in range(0, len(samples), size):
+            batch = {name: value.to(device) for name, value in self._prompts(samples[first : first + size]).items()}
+            answers += text.in_parts(self, model, batch, 1, self.write)
+        return answers
+
+    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
+        """Writes what `Supervised` does; returns its table, and ten answers side by side."""
+        if not self._tested:
+            return ""
+        lines, judged = [super().report(metrics, folder)], [*self._tested.values()][-1]
+        answers = {"tuned": judged.guess, **self._beside}
+        for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
+            cells = [("question", row.question), ("right", row.answer), *((k, v[number]) for k, v in answers.items())]
+            lines.append(aligned([[name, printable(value, most=160)] for name, value in cells], left={0, 1}))
+        return "\n\n".join(lines)
+
+    # --- prediction and export ----------------------------------------------------------------------------------------
+
+    def answers(self, models: list[nn.Module], samples: list[Row]) -> list[Mapping[str, Any]]:
+        if len(models) > 1:
+            raise BadInput("Several tuned models cannot answer together. Give the archive of one run.")
+        device = next(models[0].parameters()).device
+        batch = {name: value.to(device) for name, value in self._prompts(samples).items()}
+        answers = text.in_parts(self, models[0], batch, 1, self.write)
+        return [{"prediction": str(answer), "stopped": int(answer.stopped)} for answer in answers]
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
+        places = [folder / "adapter"] if hasattr(model, "disable_adapter") else []
+        if places:
+            model.save_pretrained(places[0])
+        if self.settings.merge or not places:
+            places.append(folder / "merged")
+            places[-1].mkdir()
+            network.write_merged(model, places[-1], self.template.stops)
+        for place in places:
+            self.template.tokenizer.save_pretrained(place)
+        if places[-1].name == "merged":
+            tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
+            print(network.prove(model, places[-1], tested))

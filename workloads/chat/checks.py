@@ -1,0 +1,151 @@
+"""What is wrong with conversations under a template, found before anything is trained; seconds, no GPU."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from lib.errors import BadInput, printable
+from lib.report.findings import Finding
+from workloads.chat.rows import ROLES, TEXT, Row, question
+from workloads.chat.template import Template
+
+# Marks of chat formats, which stand in a row that was rendered before
+_MARKS = re.compile(r"<\|im_(?:start|end)\|>|\[/?INST\]|### ?(?:Response|Instruction):|<\|eot_id\|>|<start_of_turn>")
+_MOJIBAKE = re.compile("\ufffd|Ã[\x80-\xbf¤¶¼©¨]|â€[™œ\x9d“”˜]|Â[\xa0«»°]")  # UTF-8 that was read as another encoding
+_FEW = 20  # answers, of which nothing is said of all together
+_COMMON, _CUT = 0.5, 0.1  # shares: of one answer, and of answers that break off at one length
+_SHOWN = 4  # rows that a sentence names
+_ADVICE = {
+    "no answer": "Leave them out: they teach nothing.",
+    "unknown role": f"Name roles {', '.join(ROLES)}.",
+    "role": "Leave these turns out, or take a base whose template has the role.",
+    "template": "Correct the row; the template is chat_template.jinja beside the base.",
+    "doubled begin": "Take the begin token out of the contents.",
+    "in two splits": "Keep all rows of a question in one split: the test would be on what was trained.",
+    "too long": "They are left out. Raise workload.length.",
+    "no end": "The model would not learn to stop: correct the template.",
+    "border": "They are cut there, as in generation.",
+}
+
+
+def examine(parts: Mapping[str, Sequence[Row]], template: Template, length: int, words: int) -> list[Finding]:
+    """Returns findings, the bad ones first; `words` are the rows of the model's table of tokens."""
+    places = defaultdict[tuple[str, str, str], list[str]](list)
+    for part, rows in parts.items():
+        for number, row in enumerate(rows, 1):
+            for name, verdict, what in _of_row(row, template, length if part == "train" else 2**31):
+                places[name, verdict, what].append(f"{part} {number}")
+    for (name, verdict, what), numbers in _of_pairs(parts).items():
+        places[name, verdict, what] += numbers
+    findings = [*_of_template(template, words), *_of_answers(parts)]
+    for (name, verdict, what), numbers in places.items():
+        where = ", ".join(numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
+        findings.append(Finding(name, f"{len(numbers):,} rows {what} ({where})", verdict, _ADVICE.get(name, "")))
+    return sorted(findings, key=lambda finding: ("bad", "warning", "ok").index(finding.verdict))
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """Raises BadInput where rows would not teach what they should."""
+    if bad := [f"- {f.name}: {f.value}. {f.advice}" for f in findings if f.verdict == "bad"]:
+        raise BadInput("The conversations would not teach what they should:\n" + "\n".join(bad))
+
+
+def _of_row(row: Row, template: Template, length: int) -> Iterator[tuple[str, str, str]]:
+    """Yields name, verdict and description of what is wrong with a row alone."""
+    roles, answers = [role for role, _ in row.whole], [text for role, text in row.whole if role == "assistant"]
+    if roles == [TEXT]:
+        return
+    if not any(map(str.strip, answers)):
+        yield "no answer", "bad", "have no answer, or empty ones"
+        return
+    if unknown := sorted({*roles} - {*ROLES}):
+        yield "unknown role", "bad", f"have the role {printable(unknown[0], most=40)}"
+        return
+    if not all(map(str.strip, answers)):
+        yield "empty answer", "warning", "have an empty answer among others"
+    talk = [role for role in roles if role in ("user", "assistant")]
+    if talk[0] != "user" or any(first == second for first, second in pairwise(talk)):
+        yield "order of turns", "warning", "do not alternate between user and assistant, beginning with user"
+    if roles[-1] != "assistant":
+        yield "last turn", "warning", "end with a turn without its answer"
+    texts = [text for _, text in row.whole]
+    if any(_MARKS.search(text) or any(token in text for token in template.specials) for text in texts):
+        yield "marks in text", "warning", "contain the marks of a chat format: they were rendered before"
+    if any(map(_MOJIBAKE.search, texts)):
+        yield "encoding", "warning", "were decoded wrongly; save them as UTF-8"
+    yield from _of_encoding(row, template, length)
+
+
+def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[str, str, str]]:
+    try:
+        encoded = template.encode(row)
+        rendered = template.render(row.whole)
+    except Exception as error:  # of a template, in any class
+        yield "template", "bad", f"are refused by the template ({printable(error, most=100)})"
+        return
+    for role in sorted({role for role, text in row.whole if text.strip() and text.strip() not in rendered}):
+        yield "role", "bad", f"have turns of the role {role} that the template drops or changes"
+    begin = template.tokenizer.bos_token_id
+    if begin is not None and encoded.ids[:2] == (begin, begin):
+        yield "doubled begin", "bad", "begin with two begin tokens"
+    if len(encoded.ids) > length:
+        is_beyond = True not in encoded.trained[:length]
+        yield "too long", "warning", f"have more than {length:,} tokens" + " before the answer" * is_beyond
+    for note in encoded.notes:
+        if note.startswith("rewritten"):
+            what = f"have turns that the template writes otherwise{note.partition(':')[2]}: the last answer alone"
+            yield "rewritten", "warning", f"{what} is trained"
+        elif note == "no end":
+            yield "no end", "bad", "have no token that ends the answer"
+        elif note == "boilerplate":
+            yield "boilerplate", "warning", "train words of the template before the answer"
+        elif note == "border":
+            yield "border", "ok", "have a token across the border of an answer"
+
+
+def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], list[str]]:
+    """Returns rows with one question: duplicates, contradictions, and those in two splits."""
+    first: dict[str, tuple[str, str]] = {}
+    found = defaultdict[tuple[str, str, str], list[str]](list)
+    for part, rows in parts.items():
+        for number, row in enumerate(rows, 1):
+            key = question(row)
+            if not row.answer:
+                continue
+            if key not in first:
+                first[key] = part, row.answer
+                continue
+            before, answer = first[key]
+            if before != part:
+                found["in two splits", "bad", f"ask what is asked in {before} too"].append(f"{part} {number}")
+            elif answer.strip() == row.answer.strip():
+                found["duplicate", "warning", "are there before"].append(f"{part} {number}")
+            else:
+                found["contradiction", "warning", "answer a question of before otherwise"].append(f"{part} {number}")
+    return found
+
+
+def _of_answers(parts: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
+    """Yields what is wrong with the training answers together."""
+    answers = [row.answer for row in parts.get("train", ()) if row.answer]
+    if len(answers) < _FEW:
+        return
+    text, count = Counter(answers).most_common(1)[0]
+    if count > _COMMON * len(answers):
+        yield Finding("one answer", f"{count:,} of {len(answers):,} are {printable(repr(text), most=60)}", "warning")
+    longest = max(map(len, answers))
+    cut = sum(len(answer) == longest and answer[-1].isalnum() for answer in answers)
+    if cut > max(3, _CUT * len(answers)):
+        what = f"{cut:,} of {len(answers):,} break off after {longest:,} characters"
+        yield Finding("answers cut off", what, "warning", "They were cut when the data was made.")
+
+
+def _of_template(template: Template, words: int) -> Iterator[Finding]:
+    if template.end and template.tokenizer.convert_tokens_to_ids(template.end) not in template.published:
+        what = f"answers end with {template.end}, which does not stop the published model's generation"
+        yield Finding("end token", what, "ok", "Here it does, and in what is exported.")
+    highest = max(template.tokenizer.get_vocab().values())
+    if highest >= words:
+        what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
+        yield Finding("tokens without rows", what, "bad", "Take the tokenizer of this base.")

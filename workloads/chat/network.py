@@ -1,0 +1,136 @@
+"""The base with adapters, and what leaves a run: the adapter, and merged weights that are compared with it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lib.errors import BadInput
+from lib.task.quantised import Linear4, quantise
+from workloads.chat.settings import Lora
+
+# Heads that do more than a product: their logits are computed whole
+_OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+_SHARD = 2 * 2**30  # bytes of a file of merged weights
+_DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
+_IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def based(task: Any) -> nn.Module:
+    """Returns the base of a task: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
+    from transformers import AutoModelForCausalLM
+
+    settings, frozen = task.settings, task.config.training.frozen_precision
+    dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
+    base = task.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
+    if settings.method == "full":
+        return base
+    return adapted(quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora)
+
+
+def adapted(base: nn.Module, lora: Lora) -> nn.Module:
+    """Freezes a base and puts adapters on its linear layers but the head."""
+    from peft import LoraConfig, get_peft_model
+
+    options = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )  # fmt: skip
+    return get_peft_model(base.requires_grad_(False), options)
+
+
+def plain(model: nn.Module) -> Any:
+    """Returns the model of transformers inside of one of peft."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def outputs(model: nn.Module, ids: Tensor, mask: Tensor) -> Any:
+    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it."""
+    network = plain(model)
+    if any(getattr(network.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
+        return network(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    body = getattr(network, network.base_model_prefix)
+    return body(input_ids=ids, attention_mask=mask, use_cache=False)[0], network.get_output_embeddings()
+
+
+def generate(model: nn.Module, ids: Tensor, mask: Tensor, most: int, stops: Sequence[int]) -> list[list[int]]:
+    """(B, L) prompts padded on the left -> the tokens after each, greedily."""
+    options = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None}
+    stop = {"eos_token_id": [*stops], "pad_token_id": stops[0]}
+    made = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=most, use_cache=True, **stop, **options)
+    return made[:, ids.shape[1] :].tolist()
+
+
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields each weight on the CPU with the adapters added in fp32, by the name that it has without them."""
+    seen = set[int]()
+    for path, module in plain(model).named_modules():
+        if "lora_" in path or path.endswith(".base_layer"):
+            continue
+        layer = module.base_layer if hasattr(module, "lora_A") else module
+        for name, weight in layer.named_parameters(recurse=False):
+            if id(weight) in seen or (name == "scales" and isinstance(layer, Linear4)):  # or tied
+                continue
+            seen.add(id(weight))
+            is_packed = isinstance(layer, Linear4) and name == "weight"
+            value = layer.unpacked(torch.float32).clone() if is_packed else weight.detach().float().clone()
+            if hasattr(module, "lora_A") and name == "weight":
+                for key, down in module.lora_A.items():
+                    value += module.scaling[key] * (module.lora_B[key].weight.float() @ down.weight.float())
+            yield f"{path}.{name}", value.cpu()
+
+
+@torch.no_grad()
+def write_merged(model: nn.Module, folder: Path, stops: Sequence[int], dtype: torch.dtype = torch.float16) -> None:
+    """Streams merged weights into files of at most 2 GiB, beside their configuration."""
+    network, shard, size, files = plain(model), dict[str, Tensor](), 0, dict[str, str]()
+
+    def write(last: bool) -> None:
+        name = "model.safetensors" if last and not files else f"model-{len(set(files.values())) + 1:05d}.safetensors"
+        save_file(shard, folder / name, metadata={"format": "pt"})
+        files.update(dict.fromkeys(shard, name))
+
+    for name, value in merged(model):
+        if size + value.numel() * dtype.itemsize > _SHARD and shard:
+            write(False)
+            shard, size = {}, 0
+        shard[name], size = value.to(dtype), size + value.numel() * dtype.itemsize
+    write(True)
+    if len(set(files.values())) > 1:
+        index = {"metadata": {}, "weight_map": files}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    config = network.config.to_dict()
+    config.pop("quantization_config", None)
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(config, indent=1, default=str))
+    generation = {"eos_token_id": [*stops], "pad_token_id": stops[0]}
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))
+
+
+@torch.no_grad()
+def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
+    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence.
+
+    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
+    """
+    from transformers import AutoModelForCausalLM
+
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    dtype = torch.float32 if size < _IN_FP32 else torch.float16
+    other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    device, widest, difference, same, count = next(model.parameters()).device, 0.0, 0.0, 0, 0
+    for row in rows:
+        first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
+        second = other(input_ids=torch.tensor([row])).logits[0].float()
+        widest = max(widest, float(first.abs().max()))
+        difference = max(difference, float((first - second).abs().max()))
+        same, count = same + int((first.argmax(-1) == second.argmax(-1)).sum()), count + len(row)
+    sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
+    if difference > _DIFFERENCE * widest or same < _SAME * count:
+        raise BadInput(f"The merged model is not the trained one: {sentence}. Use the adapter with its base.")
+    return f"Merged in fp16 and read again: {sentence}."

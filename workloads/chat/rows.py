@@ -1,0 +1,104 @@
+"""Conversations: read in the forms that they come in, and dealt to three splits."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lib.errors import BadInput, printable
+from lib.supervised import records, split
+
+Turns = tuple[tuple[str, str], ...]  # (role, content)
+ROLES = ("system", "user", "assistant", "tool")
+TEXT = "text"  # the role of a plain text, of which every token is trained
+_SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
+_COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
+_SPLITS = {"train": "train", "valid": "validation", "val": "validation", "dev": "validation", "test": "test"}
+
+
+class Row(NamedTuple):
+    """A conversation: what stands before the last answer, and that answer."""
+
+    turns: Turns
+    answer: str
+
+    @property
+    def whole(self) -> Turns:
+        return (*self.turns, ("assistant", self.answer)) if self.answer else self.turns
+
+    @property
+    def question(self) -> str:
+        return next((content for role, content in reversed(self.turns) if role == "user"), "")
+
+
+def turns_of(record: Mapping[str, Any]) -> Turns:
+    """Returns the turns of messages, of ShareGPT's conversations, or of a prompt with its answer. Raises BadInput."""
+    turns = record.get("messages", record.get("conversations"))
+    if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
+        pairs = ((turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) for turn in turns)
+        return tuple((_SHAREGPT.get(str(role), str(role)), _plain(content)) for role, content in pairs)
+    for column, target in _COLUMNS.items():
+        if column in record:
+            system = (("system", _plain(record["system"])),) if record.get("system") else ()
+            question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
+            answer = record.get(target, record.get("completion"))
+            return (*system, ("user", question), *((("assistant", _plain(answer)),) if answer is not None else ()))
+    raise BadInput(
+        f"A row has the keys {printable(', '.join(record), most=200)}. Give messages (role, content), conversations "
+        "(from, value), or prompt and answer."
+    )
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, list):  # parts, of models that also see pictures
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return "" if content is None else content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def row_of(turns: Turns) -> Row:
+    """Takes the last answer from the turns; "" where they end otherwise."""
+    return Row(turns[:-1], turns[-1][1]) if turns and turns[-1][0] == "assistant" else Row(turns, "")
+
+
+def read_file(path: Path) -> Iterator[Row]:
+    for number, record in enumerate(records(path), 1):
+        try:
+            yield row_of(turns_of(record))
+        except BadInput as error:
+            raise BadInput(f"{printable(path)}, row {number}: {error}") from None
+
+
+def read(source: Path) -> dict[str, list[Row]]:
+    """Returns the rows of *.jsonl by split: files named train, validation (val, dev) or test, all others dealt."""
+    parts: dict[str, list[Row]] = {}
+    for path in [source] if source.is_file() else sorted(source.glob("*.jsonl")):
+        part = next((split for name, split in _SPLITS.items() if path.stem.lower().startswith(name)), "")
+        parts.setdefault(part if source.is_dir() else "", []).extend(read_file(path))
+    if not parts.keys() & {"validation", "test"}:
+        return split((row for rows in parts.values() for row in rows), group=question)
+    train = [*parts.pop("", []), *parts.pop("train", [])]
+    missing = {"validation", "test"} - parts.keys()
+    dealt = split(train, validation=0.1 * ("validation" in missing), test=0.1 * ("test" in missing), group=question)
+    return {"train": dealt["train"], **{part: parts.get(part, dealt[part]) for part in ("validation", "test")}}
+
+
+def question(row: Row) -> str:
+    """Returns what is asked, as two rows with the same are compared: without case and spacing."""
+    return " ".join("\n".join(content for role, content in row.turns if role != "system").casefold().split())
+
+
+def pieces(text: str, count: int, length: int) -> list[Row]:
+    """Returns a text in `count` pieces of about `length` characters, begun again at its end, to be replayed."""
+    starts = range(0, max(1, len(text) - length), length)
+    return [Row(((TEXT, text[starts[k % len(starts)] :][:length]),), "") for k in range(count)]
+
+
+def lengthened(rows: Iterable[Row], lengths: Sequence[int]) -> "Rows":
+    """Returns rows as a list with the tokens of each, for batches of rows of one length."""
+    listed = Rows(rows)
+    listed.lengths = [*lengths]
+    return listed
+
+
+class Rows(list[Row]):
+    lengths: list[int]
