@@ -73,7 +73,7 @@ def test_the_house_has_few_rooms_floors_and_arrows():
     """Sizes that a newcomer can hold in mind; before there were packages, 46 rooms, 14 floors and 222 arrows."""
     rooms = {room_of(path) for path in FILES if path.is_relative_to(ROOT / "lib")}
     arrows = {(room, other) for room, other in house.arrows() if room in rooms}
-    assert len(rooms) <= 18 and len({FLOOR[room] for room in rooms}) <= 9 and len(arrows) <= 85
+    assert len(rooms) <= 18 and len({FLOOR[room] for room in rooms}) <= 9 and len(arrows) <= 86
 
 
 def test_each_room_stays_within_its_budget():

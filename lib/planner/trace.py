@@ -309,7 +309,6 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     one_pass = (after_passes - start) / passes
     target, peak, reserved = tracker.target, tracker.allocator.peak_allocated, tracker.allocator.peak_reserved
     most = tracker.log.with_workspaces(target.usable_bytes)
-    # what was bounded, taken or left out in the trace
     unseen = [
         f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
         for name, times in sorted(tracker.bounded.items())

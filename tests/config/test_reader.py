@@ -199,7 +199,7 @@ def test_a_base_gives_what_the_file_does_not_and_a_mistake_in_it_names_its_file(
     assert (config.scheduler.warmup_steps, config.scheduler.warmup_epochs) == (7, 0)
     assert (config.workload.depths, config.workload.encoder) == ((1,), Encoder(layers=1, kind="deep"))
     assert based("", optimizer__lr=1, training__epochs=2).training.max_steps == 0
-    assert "base" not in to_yaml(config) and reload(tmp_path, config) == config
+    assert "base:" not in to_yaml(config) and reload(tmp_path, config) == config
     for text, base, places in (
         ("seed: x\n", BASE + "output_dir: [1]\n", ["base.yaml:9:13: ", "toy_small.yaml:2:7: "]),
         ("", "- a list\n", ["base.yaml:1:1: The file does not consist of key: value lines. It is the base of toy_"]),

@@ -94,7 +94,7 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
 def test_methods_beside_the_tested_model_have_rows_with_paired_gains_like_those_without_it(
     pages, tmp_path, monkeypatch
 ):
-    calls, base, true = [], Words.model(None).eval(), pages().targets("test")
+    calls, base, true = [], pages().model().eval(), pages().targets("test")
 
     def beside(self, model, loader):
         calls.append((model, loader.dataset.name))
