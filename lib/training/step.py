@@ -253,8 +253,10 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
 
 def _watch_scale(state: State, step: int) -> None:
     """Names the layer where a loss scale sinks below 64. Raises TrainingFailed below 1: gradients become 0 in fp16."""
+    if not state.scaler.is_enabled():  # then it has no factors
+        return
     scale = state.scaler.get_scale() * state.scaler.get_backoff_factor()  # after this step
-    if not state.scaler.is_enabled() or (scale >= 1 and not scale < LOW_SCALE <= 2 * scale):
+    if scale >= 1 and not scale < LOW_SCALE <= 2 * scale:
         return
     trained = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
     names = [name for name, gradient in trained if not bool(sharding.whole(gradient).isfinite().all())]
