@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parent / "records"
 MEASURED = {
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
-    "fp16": "workloads lib/training",
+    "fp16": "workloads lib/training lib/supervised trainbook/new",
     "glacier": "workloads/glacier",
     "glacier_scores": "workloads/glacier",
     "graph": "workloads/codegraph",
