@@ -221,6 +221,7 @@ def _watched(
                     sums, _ = task.loss(state.model, batch)
                 terms = [weight.get(t, 1.0) * sums[t].float() / counts[t] / samples for t in sums if counts[t]]
                 (scale * torch.stack(terms).sum()).backward()
+    task.step = 0
     for key, value in watched.gradients.items():
         watched.gradients[key] = value / scale
     watched.weights = {n: p.grad.detach().float() for n, p in state.model.named_parameters() if p.grad is not None}

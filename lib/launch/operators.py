@@ -84,6 +84,7 @@ def of_step(task: Task, config: Config) -> Counter[str]:
             stack.enter_context(operators)
             sums, _ = task.loss(state.model, batch)
             torch.stack([value.float() for term, value in sums.items() if counts[term]]).sum().backward()
+    task.step = 0
     return operators.counts
 
 

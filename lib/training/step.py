@@ -253,7 +253,7 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
 
 def _watch_scale(state: State, step: int) -> None:
     """Names the layer where a loss scale sinks below 64. Raises TrainingFailed below 1: gradients become 0 in fp16."""
-    if not state.scaler.is_enabled():
+    if not state.scaler.is_enabled():  # then it has no factors
         return
     scale = state.scaler.get_scale() * state.scaler.get_backoff_factor()  # after this step
     if scale >= 1 and not scale < LOW_SCALE <= 2 * scale:

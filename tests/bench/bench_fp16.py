@@ -1,4 +1,4 @@
-"""What the small configurations reach in fp16 and in fp32, both on a CPU; figures go to records/fp16.json.
+"""What small configurations and examples reach in fp16 and in fp32, both on a CPU; figures go to records/fp16.json.
 
     python -m tests.bench.bench_fp16                                    all rows that the record has left out
     python -m tests.bench.bench_fp16 --rows graphmer_small --seeds 0,1  some of them
@@ -18,9 +18,10 @@ from typing import Any
 
 from lib.report.metrics import read
 from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
+from trainbook import new
 
 RECORD = RECORDS / "fp16.json"
-ROWS = ("graphmer_small", "legal_small", "vqa_small", "glacier_pretrain_small")
+ROWS = ("graphmer_small", "legal_small", "vqa_small", "glacier_pretrain_small", *new.KINDS)
 PRECISIONS = ("fp32", "fp16")
 _SETTLED = 100  # steps after which the loss scale has come down from 65,536
 
@@ -28,11 +29,17 @@ _SETTLED = 100  # steps after which the loss scale has come down from 65,536
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Trains a row in both precisions, or resumes what was killed; returns scores, speeds, loss scale."""
     run: dict[str, Any] = head("torch")
+    config, data = f"configs/{row}.yaml", {"data.dir": "" if row.startswith("graphmer") else "embedded"}
+    if row in new.KINDS:
+        config, data = scratch / "fp16" / row / "my.yaml", {}
+        if not config.exists():
+            config.parent.mkdir(parents=True)
+            new.write("my", row, config.parent)
     for precision in PRECISIONS:
         name, begin = f"{row}-{seed}-{precision}", time.perf_counter()
-        train(f"configs/{row}.yaml", {
+        train(config, {
             "output_dir": scratch / "fp16", "run.name": name, "seed": seed, "training.precision": precision,
-            "training.log_every_steps": 1, "data.dir": "" if row.startswith("graphmer") else "embedded",
+            "training.log_every_steps": 1, **data,
         })  # fmt: skip
         folder = scratch / "fp16" / name
         summary = json.loads((folder / "summary.json").read_text())

@@ -23,7 +23,7 @@ MEASURED = {
     "baseline": "lib/supervised trainbook/new",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
-    "fp16": "workloads lib/training",
+    "fp16": "workloads lib/training lib/supervised trainbook/new",
     "glacier": "workloads/glacier",
     "glacier_scores": "workloads/glacier",
     "graph": "workloads/codegraph",
