@@ -175,7 +175,7 @@ def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[
 def _time(question: Question, prediction: Prediction, tokens: int) -> str:
     low, high = (tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds)
     hours = f"{computed((low * high) ** 0.5)} hours ({computed(low)} to {computed(high)})"
-    text = f"{tokens:,} tokens take {hours} on one {prediction.card}, by its peak rates, and padding counts"
+    text = f"{tokens:,} tokens take {hours} on one {prediction.card}, computed and with padding"
     if prediction.card != CARDS["t4"].name:
         return f"{text}."
     share, sessions = quota((low * high) ** 0.5 * 3600 / 2)  # of both cards
