@@ -174,12 +174,14 @@ def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[
 
 def _time(question: Question, prediction: Prediction, tokens: int) -> str:
     low, high = (tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds)
-    hours = f"{computed((low * high) ** 0.5)} hours ({computed(low)} to {computed(high)})"
-    text = f"{tokens:,} tokens take {hours} on one {prediction.card}, by its peak rates, and padding counts"
+    hours = (low * high) ** 0.5
+    text = f"{tokens:,} tokens, padding among them, take {computed(hours)} hours on one {prediction.card}, computed "
+    text += f"({computed(low)} to {computed(high)})."
     if prediction.card != CARDS["t4"].name:
-        return f"{text}."
-    share, sessions = quota((low * high) ** 0.5 * 3600 / 2)  # of both cards
-    return f"{text}; on Kaggle's two half of it, {share} of a week's {QUOTA_HOURS:.0f} hours, {sessions} session(s)."
+        return text
+    share, sessions = quota(hours * 3600 / 2)
+    where = f"{sessions} session{'s' * (sessions > 1)}"
+    return f"{text} Kaggle's two take half of that: {share} of a week's {QUOTA_HOURS:.0f} hours, in {where}."
 
 
 def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:

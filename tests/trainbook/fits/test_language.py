@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lib.errors import BadInput
+from tests.conftest import ROOT
 from trainbook import commands
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -49,6 +50,13 @@ def test_the_loss_in_chunks_of_positions_is_counted_and_whole_logits_where_a_tra
     chunked, whole = (fits(tiny(length=4096, trainer=trainer)) for trainer in (False, True))
     logits = 4096 * WORDS
     assert whole.peak_bytes - chunked.peak_bytes > 4 * logits > 8 * 256 * WORDS
+
+
+def test_seven_billion_weights_in_nf4_fit_a_t4_at_two_times_2048_tokens_as_the_document_says():
+    prediction = fits(Question("Qwen2.5-7B", batch=2, length=2048))
+    assert prediction.fits and prediction.peak_bytes / 2**30 == pytest.approx(8.3, abs=0.1)
+    document = (ROOT / "docs" / "ideas" / "memory.md").read_text()
+    assert re.search(r"Qwen2.5-7B, 2 x 2,048 tokens .* 8.3 GiB", document)
 
 
 def test_the_largest_length_fits_and_the_next_does_not(tiny):
@@ -119,7 +127,7 @@ def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_t
     assert commands.main(["fits", folder, "--length", "512", "--gpu", "0.23 GiB, capability 7.5", "--batch", "4"]) == 0
     out = capsys.readouterr().out
     for text in ("qlora, 4 x 512 tokens", "a frozen base in nf4, adapters of rank 16 in fp32 on all linear layers but",
-                 "1,000,000 tokens take", "The largest length that fits: "):  # fmt: skip
+                 "1,000,000 tokens, padding among them, take", "The largest length that fits: "):  # fmt: skip
         assert text in out
     assert commands.main(["fits", folder, "--gpu", "0.23 GiB, capability 7.5", "--length", "32768"]) == 2
     out = capsys.readouterr().out
