@@ -69,6 +69,7 @@ class Settings:
     classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the class folders.")
     size: int = option(64, "The height and width that images are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
+    backbone: str = option("", "An image classifier of transformers; empty: a small network.", path=True)
     flip: bool = option(True, "Whether training mirrors half of the images, as where left and right say nothing.")
 
 
@@ -76,6 +77,11 @@ class Images(Supervised):
     Settings, sentinels, metrics = Settings, ("*/*.png", "*/*.jpg"), ("accuracy", "macro_f1")
 
     def model(self):
+        if backbone := self.settings.backbone:  # a folder, a mounted model or a name on the Hugging Face hub
+            from transformers import AutoModelForImageClassification
+
+            head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
+            return self.pretrained(backbone, AutoModelForImageClassification, **head)
         width = [3, *(self.settings.width * 2**k for k in range(3))]
         blocks = [
             nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
@@ -95,7 +101,8 @@ class Images(Supervised):
         scaled = [x.convert("RGB").resize((self.settings.size, self.settings.size)) for x in images]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
-        return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
+        labels = torch.tensor([label for _, label in samples])
+        return {"pixel_values": torch.where(flips, x.flip(3), x), "labels": labels}  # as transformers names them
 
 
 # %% [markdown]
@@ -123,6 +130,7 @@ checkpoint:
 workload:
   classes: []  # none: the names of the folders
   size: 32  # pixels: images are scaled to this height and width
+  backbone: ""  # pretrained: microsoft/resnet-18 with internet, or the slug of a mounted model; empty: from scratch
   flip: false  # a mirrored digit is another one, or none
 """
 notebook.save_cells(CONFIGURATION, PROJECT / "configs" / "my.yaml")

@@ -224,12 +224,17 @@ def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
 
 
 def _edit(before: Path, after: Path) -> str:
-    """Returns the first line that an edit wrote into the code of a task, and how many more it wrote."""
-    old, new = (
+    """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
+    old_code, new_code = (
         [line for path in sorted(code.rglob("*.py")) for line in path.read_text("utf-8", "replace").splitlines()]
         for code in (before, after)
     )
-    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
-    lines = [line for line in different if line[0] == "+"] or different or ["changed"]
-    first = f"{lines[0][0]} {lines[0][1:].strip()}" if different else lines[0]
-    return f"code: {printable(first, most=72)}{f' and {len(lines) - 1} more lines' * (len(lines) > 1)}"
+    different = [line for line in difflib.ndiff(old_code, new_code) if line[0] in "+-" and line[2:].strip()]
+    sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
+    old, new = (" ".join(side[:1]).split() for side in sides)
+    for place in (0, -1):  # the words that both lines begin and end with
+        while old and new and old[place] == new[place]:
+            old.pop(place), new.pop(place)
+    count = max(map(len, sides)) - 1
+    edit = " -> ".join(printable(" ".join(words) or "-", most=60) for words in (old, new))
+    return f"code: {edit}{f' and {count} more lines' if count > 0 else ''}"

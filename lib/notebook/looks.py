@@ -30,20 +30,24 @@ _ROWS = 5  # of predictions that are printed
 
 def batch(run: Run, number: int = 16) -> io.BytesIO | None:
     """Draws images of the training as its batches have them, with their classes; None without images of classes."""
-    part = run.task.datasets()["train"]
+    task: Any = run.task
+    part = task.datasets()["train"]
     some = [part[int(index)] for index in np.linspace(0, len(part) - 1, min(number, len(part)))]
-    data = run.task.collate(some, torch.Generator())
+    data = task.collate(some, torch.Generator())
     images = _images(run, data)
     if images is None:
         print("The batches have no images with one class each, so none are shown.")
         return None
-    return _drawn(images, [run.task.named(label) for label in data["labels"].tolist()])  # type: ignore[attr-defined]
+    counts = task.class_counts("train").tolist()
+    print("Training images:", ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)))
+    return _drawn(images, [task.named(label) for label in data["labels"].tolist()])
 
 
 @torch.inference_mode()
 def worst(run: Run, number: int = 12) -> io.BytesIO | None:
     """Draws the test images whose class is the least probable by the best weights; None without images of classes."""
-    part, task = run.task.datasets()["test"], run.task
+    task: Any = run.task
+    part = task.datasets()["test"]
     if _images(run, task.collate([part[0]], torch.Generator())) is None:
         return None
     _, (model,) = _best(run)
@@ -51,7 +55,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
     def judged(indices: Sequence[int]) -> list[tuple[float, int, str]]:
         data = task.collate([part[index] for index in indices], torch.Generator())
         data = {name: value.to(next(model.parameters()).device) for name, value in data.items()}
-        shares = task.outputs(model, data).float().softmax(-1)  # type: ignore[attr-defined]
+        shares = task.outputs(model, data).float().softmax(-1)
         rows = zip(indices, data["labels"].tolist(), shares.tolist(), strict=True)
         return [(row[label], index, _title(task, label, row)) for index, label, row in rows if label != IGNORED]
 
@@ -65,7 +69,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
 
 def _title(task: Any, label: int, shares: Sequence[float]) -> str:
     guess = int(np.argmax(shares))
-    return f"{task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
+    return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
 
 
 def _images(run: Run, data: Batch) -> Tensor | None:

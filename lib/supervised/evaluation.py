@@ -71,8 +71,7 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
             samples = torch.arange(number, number + len(labels), device=labels.device)
             samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
             number += len(labels)
-            is_pair = isinstance(outputs, tuple)
-            guess = chunks.guesses(*outputs, labels) if is_pair else guesses(task.kind, outputs)
+            guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
             columns = [task.judged(labels, values) for values in (samples, labels, guess)]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
             columns = _pairs(*columns, task.width) if is_counted else columns

@@ -58,16 +58,19 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes_and_prob
     pictures = [looks.batch(images), looks.worst(images)]
     assert all(Image.open(picture).size[0] > 300 for picture in pictures)
     (batch, names), (worst, titles) = drawn
+    counts = [sum(label == name for _, label in images.task.parts["train"].samples) for name in made.SHAPES]
+    listed = ", ".join(f"{name} ({count})" for name, count in zip(made.SHAPES, counts, strict=True))
+    assert f"Training images: {listed}\n" in capsys.readouterr().out
     assert batch.shape == (16, 3, 16, 16) and len(names) == 16 and {*names} == {*made.SHAPES}
     test = [images.task.datasets()["test"][k] for k in range(len(images.task.datasets()["test"]))]
     whole = images.task.collate(test, torch.Generator())
-    shares = shares_of(images, whole["x"])
+    shares = shares_of(images, whole["pixel_values"])
     right = shares[torch.arange(len(test)), whole["labels"]]
     order = right.argsort()[:12]
-    assert torch.equal(worst, whole["x"][order]) and len(titles) == min(12, len(test))
+    assert torch.equal(worst, whole["pixel_values"][order]) and len(titles) == min(12, len(test))
     for title, index in zip(titles, order.tolist(), strict=True):
         true, guess = made.SHAPES[whole["labels"][index]], made.SHAPES[shares[index].argmax()]
-        assert title == f"{true}\npredicted {guess}: {shares[index].max():.0%}"
+        assert title == f"true {true}\npredicted {guess}: {shares[index].max():.0%}"
     table = run("tabular", **{"workload.width": 2})
     capsys.readouterr()
     assert looks.batch(table) is looks.worst(table) is None and "no images" in capsys.readouterr().out
@@ -87,7 +90,7 @@ def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mi
     expected = [["Id", "Shape"], *([i, answers[n]["prediction"]] for i, n in zip(ids, order, strict=True))]
     assert [*csv.reader((tmp_path / "runs" / "submission.csv").open())] == expected
     assert "5 predictions" in text and "submission.csv" in text and "test/a4.png" in text
-    batch = images.task.labelled([(new / name, 0) for name in answers])["x"]
+    batch = images.task.labelled([(new / name, 0) for name in answers])["pixel_values"]
     plain, both = shares_of(images, batch), (shares_of(images, batch) + shares_of(images, batch.flip(-1))) / 2
     assert (plain - both).abs().max() > 1e-3
     for tta, shares in ((False, plain), (True, both)):

@@ -203,3 +203,20 @@ def test_every_notebook_has_test_parameters_and_the_class_in_the_cell_is_the_exa
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
     assert task.rstrip() == (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8").rstrip()
+
+
+def test_the_digits_are_learned_where_nothing_is_mounted_and_an_edit_becomes_a_run_beside_the_first(kaggle):
+    source, working = ROOT / "notebooks" / "07_your_model.ipynb", kaggle / "working"
+    parameters = PARAMETERS["07_your_model"]
+    cells, text = execute(source, working, parameters)
+    assert "scikit-learn's digits are the data" in text and "Training images: 0 (" in text
+    pictures = [cell.source for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})]
+    assert len(pictures) == 4 and "looks.worst" in pictures[-1], "a batch, the curves, the confusion matrix, the worst"
+    sample = (working / "submission.csv").read_text().splitlines()
+    assert sample[0] == "id,label" and len(sample) == 98 and sample[1].split(",")[0] == "1700"
+    assert "There is one run so far." in text
+    _, text = execute(source, working, {**parameters, "OVERRIDES": {**parameters["OVERRIDES"], "optimizer.lr": 1e-4}})
+    assert "my is a run of another configuration (optimizer.lr 0.003 -> 0.0001). This one is the run my-2." in text
+    assert re.search(r"\nmy +completed 6/6 .*\nmy-2 +completed 6/6 .* optimizer.lr 0.003 -> 0.0001\n", text)
+    left = {"my", "my-2", "outputs.tar.gz", "predictions.csv", "submission.csv"}
+    assert {path.name for path in working.iterdir()} == left

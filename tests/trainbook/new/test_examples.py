@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from lib import checkpoint, launch, planner
+from lib.errors import BadInput
 from lib.report.metrics import read
 from lib.supervised import made
-from lib.task import find_task, load_config
+from lib.task import find_task, load_config, load_task
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 from trainbook.commands import main
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
-MOST_LINES = {"images": 35, "text": 35, "lm": 55, "tabular": 35}
+MOST_LINES = {"images": 40, "text": 35, "lm": 55, "tabular": 35}
 SMALL = {
     "images": {"workload.size": 16, "workload.width": 2},
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
@@ -148,3 +149,24 @@ def test_the_recipes_of_the_page_on_own_models_work_in_the_image_example():
     torch.testing.assert_close(task.summed_loss(outputs, labels), 6 * mean)
     names, (group,) = [name for name, _ in task.model().named_parameters()], task.parameter_groups(None)
     assert all(any(fnmatch(name, glob) for name in names) for glob in group["names"])
+
+
+def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_resumed_and_predicts(example, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "num_labels": 7}
+    torch.manual_seed(1)
+    published = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
+    published.save_pretrained(tmp_path / "published")
+    chosen = {"workload.backbone": str(tmp_path / "published")}
+    config = example("images", **chosen)
+    model, stem = load_task(config).model(), "resnet.embedder.embedder.convolution.weight"
+    assert torch.equal(model.state_dict()[stem], published.state_dict()[stem])
+    assert model.classifier[1].out_features == 3, "the classes of the data, whatever the weights had"
+    assert planner.make(config, planner.find_card("t4"), 2).chosen.prediction.fits
+    launch.train(example("images", **{**chosen, "training.max_steps": 2}))
+    shutil.rmtree(tmp_path / "published")  # a later session has them in its checkpoint
+    summary = launch.train(config)
+    assert (summary.reason, summary.step, summary.missing) == ("completed", 5, {})
+    assert main(["predict", "runs/images", "images", "out", "--task", "images.py:Images"]) == 0
+    with pytest.raises(BadInput, match="There is no"):
+        load_task(example("images", **{**chosen, "run.name": "other"})).model()
