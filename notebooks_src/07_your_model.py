@@ -173,7 +173,7 @@ config = notebook.configure("my", PROJECT, globals())
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
 # The best weights on the test data, which training never saw, with a row for each class. A score means something only
-# beside that of the trivial baseline on the same data.
+# beside that of the trivial baseline on the same data, and of a strong simple method.
 
 # %% shared: compare
 
