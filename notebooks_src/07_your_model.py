@@ -197,7 +197,7 @@ if drawn := looks.batch(run):
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
 # The best weights on the test data, which training never saw, with a row for each class. A score means something only
-# beside that of the trivial baseline on the same data.
+# beside that of the trivial baseline on the same data, and of a strong simple method.
 
 # %% shared: compare
 

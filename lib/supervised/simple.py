@@ -27,8 +27,9 @@ from lib.task import Batch
 
 FOLDS, UNSEEN = 5, -10.0  # and the score of a class without an example
 _FLOATS = ("numbers", "labels")  # kinds with several columns
-AT_ONCE, _MOST, _MOST_BYTES = 16, 20_000, 2**28  # samples of a batch, rows that are learned from, bytes in an archive
+AT_ONCE, _MOST, _MOST_BYTES = 16, 10_000, 2**28  # samples of a batch, rows that are learned from, bytes in an archive
 _MOST_CLASSES, _MOST_TERMS, _MOST_WEIGHTS = 100, 20_000, 200_000  # the commonest ones are learned
+_MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
 _SIDES, _MOST_SIDE = (5, 15), 128  # of squares around a pixel; of pictures, larger ones are scaled to it
 _GRIDS, _ANGLES = (1, 2, 4), 8  # cells a side that pictures are pooled to, and directions of their gradients
 _POWERS = (2.0 ** np.arange(-3, 1.1, 0.25)).tolist()  # of probabilities, of which small data makes too sure
@@ -175,10 +176,12 @@ def fit(task: Any) -> Simple | None:
 
 def _best(task: Any) -> Simple | None:
     """Returns the method with the least loss on folds that it did not see."""
-    if not (rows := [*_collected(task)]):
+    counts = np.zeros(0) if task.kind in _FLOATS else task.class_counts("train")
+    is_large = max(task.width, len(counts)) > _MOST_OUTPUTS
+    if is_large or not (rows := [*_collected(task, counts.argsort()[-_MOST_CLASSES:])]):
         return None
     what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
-    width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), int(target.max()) + 1)
+    width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), len(counts))
     terms: tuple[str, ...] = ()
     if values.ndim == 1:
         most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
@@ -196,11 +199,10 @@ def _best(task: Any) -> Simple | None:
     return simple._replace(name=name, power=tried[place][1], arrays={**simple.arrays, **tried[place][2]})
 
 
-def _collected(task: Any) -> Any:
-    """Yields what is seen of training samples, and by row its values, target and fold; nothing for an unknown form."""
+def _collected(task: Any, common: np.ndarray) -> Any:
+    """Yields what is seen of training samples, by row its values, target, if `common`, and fold; no unknown form."""
     part = task.parts["train"]
     indices = np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST)).astype(int)).tolist()
-    common = np.zeros(0) if task.kind in _FLOATS else task.class_counts("train").argsort()[-_MOST_CLASSES:]
     for some in (indices[first : first + AT_ONCE] for first in range(0, len(indices), AT_ONCE)):
         batch = task.labelled([task.prepared(part.samples[index]) for index in some])
         if (form := seen(task, batch)) is None:

@@ -16,33 +16,34 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from lib import launch
-from lib.supervised import scoring, start, task
+from lib.config import with_changes
+from lib.supervised import scoring
 from lib.supervised.samples import target_of, with_target
-from lib.task import find_task, load_config
+from lib.supervised.simple import fit
+from lib.task import find_task, load_config, load_task
 from tests.bench.record import RECORDS, add_run, head, options_of, runs_of
 from trainbook import new
 
 RECORD = RECORDS / "baseline.json"
-STARTS = {"training.start_from_baseline": True}
-RUNS = {"alone": (False, {}), "started": (False, STARTS), "shuffled": (True, STARTS)}
+RUNS = ("alone", "started", "shuffled")
 KINDS = ("tabular", "text", "images")
 _CLOSE = 0.005  # of a score, and of the size of an error
 
 
 def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
     """Trains an example; returns the scores of each method, the gate, and seconds of the fit and of the rest."""
-    is_shuffled, options = RUNS[name]
     folder = scratch / f"{kind}-{name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     new.write("my", kind, folder)
-    options = {**options, "seed": seed, "output_dir": str(folder / "runs"), "data.num_workers": 0}
-    config, fits = load_config(folder / "my.yaml", options), []
+    options = {"seed": seed, "output_dir": str(folder / "runs"), "data.num_workers": 0}
+    config = load_config(folder / "my.yaml", {**options, "training.start_from_baseline": name != "alone"})
     cls = find_task(config.task)
-    read, fit = cls.read, task.fit
+    read = cls.read
 
     def shuffled(self, source):
         parts, draw = read(self, source), random.Random(seed)
@@ -51,81 +52,56 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
             rows[:] = [with_target(row, target) for row, target in zip(rows, targets, strict=True)]
         return parts
 
-    def timed(*arguments):
-        begin = time.perf_counter()
-        fitted = fit(*arguments)
-        fits.append(time.perf_counter() - begin)
-        return fitted
-
-    cls.read = shuffled if is_shuffled else read
-    task.fit = start.fit = timed
+    cls.read = shuffled if name == "shuffled" else read
     begin = time.perf_counter()
-    try:
-        summary = launch.train(config)
-    finally:
-        task.fit = start.fit = fit
-    seconds = time.perf_counter() - begin - sum(fits)
+    summary = launch.train(config)
+    whole = time.perf_counter() - begin
+    task = load_task(with_changes(config, {"training.start_from_baseline": False}))
+    task.datasets()
+    begin = time.perf_counter()
+    fit(task)
+    seconds = time.perf_counter() - begin
+    metric = summary.best["metric"]
     with next(folder.glob("runs/*/evaluation.csv")).open() as file:
-        scores = {row["method"]: float(row[summary.best["metric"]]) for row in csv.DictReader(file)}
+        scores = [float(row[metric]) for row in csv.DictReader(file)]  # a constant, what it knows more, the network
     gate = re.search(r"The gate is (?:open by ([\d.]+)|shut)", summary.report)
     return {
-        **head("torch", "scikit-learn"), "metric": summary.best["metric"], "scores": scores,
-        "gate": float(gate[1] or 0) if gate else None, "seconds of the fit": round(sum(fits), 2),
-        "seconds of the rest": round(seconds, 2),
+        **head("torch", "scikit-learn"), "metric": metric, "simple method": scores[-3 if gate else -2],
+        "answer": scores[-1], "gate": float(gate[1] or 0) if gate else None,
+        "seconds of the fit": round(seconds, 2), "seconds of the rest": round(whole - seconds, 2),
     }  # fmt: skip
 
 
 def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
-    """Returns in how many seeds of each example what is promised held."""
-    tables: dict[str, dict] = {}
+    """Returns in how many seeds of each example what is promised held, and means over them."""
+    tables, average = {}, lambda values: round(float(np.mean([*values] or [0])), 4)
     for kind in KINDS:
         alone, started, shuffled = (
             {key.split()[-1]: run for key, run in runs.items() if key.startswith(f"{kind}, {name},")} for name in RUNS
         )
-        pairs = [(started[seed], alone[seed]) for seed in sorted(started.keys() & alone.keys())]
-        share = (run["seconds of the fit"] / run["seconds of the rest"] for run, _ in pairs)
+        seeds, drawn = started.keys() & alone.keys(), shuffled.values()
+        share = (alone[seed]["seconds of the fit"] / alone[seed]["seconds of the rest"] for seed in seeds)
         tables[kind] = {
             "shuffled": {
-                "seeds": len(shuffled),
-                "gate shut": sum(run["gate"] == 0 for run in shuffled.values()),
-                "score within .005 of the simple method's": sum(map(is_close, shuffled.values())),
+                "seeds": len(drawn), "gate shut": sum(run["gate"] == 0 for run in drawn),
+                "within .005 of simple method": sum(abs(gained(run, run, "simple method")) < _CLOSE for run in drawn),
             },
             "as it is": {
-                "seeds": len(pairs),
-                "gate open": sum(run["gate"] > 0 for run, _ in pairs),
-                "at least as good as the network alone": sum(is_as_good(run, answer(other)) for run, other in pairs),
-                "at least as good as the simple method": sum(is_as_good(run, simple_of(run)) for run, _ in pairs),
-                "mean of the network alone": mean(answer(other) for _, other in pairs),
-                "mean of the simple method": mean(simple_of(run) for run, _ in pairs),
-                "mean of both": mean([*run["scores"].values()][-2] for run, _ in pairs),
-                "mean of the answer": mean(answer(run) for run, _ in pairs),
-                "the fit's share of the rest of a run": mean(share),
+                "seeds": len(seeds), "gate open": sum(started[seed]["gate"] > 0 for seed in seeds),
+                "as good as the network alone": sum(gained(started[seed], alone[seed]) >= 0 for seed in seeds),
+                "simple method": average(started[seed]["simple method"] for seed in seeds),
+                "network alone": average(alone[seed]["answer"] for seed in seeds),
+                "answer": average(started[seed]["answer"] for seed in seeds),
+                "the fit's share of the rest of a run": average(share),
             },
-        }
+        }  # fmt: skip
     return tables
 
 
-def answer(run: dict) -> float:
-    return [*run["scores"].values()][-1]
-
-
-def simple_of(run: dict) -> float:
-    """Returns the score of the simple method, which is the constant where that is all it knows."""
-    return [*run["scores"].values()][-3]
-
-
-def is_close(run: dict) -> bool:
-    size = abs(simple_of(run)) if scoring.better(run["metric"]) == "min" else 1
-    return abs(answer(run) - simple_of(run)) <= _CLOSE * size
-
-
-def is_as_good(run: dict, other: float) -> bool:
-    return answer(run) <= other if scoring.better(run["metric"]) == "min" else answer(run) >= other
-
-
-def mean(values) -> float:
-    values = list(values)
-    return round(sum(values) / max(1, len(values)), 4)
+def gained(run: dict, other: dict, key: str = "answer") -> float:
+    """Returns by how much a run is better than another; of errors it is a share."""
+    gain = run["answer"] - other[key]
+    return -gain / other[key] if scoring.better(run["metric"]) == "min" else gain
 
 
 def main(arguments: list[str]) -> None:

@@ -1,5 +1,6 @@
 """The simple method beside the network, and a network that starts from it."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -169,6 +170,19 @@ def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_resumes
     both = launch.train(configured("Words", {**options, "run.name": "both", "device.processes": 2}))
     files = [Path("runs", name, "checkpoints/step-00000006/model.safetensors") for name in ("alone", "both")]
     assert both.metrics == alone.metrics and files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["Heights", "Tags", "Topics"])
+def test_every_other_kind_starts_and_has_the_simple_method_beside_the_answer(configured, name):
+    summary = launch.train(configured(name, STARTS))
+    with Path("runs/small/evaluation.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    _, simple, both, answer = rows
+    assert both == f"{simple} + network" and answer == "answer" and not summary.missing
+    shut = [value for key, value in rows[simple].items() if key != "method" and "gain" not in key]
+    assert "The gate is open" in summary.report or shut == [
+        value for key, value in rows[answer].items() if key != "method" and "gain" not in key
+    ]
 
 
 def test_what_cannot_start_from_a_simple_method_is_refused_with_the_reason(configured, tmp_path):
