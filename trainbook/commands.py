@@ -67,7 +67,7 @@ def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     fits = commands.add_parser("fits", help="whether a language model fits a card: inference, LoRA, QLoRA or all of it")
-    fits.add_argument("model", help="Llama-2-7B, Qwen2.5-7B ..., or a folder with a config.json of Hugging Face")
+    fits.add_argument("model", help="Llama-3.2-1B, Qwen2.5-7B ..., or a folder with a config.json of Hugging Face")
     fits.add_argument("--method", default="qlora", help="inference, lora, qlora (the default) or full")
     fits.add_argument("--gpu", default="t4", metavar="CARD", help="as plan takes it")
     fits.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
@@ -76,8 +76,8 @@ def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     fits.add_argument("--precision", default="auto", help="auto, fp16, bf16 or fp32")
     fits.add_argument("--rank", type=int, default=16, metavar="N", help="of the adapters")
     fits.add_argument("--optimizer", default="adamw", help="adamw, adamw_8bit or paged_adamw_8bit")
+    fits.add_argument("--tokens", type=int, default=1_000_000, metavar="N", help="to train on in all, for the time")
     fits.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
-    fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
     fits.set_defaults(run=_fits)
 
 
@@ -141,14 +141,9 @@ def _fits(options: argparse.Namespace) -> int:
 
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
     question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
-    title = f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:"
-    if options.largest:
-        size, prediction = language.most(question, options.largest)
-        words = f"{size:,} is the largest size that fits." if size else "No size fits, not even the smallest:"
-        title = f"{options.largest} of {question.model}, {question.method}: {words}"
-    else:
-        prediction = language.fits(question)
-    print(f"{title}\n{prediction}")
+    prediction = language.fits(question)
+    for part in language.answer(question, prediction, options.tokens):
+        print(part, flush=True)
     if options.layers:
         print(f"\n{of_layers(prediction)}")
     return 0 if prediction.fits else 2

@@ -63,7 +63,7 @@ class Tracker(TorchDispatchMode):
             self._follow(tensor, "weights", module, what=name)
             if isinstance(tensor, nn.Parameter):
                 self._parameters[id(tensor)] = module, name
-                self.parameters += tensor.numel()
+                self.parameters += tensor.numel() * (2 if tensor.dtype is torch.uint8 else 1)  # nf4: two in a byte
                 if tensor.requires_grad:
                     self.trained += tensor.numel()
                     tensor.register_post_accumulate_grad_hook(

@@ -37,7 +37,8 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
         return F.cross_entropy(logits(rows, head), targets, weights, ignore_index=IGNORED, reduction="sum")
 
     chunks = zip(rows.split(_POSITIONS), targets.split(_POSITIONS), strict=True)
-    sums = [checkpoint(part, *chunk, use_reentrant=False) if rows.requires_grad else part(*chunk) for chunk in chunks]
+    again = torch.is_grad_enabled()  # also for a head alone that is trained
+    sums = [checkpoint(part, *chunk, use_reentrant=False) if again else part(*chunk) for chunk in chunks]
     return torch.stack(sums).sum()
 
 

@@ -61,17 +61,13 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             samples = torch.arange(number, number + len(labels), device=labels.device)
             samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
             number += len(labels)
-            is_pair = isinstance(outputs, tuple)
-            guesses = chunks.guesses(*outputs, labels) if is_pair else _guesses(task.kind, outputs)
+            guesses = chunks.guesses(*outputs, labels) if type(outputs) is tuple else _guesses(task.kind, outputs)
             columns = [task.judged(labels, values) for values in (samples, labels, guesses)]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
             columns = _pairs(*columns, task.width) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
             if task.combines or needs_shares:
-                known = task.known(labels)
-                known = known.all(1) if task.kind == "labels" else known
-                rows = chunks.logits(outputs[0][known], outputs[1]) if is_pair else outputs[known]
-                whole.append(rows.cpu())
+                whole.append(_known(task, outputs, labels).cpu())
 
     losses = Task.evaluate(task, model, watched())
     if not sum(len(rows[0]) for rows in by_batch):
@@ -86,6 +82,14 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
         guesses = {name: _guesses(task.kind, torch.as_tensor(of)).numpy() for name, of in answers.items()}
         rows = {name: network._replace(guess=of) for name, of in guesses.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
+
+
+def _known(task: Any, outputs: Any, labels: Tensor) -> Tensor:
+    """Returns the outputs for known labels, (targets, classes) or (samples, classes) of marks."""
+    known = task.known(labels)
+    if isinstance(outputs, tuple):
+        return chunks.logits(outputs[0][known], outputs[1])
+    return outputs[known.all(1) if task.kind == "labels" else known]
 
 
 def _guesses(kind: str, outputs: Tensor) -> Tensor:

@@ -271,6 +271,9 @@ _CAN_ROWS = (
 _FMS_ROWS = (("lora", 4, "", 24.32), ("lora", 8, "", 34.55), ("qlora", 4, "nf4", 21.26), ("qlora", 8, "nf4", 37.51))
 
 
+_AS_PEFT = {"trainer": True, "targets": ("q_proj", "k_proj", "v_proj", "o_proj"), "dropout": 0.05}
+
+
 @dataclass(frozen=True)
 class Asked(Reading):
     """A reading of adapters: the question that `trainbook.fits.language` answers, and the reserved bytes where read."""
@@ -291,9 +294,10 @@ def adapters() -> list[Asked]:
     rows = []
     for model, method, batch, length, recomputed, paged, gib, reserved in _CAN_ROWS:
         rank, optimizer = (16, "paged_adamw_8bit") if paged else (8, "adamw")
+        kind = {"quantised": "nf4-dq" if method == "qlora" else ""}
         asked = Question(
             model, method, RTX_4080, batch, length, rank=rank, recomputed=recomputed, optimizer=optimizer,
-            autocast=False,
+            autocast=False, **_AS_PEFT, **kind,
         )  # fmt: skip
         kept = "" if recomputed else ", nothing recomputed"
         rows.append(
@@ -309,7 +313,7 @@ def adapters() -> list[Asked]:
             )
         )
     for method, batch, kind, gib in _FMS_ROWS:
-        asked = Question("Mistral-7B", method, "a100-80", batch, 4096, kind)
+        asked = Question("Mistral-7B", method, "a100-80", batch, 4096, **{**_AS_PEFT, "quantised": kind})
         rows.append(
             Asked(
                 f"Mistral-7B {method}, {batch} x 4096",

@@ -73,6 +73,7 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
     packed = sum(value.nbytes for layer in model(8)[1] for value in layer.parameters())
     assert packed == 8 * (width * width // 2 + 4 * width * width // 64)
     assert many.moments["after load"] - few.moments["after load"] == packed
+    assert many.parameters == 13 * width * width + width and many.trained == width * width + width
     assert many.peak_bytes - few.peak_bytes == pytest.approx(packed, abs=2 * rows * width)  # nothing else is kept
 
 

@@ -1,81 +1,84 @@
-"""Does a language model fit a card: for inference with so many tokens, for LoRA, for QLoRA, for full fine-tuning?
+"""Does a language model fit a card: for LoRA, QLoRA, full fine-tuning, or inference with so many tokens?
 
-trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 1024
+trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 2048 --tokens 2000000
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+import yaml
 
 from lib import untrusted
 from lib.errors import BadInput
+from lib.machine.facts import CARDS
 from lib.planner import Prediction
-from lib.planner.card import find_card
+from lib.planner.card import Target, find_card
+from lib.planner.table import QUOTA_HOURS, quota
 from lib.planner.trace import checked, predict, predict_inference, tied
-from trainbook.fits.layers import KINDS, Adam8bit, adapt, quantise
+from lib.supervised import chunks
+from lib.text import computed
+from trainbook.fits.layers import KINDS, Adam8bit, adapt, linear_names, quantise
 
 METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_LENGTHS = 256  # what the largest length is a multiple of
 _MOST_BYTES = 2**20  # of a config.json
-
-
-# The config.json of the models' own repositories (huggingface.co/meta-llama, /mistralai, /Qwen).
 _NAMES = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "vocab_size", "tie_word_embeddings",
+    "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings", "max_position_embeddings",
 )  # fmt: skip
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "Llama-2-7B": ("llama", 4096, 11008, 32, 32, 32, 32000, False),
-    "Llama-2-13B": ("llama", 5120, 13824, 40, 40, 40, 32000, False),
-    "Llama-3-8B": ("llama", 4096, 14336, 32, 32, 8, 128256, False),
-    "Mistral-7B": ("mistral", 4096, 14336, 32, 32, 8, 32000, False),
-    "Qwen2.5-0.5B": ("qwen2", 896, 4864, 24, 14, 2, 151936, True),
-    "Qwen2.5-1.5B": ("qwen2", 1536, 8960, 28, 12, 2, 151936, True),
-    "Qwen2.5-3B": ("qwen2", 2048, 11008, 36, 16, 2, 151936, True),
-    "Qwen2.5-7B": ("qwen2", 3584, 18944, 28, 28, 4, 152064, False),
-    "Qwen2.5-14B": ("qwen2", 5120, 13824, 48, 40, 8, 152064, False),
-}
-_ALWAYS: dict[str, Any] = {"max_position_embeddings": 131072, "sliding_window": None}
-KNOWN = {name: dict(zip(_NAMES, row, strict=True)) | _ALWAYS for name, row in _ROWS.items()}
 
 
-def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 1) -> tuple[int, Prediction]:
-    """Returns the largest size up to a bound that fits, a multiple of `multiple`, with its prediction.
+def _known() -> dict[str, dict[str, Any]]:
+    rows = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
+    known: dict[str, dict[str, Any]] = {name: dict(zip(_NAMES, row, strict=True)) for name, row in rows.items()}
+    for settings in known.values():
+        if not settings["model_type"].startswith("gemma"):  # whose layers alternate
+            settings["sliding_window"] = None
+    return known
 
-    It is 0 if no size fits, with the prediction of the smallest. Memory grows with the size on a line or faster, so the
-    line through the largest two sizes that fit leads there in a few predictions, and halving otherwise.
+
+KNOWN = _known()
+
+
+def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 1, start: int = 0) -> int:
+    """Returns the largest size up to a bound that fits, a multiple of `multiple`; 0 if none does.
+
+    Memory grows with the size on a line or faster: where the line through two sizes that fit ends, nothing larger fits,
+    and below the line from one that fits to one that does not, all do.
     """
-    end = fails = bound // multiple + 1
     predictions: dict[int, Prediction] = {}  # by multiples
-    before, best = 0, 0  # the largest two that fit
+    best, fails = 0, bound // multiple + 1
+    trial = min(max(1, start // multiple), fails - 1)
     while best + 1 < fails:
-        trial = 2 * best or 1
-        if before:
-            low, high = predictions[before], predictions[best]
-            slope = (high.peak_bytes - low.peak_bytes) / (best - before)
-            trial = best + int((high.limit_bytes - high.peak_bytes) / max(1.0, slope))
-        if trial >= fails:
-            trial = fails - 1 if fails == end else (best + fails) // 2
-        trial = max(trial, best + 1)
         predictions[trial] = predicted(trial * multiple)
-        if predictions[trial].fits:
-            before, best = best, trial
-        else:
-            fails = trial
-    return best * multiple, predictions[best or 1]
+        best, fails = (trial, fails) if predictions[trial].fits else (best, trial)
+        if not best:
+            trial = fails // 2
+            continue
+        high = predictions[best]
+        smaller = max((size for size in predictions if size < best), default=0)
+        other = fails if fails in predictions else smaller
+        peak = predictions[other].peak_bytes if other else high.moments["after load"]
+        slope = max(1.0, (peak - high.peak_bytes) / (other - best))
+        trial = best + int((high.limit_bytes - high.peak_bytes) / slope)
+        if 0 < other < best == trial:
+            break
+        trial = min(max(trial, best + 1, (best + fails) // 2 if other > best else 0), fails - 1)
+    return best * multiple
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a language model; `method` is one of METHODS, `quantised` one of quantised.KINDS or empty.
+    """What is asked of a language model; `method` is one of METHODS, `quantised` one of layers.KINDS or empty.
 
     `length` counts the tokens of a sequence: in training its whole, in inference prompt and answer together, whose keys
-    and values are held.
+    and values are held. The defaults are the steps of a task here: a base in 16 bits or nf4, adapters in fp32, and the
+    loss in chunks of positions. A `trainer` has those of peft's guide: whole logits, and in fp32 what is not packed.
     """
 
     model: str
@@ -86,16 +89,27 @@ class Question:
     quantised: str = ""
     precision: str = "auto"
     rank: int = 16
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    targets: tuple[str, ...] = ()  # last names of the layers with adapters; empty: all linear ones but the head
     recomputed: bool = True
-    dropout: float = 0.05  # before the adapters; what is dropped is kept for each of them
+    dropout: float = 0.0  # before the adapters; what is dropped is kept for each of them
     optimizer: str = "adamw"
-    autocast: bool = True  # as trainers have it; a plain loop over a model in half precision may be without
+    autocast: bool = True  # a plain loop over a model in half precision may be without
+    trainer: bool = False
 
     @property
     def weights(self) -> str:
-        """The kind of quantised weights; QLoRA has doubly quantised nf4 where none is given."""
-        return self.quantised or ("nf4-dq" if self.method == "qlora" else "")
+        """The kind of quantised weights; QLoRA has nf4 where none is given."""
+        return self.quantised or ("nf4" if self.method == "qlora" else "")
+
+    @property
+    def assumed(self) -> str:
+        """A sentence on what was assumed."""
+        if self.method == "inference":
+            return f"Assumed: {self.weights or '16-bit'} weights, keys and values of all tokens in 16 bits."
+        where = ", ".join(self.targets) or "all linear layers but the head"
+        adapters = "" if self.method == "full" else f", adapters of rank {self.rank} in fp32 on {where}"
+        base = "fp32 weights" if self.method == "full" else f"a frozen base in {self.weights or '16 bits'}"
+        return f"Assumed: {base}{adapters}, {self.optimizer}, all layers recomputed, the loss in chunks of positions."
 
 
 def fits(question: Question) -> Prediction:
@@ -112,12 +126,16 @@ def fits(question: Question) -> Prediction:
     computed = checked(find_card(question.card), question.precision, 1, 0)
     settings, is_inference = settings_of(question.model), question.method == "inference"
 
-    def step(net: nn.Module) -> Any:
-        """Trains with logits and all through the backward pass, or makes the last token with those before it."""
+    def step(net: Any) -> Any:
+        """Computes a loss, or makes the last token with those before it; a `trainer` holds logits through backward."""
         ids = torch.randint(0, settings["vocab_size"], (question.batch, question.length), device="cuda")
-        if not is_inference:
+        if question.trainer:
             output = net(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
             return output.loss, output.logits
+        if not is_inference:
+            body = getattr(net, net.base_model_prefix)
+            hidden = body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).last_hidden_state
+            return chunks.loss(hidden[:, :-1], net.get_output_embeddings(), ids[:, 1:])
         if question.length == 1:
             return net(input_ids=ids, use_cache=True)
         prompt = net(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
@@ -131,13 +149,53 @@ def fits(question: Question) -> Prediction:
     return predict(model, step, question.card, precision=precision, optimizer=optimizer)
 
 
-def most(question: Question, of: str) -> tuple[int, Prediction]:
-    """Returns the largest "batch" or "length" that fits, as `largest` does; a length is a multiple of 64."""
-    if of not in ("batch", "length"):
-        raise BadInput(f"The largest {of!r} cannot be asked for. Write batch or length.")
-    bound = settings_of(question.model).get("max_position_embeddings") or 2**17 if of == "length" else 4096
-    multiple = 64 if of == "length" and bound >= 64 else 1
-    return largest(lambda size: fits(replace(question, **{of: size})), bound, multiple)  # type: ignore[arg-type]
+def longest(question: Question, prediction: Prediction | None = None) -> int:
+    """Returns the largest length that fits, a multiple of 256 up to the model's own; `prediction` is the question's."""
+    bound = settings_of(question.model).get("max_position_embeddings") or 2**17
+
+    def predicted(length: int) -> Prediction:
+        is_known = prediction is not None and length == question.length
+        return prediction if is_known else fits(replace(question, length=length))  # type: ignore[return-value]
+
+    return largest(predicted, bound, _LENGTHS if bound >= _LENGTHS else 1, question.length)
+
+
+def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[str]:
+    """Yields what to print: memory, what was assumed, the time for `tokens`, the largest length, and remedies."""
+    yield f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}"
+    yield question.assumed
+    if question.method != "inference":
+        yield _time(question, prediction, tokens)
+    if length := longest(question, prediction):
+        yield f"The largest length that fits: {length:,} tokens, {question.batch} at once."
+    if not prediction.fits:
+        yield f"To make it fit: {'; '.join(_remedies(question, prediction, length)) or 'take a smaller model'}."
+
+
+def _time(question: Question, prediction: Prediction, tokens: int) -> str:
+    low, high = (tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds)
+    hours = (low * high) ** 0.5
+    text = f"{tokens:,} tokens, padding among them, take {computed(hours)} hours on one {prediction.card}, computed "
+    text += f"({computed(low)} to {computed(high)})."
+    if prediction.card != CARDS["t4"].name:
+        return text
+    share, sessions = quota(hours * 3600 / 2)
+    where = f"{sessions} session{'s' * (sessions > 1)}"
+    return f"{text} Kaggle's two take half of that: {share} of a week's {QUOTA_HOURS:.0f} hours, in {where}."
+
+
+def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:
+    """Yields changes that were tried and fit, and cards that would hold it as it is."""
+    if length:
+        yield f"--length {length}"
+    elif single := longest(replace(question, batch=1)) if question.batch > 1 else 0:
+        yield f"--batch 1 --length {min(single, question.length)}"
+    if question.method in ("lora", "full") and fits(replace(question, method="qlora")).fits:
+        yield "--method qlora"
+    if question.method == "inference" and not question.weights and fits(replace(question, quantised="nf4")).fits:
+        yield "--quantised nf4"
+    if larger := [name for name, card in CARDS.items() if Target(card).limit_bytes >= prediction.peak_bytes]:
+        yield f"--gpu {' or '.join(sorted(larger, key=lambda name: CARDS[name].memory_gib)[:3])}"
 
 
 def settings_of(model: str) -> dict[str, Any]:
@@ -156,11 +214,11 @@ def settings_of(model: str) -> dict[str, Any]:
         ) from None
     if "model_type" not in settings:
         raise BadInput(f"{path} is no configuration of a model: it has no model_type. Give the folder of one.")
-    return settings
+    return settings.get("text_config") or settings  # of a model that sees pictures too
 
 
 def _model(settings: Mapping[str, Any], question: Question, precision: str) -> Any:
-    """Makes the model on `meta`; for training as peft does: a frozen base, fp32 adapters, recomputed layers."""
+    """Makes the model on `meta`; for training with a frozen base, fp32 adapters and recomputed layers."""
     try:
         import transformers
     except ImportError as error:
@@ -173,16 +231,17 @@ def _model(settings: Mapping[str, Any], question: Question, precision: str) -> A
         kind = settings["model_type"]
         raise BadInput(f"transformers cannot make a language model of the kind {kind!r}: {error}") from None
     model: Any = tied(base.to(torch.float32 if question.method == "full" else _TYPES[precision]))
+    head = model.get_output_embeddings()
     if question.weights:
-        quantise(model, question.weights, _TYPES[precision], [model.get_output_embeddings()])
+        quantise(model, question.weights, _TYPES[precision], [head])
     if question.method == "inference":
         return model
     model.config.use_cache = False
-    for parameter in model.parameters() if question.weights else ():  # prepare_model_for_kbit_training
+    for parameter in model.parameters() if question.weights and question.trainer else ():  # peft's k-bit guide
         if parameter.is_floating_point():
             parameter.data = parameter.data.float()
     if question.method != "full":
-        adapt(model, question.rank, question.targets, question.dropout)
+        adapt(model, question.rank, question.targets or linear_names(model, head), question.dropout)
     if question.recomputed:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if question.method != "full":

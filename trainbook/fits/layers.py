@@ -62,18 +62,21 @@ def quantise(model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[
 
 def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:
     """Freezes the model and adds adapters of a rank to the layers whose name ends so. Raises BadInput for none."""
-    names = set(targets)
+    names, linear = set(targets), linear_names(model)
     model.requires_grad_(False)
-    count = sum(name.rsplit(".", 1)[-1] in names and _is_linear(layer) for name, layer in model.named_modules())
-    if not count or type(rank) is not int or rank < 1:
-        linear = sorted({name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if _is_linear(layer)})
+    if not names & linear or type(rank) is not int or rank < 1:
         raise BadInput(
             f"No adapter of rank {rank!r} can be put on {', '.join(sorted(names)) or 'nothing'}. The linear layers are "
-            f"{', '.join(linear)}."
+            f"{', '.join(sorted(linear))}."
         )
     return replaced(
         model, lambda name, layer: Adapted(layer, rank, dropout) if name in names and _is_linear(layer) else None
     )
+
+
+def linear_names(model: nn.Module, head: nn.Module | None = None) -> set[str]:
+    """Returns the last names of the linear layers, without the head's."""
+    return {name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if _is_linear(layer) and layer is not head}
 
 
 def _is_linear(layer: nn.Module, without: Iterable[int] = ()) -> bool:
