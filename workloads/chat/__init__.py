@@ -221,7 +221,8 @@ class Chat(Supervised):
 
     @cached_property
     def _other_text(self) -> str:
-        return Path(self.settings.other.text).read_text("utf-8")
+        path = Path(self.settings.other.text)
+        return (path if path.is_file() else self._folder / path).read_text("utf-8")
 
     def _perplexity(self, model: nn.Module) -> float:
         """Returns the perplexity of the second half of the other text, in pieces."""

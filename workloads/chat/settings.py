@@ -19,7 +19,7 @@ class Lora:
 class Other:
     """Another text, which shows what the model forgets."""
 
-    text: str = option("", "A file of it; the perplexity of its second half is measured. Empty: none.", path=True)
+    text: str = option("", "A file, also beside the base; the perplexity of its second half is measured.", path=True)
     replay: float = option(0.0, "Pieces of its first half to each training row.", minimum=0, limit=10)
 
 

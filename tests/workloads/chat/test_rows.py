@@ -7,6 +7,7 @@ from tests.workloads.chat.conftest import calls, write_rows
 from workloads.chat import generated, rows
 from workloads.chat.beside import Neighbours
 from workloads.chat.rows import Row
+from workloads.chat.settings import Settings
 
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
@@ -69,6 +70,12 @@ def test_values_and_a_fifth_of_the_combinations_of_the_test_are_never_trained():
     assert not set(generated.combinations(True)) & set(generated.combinations(False))
     share = len(generated.combinations(True)) / len(generated.combinations(False))
     assert 0.15 < share < 0.35
+
+
+def test_no_sentence_of_a_held_out_split_is_in_another_one():
+    parts = generated.splits(0, Settings(generated=3000))
+    prompts = [{row.question for row in parts[part]} for part in ("train", "validation", "test")]
+    assert len(set().union(*prompts)) == sum(map(len, prompts)) and len(prompts[2]) > 280
 
 
 def test_a_near_answer_takes_the_values_of_the_question():
