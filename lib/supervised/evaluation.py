@@ -50,6 +50,27 @@ def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
     return outputs.movedim(1, -1) if kind == "tokens" and is_first else outputs
 
 
+def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
+    """Returns what to return instead of outputs whose shape does not fit the labels; "" where it does."""
+    if kind == "numbers":
+        fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (*outputs.shape, 1)
+        return "" if fits else "Return a number for each label."
+    if kind == "labels":
+        fits = labels.dim() == 2 and outputs.shape == labels.shape
+        return "" if fits else "With kind = 'labels' both are (samples, classes): a score for each mark."
+    fits = outputs.shape[:-1] == labels.shape and width > 1
+    return "" if fits else "Return the labels' shape and one dimension more at the end: a score for each class."
+
+
+def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
+    """Returns (classes) the weights of a task with `balanced`, on the device of outputs; None for another."""
+    if not task.balanced or outputs.is_meta:  # of a plan, which is made where there is no data
+        return torch.ones(classes, device=outputs.device) if task.balanced else None
+    if "weights of classes" not in task._seen:
+        task._seen["weights of classes"] = scoring.balanced(task.class_counts("train"), classes)
+    return torch.from_numpy(task._seen["weights of classes"]).to(outputs.device)
+
+
 @torch.no_grad()
 def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.
@@ -59,9 +80,8 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
     combines = task.combines and model is not None  # as it is not where the simple method is judged
     is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
     needs_shares = scoring.needs_probabilities(task.metrics)
-    by_batch: list[tuple[np.ndarray, ...]] = []
-    whole, starts = list[Tensor](), list[Tensor]()  # outputs, where something needs more than guesses
-    number = 0  # of the batch's first sample
+    by_batch: list[list[np.ndarray]] = []
+    whole, starts, number = list[Tensor](), list[Tensor](), 0  # outputs where guesses do not do; a batch's first sample
 
     def watched() -> Iterator[Batch]:
         nonlocal number
@@ -74,8 +94,7 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
             guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
             columns = [task.judged(labels, values) for values in (samples, labels, guess)]
             columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
-            columns = _pairs(*columns, task.width) if is_counted else columns
-            by_batch.append(tuple(column.cpu().numpy() for column in columns))
+            by_batch.append([x.cpu().numpy() for x in (_pairs(*columns, task.width) if is_counted else columns)])
             if combines or needs_shares:
                 whole.append(_of_known(task, labels, outputs))
             if combines and task.starts:

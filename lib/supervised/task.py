@@ -291,14 +291,6 @@ class Supervised(text.Writing):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
 
-    def passed(self, model: nn.Module, batch: Batch) -> Any:
-        """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
-        if self._passed is None:
-            return start.both(self, model, batch)
-        if len(self._passed) < 3 or self._passed[0] is not model or self._passed[1] is not batch:
-            self._passed[:] = model, batch, start.both(self, model, batch)
-        return self._passed[2]
-
     def summed_loss(self, outputs: Tensor | tuple[Tensor, Any], labels: Tensor) -> Tensor:
         """Returns () the sum over the targets: of cross-entropy for classes and marks, of squares for numbers.
 
@@ -306,7 +298,7 @@ class Supervised(text.Writing):
         """
         outputs, labels = self.matched(outputs, labels)
         if isinstance(outputs, tuple):
-            weights = self._weights(outputs[0], self.width or chunks.width(*outputs))
+            weights = evaluation.weights(self, outputs[0], self.width or chunks.width(*outputs))
             return chunks.loss(*outputs, labels, weights)
         if self.kind in _FLOATS:
             distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
@@ -314,38 +306,22 @@ class Supervised(text.Writing):
             total = torch.where(self.known(labels), each, 0.0).sum()
             has_unit = self.kind == "numbers" and not outputs.is_meta
             return total / self.learned().get("variance of targets", 1.0) if has_unit else total
-        weights = self._weights(outputs, outputs.shape[-1])
+        weights = evaluation.weights(self, outputs, outputs.shape[-1])
         return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
-
-    def _weights(self, outputs: Tensor, classes: int) -> Tensor | None:
-        """Returns (classes) weights on the device of outputs with `balanced`."""
-        if not self.balanced or outputs.is_meta:  # of a plan, which is made where there is no data
-            return torch.ones(classes, device=outputs.device) if self.balanced else None
-        if "weights of classes" not in self._seen:
-            self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), classes)
-        return torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
 
     def matched(self, outputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
         """Returns outputs in fp32, or a pair as it is, and labels in shapes that fit. Raises BadInput."""
-        labels, advice, head = self.placed(labels), "", None
+        labels, head = self.placed(labels), None
         if isinstance(outputs, tuple) and self.kind in ("next_tokens", "text"):
             outputs, head = outputs
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else evaluation.classes_last(self.kind, outputs, labels)
         width = outputs.shape[-1] if head is None else self.width or chunks.width(outputs, head)
-        if self.kind == "numbers":
-            if outputs.shape not in (labels.shape, (*labels.shape, 1)) and labels.shape != (*outputs.shape, 1):
-                advice = "Return a number for each label."
-        elif self.kind == "labels":
-            if labels.dim() != 2 or outputs.shape != labels.shape:
-                advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
-        elif outputs.shape[:-1] != labels.shape or width < 2:
-            advice = "Return the labels' shape and one dimension more at the end: a score for each class."
-        elif self.width != width and not outputs.is_meta:
-            self.width = width
-            self._check_classes(labels)
-        if advice:
+        if advice := evaluation.misfit(self.kind, outputs, labels, width):
             shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
             raise BadInput(f"{type(self).__name__}.outputs {shapes}. {advice}")
+        if self.kind not in _FLOATS and self.width != width and not outputs.is_meta:
+            self.width = width
+            self._check_classes(labels)
         if head is not None:
             return (outputs, head), labels
         return outputs.float().reshape(labels.shape) if self.kind == "numbers" else outputs.float(), labels
