@@ -1,5 +1,6 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
+import collections
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -51,8 +52,7 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
     combines = task.combines and model is not None  # as it is not where the simple method is judged
     is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
     needs_shares = scoring.needs_probabilities(task.metrics)
-    by_batch: list[tuple[np.ndarray, ...]] = []
-    whole, starts = list[Tensor](), list[Tensor]()  # outputs, where something needs more than guesses
+    by_batch, whole, starts = list[tuple[np.ndarray, ...]](), list[Tensor](), list[Tensor]()
     number = 0  # of the batch's first sample
 
     def watched() -> Iterator[Batch]:
@@ -60,11 +60,8 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
         for batch in loader:
             yield batch  # whoever iterates computes its losses now, and the outputs that these have are used again
             outputs, labels = task.matched(task.passed(model, batch), batch["labels"])
-            samples = torch.arange(number, number + len(labels), device=labels.device)
-            samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+            columns = _columns(task, number, outputs, labels)
             number += len(labels)
-            columns = [task.judged(labels, values) for values in (samples, labels, guesses(task.kind, outputs))]
-            columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
             columns = _pairs(*columns, outputs.shape[-1]) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
             if combines or needs_shares:
@@ -72,7 +69,9 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
             if combines and task.starts:
                 starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
 
-    losses = Task.evaluate(task, model, watched())
+    if model is None:  # a loss of the task's own may ask for one
+        collections.deque(watched(), 0)
+    losses = Task.evaluate(task, model, watched()) if model is not None else {}
     if not sum(len(rows[0]) for rows in by_batch):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
@@ -84,6 +83,15 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
+
+
+def _columns(task: Any, number: int, outputs: Tensor, labels: Tensor) -> list[Tensor]:
+    """Returns the numbers of samples from `number` on, truths and guesses, of (known targets,) each."""
+    samples = torch.arange(number, number + len(labels), device=labels.device)
+    samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+    columns = [task.judged(labels, values) for values in (samples, labels, guesses(task.kind, outputs))]
+    columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
+    return columns
 
 
 def simple_rows(task: Any) -> dict[str, scoring.Judged]:
