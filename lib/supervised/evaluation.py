@@ -1,5 +1,6 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
+import collections
 import inspect
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,27 +81,26 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
     combines = task.combines and model is not None  # as it is not where the simple method is judged
     is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
     needs_shares = scoring.needs_probabilities(task.metrics)
-    by_batch: list[list[np.ndarray]] = []
-    whole, starts, number = list[Tensor](), list[Tensor](), 0  # outputs where guesses do not do; a batch's first sample
+    by_batch, whole, starts = list[tuple[np.ndarray, ...]](), list[Tensor](), list[Tensor]()
+    number = 0  # of the batch's first sample
 
     def watched() -> Iterator[Batch]:
         nonlocal number
         for batch in loader:
             yield batch  # whoever iterates computes its losses now, and the outputs that these have are used again
             outputs, labels = task.matched(task.passed(model, batch), batch["labels"])
-            samples = torch.arange(number, number + len(labels), device=labels.device)
-            samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+            columns = _columns(task, number, outputs, labels)
             number += len(labels)
-            guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
-            columns = [task.judged(labels, values) for values in (samples, labels, guess)]
-            columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
-            by_batch.append([x.cpu().numpy() for x in (_pairs(*columns, task.width) if is_counted else columns)])
+            columns = _pairs(*columns, task.width) if is_counted else columns
+            by_batch.append(tuple(column.cpu().numpy() for column in columns))
             if combines or needs_shares:
                 whole.append(_of_known(task, labels, outputs))
             if combines and task.starts:
                 starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
 
-    losses = Task.evaluate(task, model, watched())
+    if model is None:  # a loss of the task's own may ask for one
+        collections.deque(watched(), 0)
+    losses = Task.evaluate(task, model, watched()) if model is not None else {}
     if not sum(len(rows[0]) for rows in by_batch):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
@@ -112,6 +112,16 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
+
+
+def _columns(task: Any, number: int, outputs: Any, labels: Tensor) -> list[Tensor]:
+    """Returns the numbers of samples from `number` on, truths and guesses, of (known targets,) each."""
+    samples = torch.arange(number, number + len(labels), device=labels.device)
+    samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+    guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
+    columns = [task.judged(labels, values) for values in (samples, labels, guess)]
+    columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
+    return columns
 
 
 def simple_rows(task: Any) -> dict[str, scoring.Judged]:

@@ -81,9 +81,10 @@ class Supervised(text.Writing):
         super().__init__(config, source)
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
-        is_own = self.combines or type(self).collate is not Supervised.collate
+        cls = type(self)
+        is_own = self.combines or (cls.collate, cls.loss) != (Supervised.collate, Supervised.loss)
         if config.training.start_from_baseline and (is_own or self.kind in ("next_tokens", "text")):
-            why = "which has its own `combined` or `collate`" if is_own else f"whose kind is {self.kind!r}"
+            why = "which has its own `combined`, `collate` or `loss`" if is_own else f"whose kind is {self.kind!r}"
             raise BadInput(f"training.start_from_baseline is not for {type(self).__name__}, {why}. Leave the key out.")
         self.starts = config.training.start_from_baseline
 
