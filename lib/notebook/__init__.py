@@ -236,5 +236,5 @@ def _edit(before: Path, after: Path) -> str:
         while old and new and old[place] == new[place]:
             old.pop(place), new.pop(place)
     count = max(map(len, sides)) - 1
-    edit = " -> ".join(printable(" ".join(words) or "-", most=60) for words in (old, new))
+    edit = " -> ".join(printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new))
     return f"code: {edit}{f' and {count} more lines' if count > 0 else ''}"

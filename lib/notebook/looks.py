@@ -17,8 +17,6 @@ from lib.launch.run import Run
 from lib.machine import inputs, platform
 from lib.report import figure
 from lib.report.result import write_table
-from lib.supervised import IGNORED
-from lib.supervised.prediction import FILE
 from lib.task import Batch, Task
 from lib.task.batches import in_batches
 from lib.text import aligned
@@ -56,8 +54,8 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         data = task.collate([part[index] for index in indices], torch.Generator())
         data = {name: value.to(next(model.parameters()).device) for name, value in data.items()}
         shares = task.outputs(model, data).float().softmax(-1)
-        rows = zip(indices, data["labels"].tolist(), shares.tolist(), strict=True)
-        return [(row[label], index, _title(task, label, row)) for index, label, row in rows if label != IGNORED]
+        rows = zip(indices, data["labels"].tolist(), shares.tolist(), task.known(data["labels"]), strict=True)
+        return [(row[label], index, _title(task, label, row)) for index, label, row, is_known in rows if is_known]
 
     judgments: list[tuple[float, int, str]] = []
     for more in in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE):
@@ -109,7 +107,7 @@ def predict(run: Run, source: str, sample: str = "", tta: bool = False) -> str:
     answers = task.predict(models, inputs.find_input(source, here), run.output_dir)
     first = [(name, *map(str, row.values())) for name, row in [*answers.items()][:_ROWS]]
     lines = [aligned([("file", *next(iter(answers.values()))), *first], left={0})]
-    lines += [f"{len(answers):,} predictions: {run.output_dir / FILE}"]
+    lines += [f"{len(answers):,} predictions: {run.output_dir / 'predictions.csv'}"]
     if sample:
         path = submission(answers, inputs.find_input(sample, here), run.output_dir / "submission.csv")
         lines += [f"The submission: {path}"]
