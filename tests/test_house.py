@@ -15,7 +15,7 @@ BUDGETS = {
     "lib/text.py": 60, "lib/training": 3_260, "lib/untrusted.py": 120,
     "workloads": 13_010,
     "workloads/codegraph": 1_630, "workloads/glacier": 3_150, "workloads/graphmer": 3_570, "workloads/legal": 1_960,
-    "workloads/vqa": 1_620,
+    "workloads/vqa": 1_620, "workloads/chat": 1_100,
     "trainbook": 3_240,
     "trainbook/commands.py": 180, "trainbook/fits": 350, "trainbook/kaggle": 1_810, "trainbook/new": 280,
     "trainbook/notebooks": 580,
