@@ -193,9 +193,10 @@ def _best(task: Any) -> Simple | None:
         spread[spread < 1e-9] = 1
     simple = Simple("constant", what, task.kind, 1.0, terms, {"middle": middle, "spread": spread})
     values = simple.values(values)
-    tried = [_held_out(task, values, target, fold, width, penalty) for penalty in (None, *_TRIED[what])]
+    penalties = [None, *(penalty for penalty in _TRIED[what] if penalty or width <= _MOST_CLASSES)]
+    tried = [_held_out(task, values, target, fold, width, penalty) for penalty in penalties]
     place = min(range(len(tried)), key=lambda place: tried[place][0])
-    name = f"{'linear model' if _TRIED[what][place - 1] else 'boosting'} of {what}" if place else simple.name
+    name = f"{'linear model' if penalties[place] else 'boosting'} of {what}" if place else simple.name
     return simple._replace(name=name, power=tried[place][1], arrays={**simple.arrays, **tried[place][2]})
 
 
@@ -264,7 +265,7 @@ def _fitted(
             bias[column] = y.mean() if len(y) else 0
         if penalty is None or len(present) < 2:
             continue
-        model = _estimator(task, penalty, len(present)).fit(values[known], y)
+        model = _estimator(task, penalty, len(present) if has_classes else width).fit(values[known], y)
         outputs = np.array([column])
         if has_classes:  # of two it has the second's score alone
             outputs, bias[present] = present[1:] if len(present) == 2 else present, 0
@@ -276,18 +277,18 @@ def _fitted(
     return weights, bias, np.concatenate(trees)
 
 
-def _estimator(task: Any, penalty: float, classes: int) -> Any:
+def _estimator(task: Any, penalty: float, outputs: int) -> Any:
     from sklearn import ensemble, linear_model
 
     options = {"max_leaf_nodes": _LEAVES, "max_depth": _DEPTH, "early_stopping": False, "random_state": 0}
     if task.kind == "numbers" and penalty:
         return linear_model.Ridge(alpha=1 / penalty)
+    rounds = max(10, min(_ROUNDS, _MOST_TREES // outputs))
     if task.kind == "numbers":
-        return ensemble.HistGradientBoostingRegressor(max_iter=_ROUNDS, **options)
+        return ensemble.HistGradientBoostingRegressor(max_iter=rounds, **options)
     weight = "balanced" if task.balanced else None
     if penalty:
         return linear_model.LogisticRegression(C=penalty, class_weight=weight)
-    rounds = max(10, min(_ROUNDS, _MOST_TREES // classes))
     return ensemble.HistGradientBoostingClassifier(max_iter=rounds, class_weight=weight, **options)
 
 
