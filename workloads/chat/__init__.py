@@ -20,6 +20,7 @@ from torch import nn
 from lib.errors import BadInput, printable
 from lib.machine import published
 from lib.report.findings import Finding
+from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import Batch
 from lib.text import aligned
@@ -92,7 +93,8 @@ class Chat(Supervised):
             )
         if settings.other.replay:
             other = self._other_text
-            fitting += rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(fitting)), _OTHER // 3)
+            pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(fitting)), settings.length)
+            fitting += [piece for piece in pieces if self._size(piece) <= settings.length]
         most = {"validation": settings.validation_rows, "test": settings.test_rows}
         held = {part: [row for row in parts[part] if row.answer][:count] for part, count in most.items()}
         return {"train": rows.lengthened(fitting, map(self._size, fitting)), **held}
@@ -235,19 +237,23 @@ class Chat(Supervised):
             count += int((batch["labels"] != IGNORED).sum())
         return float(np.exp(total / max(1, count)))
 
-    def beside(self, model: nn.Module, loader: Any) -> dict[str, Any]:
-        """Returns the answers of the untouched base, also after the nearest examples, and of these examples alone."""
+    def baselines(self) -> dict[str, np.ndarray]:
+        """Returns the answers of the nearest training rows, which need no model."""
+        near = Neighbours(self.parts["train"].samples)
+        answers = [near.replaced(row) for row in self.parts["test"].samples]
+        return {"nearest, values replaced": np.array(answers, object)}
+
+    def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
+        """Returns the answers of the untouched base, also after the nearest training rows."""
         near = Neighbours(self.parts["train"].samples)
         samples = self.parts["test"].samples
         shown = [self._prompted(near, row) for row in samples]
-        answers: dict[str, Sequence[str]] = {}
-        with self._base(model) as base:
-            if base is not None:
-                answers["untouched base"] = self._written(base, samples, loader)
-                answers[f"base, {self.settings.shots} examples"] = self._written(base, shown, loader)
-                self._before = self._perplexity(base) if self.settings.other.text else 0.0
-        answers["nearest, values replaced"] = [near.replaced(row) for row in samples]
-        return {name: np.array(texts, object) for name, texts in answers.items()}
+        with self._base(model) as base, working("The untouched base answers"):
+            if base is None:
+                return {}
+            self._before = self._perplexity(base) if self.settings.other.text else 0.0
+            each = {"untouched base": samples, f"base, {self.settings.shots} examples": shown}
+            return {name: np.array(self._written(base, some, loader), object) for name, some in each.items()}
 
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
@@ -283,7 +289,7 @@ class Chat(Supervised):
         if not self._tested:
             return ""
         lines, judged = [super().report(metrics, folder)], [*self._tested.values()][-1]
-        answers = {"tuned": judged.guess, **self._beside}
+        answers = {"tuned": judged.guess, **self._beside, **self.guesses}
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = [("question", row.question), ("right", row.answer), *((k, v[number]) for k, v in answers.items())]
             lines.append(aligned([[name, printable(value, most=160)] for name, value in cells], left={0, 1}))
