@@ -97,13 +97,19 @@ class Chat(Supervised):
             fitting += [piece for piece in pieces if self._size(piece) <= settings.length]
         most = {"validation": settings.validation_rows, "test": settings.test_rows}
         held = {part: [row for row in parts[part] if row.answer][:count] for part, count in most.items()}
-        return {"train": rows.lengthened(fitting, map(self._size, fitting)), **held}
+        return {"train": rows.Rows(fitting, [*map(self._size, fitting)]), **held}
 
     def _size(self, row: Row) -> int:
         return len(self.template.encode(row).ids)
 
     def group(self, sample: Row) -> str | None:
         return rows.question(sample) if sample.answer else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the template, with its encoded rows, which a loader worker makes again."""
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in ("template", "_other_text")
+        }
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""

@@ -93,12 +93,9 @@ def pieces(text: str, count: int, length: int) -> list[Row]:
     return [Row(((TEXT, text[starts[k % len(starts)] :][:length]),), "") for k in range(count)]
 
 
-def lengthened(rows: Iterable[Row], lengths: Sequence[int]) -> "Rows":
-    """Returns rows as a list with the tokens of each, for batches of rows of one length."""
-    listed = Rows(rows)
-    listed.lengths = [*lengths]
-    return listed
-
-
 class Rows(list[Row]):
-    lengths: list[int]
+    """Rows with the tokens of each, for batches of rows of one length."""
+
+    def __init__(self, rows: Iterable[Row], lengths: Sequence[int]):
+        super().__init__(rows)
+        self.lengths = lengths
