@@ -158,6 +158,12 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
     return Host(copied, waiting, cards * config.data.num_workers)
 
 
+def as_configured(config: Config, target: Target, count: int = 1) -> Option:
+    """Predicts a run as configured, without a search for better options. Raises as `make`."""
+    search = _Search(with_slots(_configured(config, 0)[0], count), target, count)
+    return search.option(search.config.training.largest_micro_batch, search.least)
+
+
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
     config, changed = profiles.apply(config, has_gpu=True)

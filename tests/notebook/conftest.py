@@ -16,7 +16,7 @@ def made_up(config, target, count):
     peak = sum(sizes.values())
     prediction = Prediction(
         target.card.name, target.usable_bytes, target.limit_bytes, peak, peak, peak <= target.limit_bytes, sizes, {},
-        {}, 10**8, (0.1, 0.2), (0.01, 0.02), 1e12, {}, ("what a <test> leaves out.",),
+        {}, 10**8, (0.1, 0.2), (0.01, 0.02), 100, 1e12, {}, ("what a <test> leaves out.",),
     )  # fmt: skip
     best = Option(max(1, slot // 2), 2, 0, prediction, 1.0, (0.5, 2.0))
     return Plan(
