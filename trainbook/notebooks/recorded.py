@@ -12,7 +12,8 @@ from PIL import Image
 from trainbook.notebooks.source import libraries
 
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
-_COLOURS = 64  # of a picture: a plot looks the same, in a third of the bytes
+_COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
+_MOST_HTML = 8_000  # characters; a page that needs more is shown as its text
 
 
 def execute(text: str, name: str) -> str:
@@ -59,12 +60,13 @@ def _shown(output: Any) -> Any:
     if output.output_type == "error":
         return None
     data, is_widget = output.data, any("widget" in mime for mime in output.data)
-    if "<svg" in data.get("text/html", ""):  # GitHub draws none in a notebook
+    is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
+    page = data.get("text/html", "")
+    if "<svg" in page or len(page) > _MOST_HTML:  # GitHub draws no SVG in a notebook, and leaves out styles
         del data["text/html"]
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
-    is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
-    return None if is_widget or is_bar else output
+    return None if is_widget or is_bar or not any(data.values()) else output
 
 
 def _small(png: str) -> str:
