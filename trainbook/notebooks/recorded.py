@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 from trainbook.notebooks.source import libraries
 
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
+BASES = [*(Path(__file__).parents[2] / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
 _MOST_HTML = 8_000  # characters; a page that needs more is shown as its text
 
@@ -22,6 +24,8 @@ def execute(text: str, name: str) -> str:
 
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRAINBOOK_CACHE": f"{tempfile.gettempdir()}/trainbook-cache"}
     with tempfile.TemporaryDirectory(prefix="trainbook-run-") as folder:
+        for base in BASES:
+            shutil.copytree(base, Path(folder) / base.name)
         path = Path(folder) / f"{name}.ipynb"
         path.write_text(text, encoding="utf-8")
         papermill.execute_notebook(path, path, cwd=folder, progress_bar=True)
