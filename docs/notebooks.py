@@ -49,7 +49,7 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         (("vqa", 1, "questions"),),
         "weights, answers beside guessing without looking",
     ),
-    "07_your_model": ("Your own model and data", (), "weights, scores beside the trivial baseline, your class"),
+    "07_your_model": ("Your own model and data", (), "weights, scores beside the baselines, your class"),
     "08_chat": (
         "A chat model on your conversations",
         (("chat", 1, "conversations"),),

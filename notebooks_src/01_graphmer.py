@@ -76,7 +76,7 @@ config = notebook.configure("graphmer", HOME, globals())
 # %% shared: metrics-run
 
 # %% [markdown]
-# ## Evaluation beside the trivial baseline
+# ## Evaluation beside the baselines
 # Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. The baseline is *counts combined*: many counts
 # over training files, with fitted weights. *Full text*: the text contains the name to predict, so this is mostly copying.
 # *Masked*: every occurrence of it is hidden. *Name only*: the model sees nothing but the head's name. `trained` stands for

@@ -71,7 +71,7 @@ notebook.picture(run.task.draw_tiles(run.folder / "plots" / "tiles.png"))
 # %% shared: metrics-run
 
 # %% [markdown]
-# ## Evaluation beside the trivial baseline
+# ## Evaluation beside the baselines
 # *Trivial* is the strongest of three boostings that are fitted to the same training tiles: of a pixel's bands alone, with the
 # means around it, and with every class counting alike. Pixels without data or label are not counted, and each other pixel
 # counts once. A class that the held-out ground does not have is left out, and not counted as right.

@@ -67,7 +67,7 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # %% shared: metrics-queue
 
 # %% [markdown]
-# ## Evaluation beside the trivial baseline
+# ## Evaluation beside the baselines
 # *Validation* is the best score on the held-out fold, and *test* is the score of the same weights on scenes that no fold saw.
 # The configuration's criteria are judged, not enforced.
 

@@ -64,7 +64,7 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # %% shared: metrics-queue
 
 # %% [markdown]
-# ## Ensemble beside its members and the trivial baseline
+# ## Ensemble beside its members and the baselines
 # The members' probabilities are averaged over models, flips and turns. All folds and seeds have the same test part. The first
 # table has each member alone with the same views, so the last row's lead is what voting brings.
 

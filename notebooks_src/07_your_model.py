@@ -195,9 +195,9 @@ if drawn := looks.batch(run):
 # %% shared: metrics-run
 
 # %% [markdown]
-# ## Evaluation beside the trivial baseline
+# ## Evaluation beside the baselines
 # The best weights on the test data, which training never saw, with a row for each class. A score means something only
-# beside that of the trivial baseline on the same data, and of a strong simple method.
+# beside that of the strongest baseline on the same data, a simple method or a constant.
 
 # %% shared: compare
 

@@ -76,7 +76,7 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     if not (together := getattr(task, "vote", None)):
         raise BadInput(f"{type(task).__name__} has no vote(models, folder). Write it: it returns metrics and a text.")
     metrics, text = together(models, folder)
-    with working("Scoring the trivial baseline"):
+    with working("Scoring the baseline"):
         baseline = task.baseline()
     scores, names = with_all(metrics, baseline), [run.name for run in runs]
     summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)

@@ -182,7 +182,7 @@ def page(path: Path, height: int = 480) -> Any:
 
 
 def compare(summary: Summary) -> str:
-    """Returns the test metrics beside the trivial baseline, and the task's report; or why there are none yet."""
+    """Returns the test metrics beside the baseline, and the task's report; or why there are none yet."""
     if summary.reason != "completed":
         left = summary.max_steps - summary.step
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."

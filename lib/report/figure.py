@@ -147,9 +147,9 @@ def draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, float
         _draw_line(axes, *series(rows, "validation", name), color=colour, marker=mark, label=name)
         if name in baseline:
             dashes = _DASHED[number % len(_DASHED)]
-            axes.axhline(baseline[name], color=colour, linestyle=dashes, label=f"{name}, trivial (test)")
+            axes.axhline(baseline[name], color=colour, linestyle=dashes, label=f"{name}, baseline (test)")
     dashed = any(name in baseline for name in shown)
-    axes.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
+    axes.set_title("validation (dashed: baseline)" if dashed else "validation")
     _finish(axes, rows)
 
 

@@ -31,7 +31,7 @@ class Summary:
     error: str = ""  # why it failed
     missing: dict[str, str] = field(default_factory=dict)  # what a completed run lacks ("test", "plot"), and why
     metrics: dict[str, float] = field(default_factory=dict)  # on the test set, once completed
-    baseline: dict[str, float] = field(default_factory=dict)  # the strongest trivial method's, by the same names
+    baseline: dict[str, float] = field(default_factory=dict)  # the strongest baseline's, by the same names
     test_loss: float | None = None
     report: str = ""  # what the task says of its result: criteria, advice, where its tables are
     best: dict[str, Any] = field(default_factory=dict)  # {"metric", "step", "value"} of the best validation
@@ -92,7 +92,7 @@ def results(summary: Summary) -> str:
 
     Several metrics of several groups (`hits1_masked`, `iou_lake`) are a table of their own with a row for each group.
     """
-    metrics, trivial = dict(summary.metrics), summary.baseline
+    metrics, baseline = dict(summary.metrics), summary.baseline
     if summary.test_loss is not None:
         metrics.setdefault("loss", summary.test_loss)
     groups: dict[str, dict[str, str]] = {}
@@ -102,9 +102,9 @@ def results(summary: Summary) -> str:
     wide = {group: names for group, names in groups.items() if group and len(names) > 1}
     wide = wide if len(wide) > 1 else {}
     grouped = {name for names in wide.values() for name in names.values()}
-    rows, pairs = [("metric", "trivial", "model", "difference")], {}
+    rows, pairs = [("metric", "baseline", "model", "difference")], {}
     for name, value in metrics.items():
-        other = trivial.get(name)
+        other = baseline.get(name)
         cells = ("", "") if other is None else (f"{other:.3f}", f"{value - other:+.3f}")
         pairs[name] = f"{value:.3f}" if other is None else f"{value:.3f} ({other:.3f})"
         rows += [] if name in grouped else [(name, cells[0], f"{value:.3f}", cells[1])]
@@ -112,5 +112,5 @@ def results(summary: Summary) -> str:
     if wide:
         columns = dict.fromkeys(metric for names in wide.values() for metric in names)
         lines = [[group, *(pairs.get(names.get(c, ""), "") for c in columns)] for group, names in wide.items()]
-        tables.append(aligned([["model (trivial)", *columns], *lines], left={0}))
+        tables.append(aligned([["model (baseline)", *columns], *lines], left={0}))
     return "\n\n".join(filter(None, [*tables, summary.report]))

@@ -216,7 +216,7 @@ class Task:
         return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:
-        """Returns the keys of `evaluate` on the test set, as the strongest trivial method reaches them, or some."""
+        """Returns the keys of `evaluate` on the test set, as the strongest baseline reaches them, or some."""
         return {}
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:

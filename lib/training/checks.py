@@ -365,7 +365,7 @@ def _evaluation(probe: _Probe) -> Iterator[str]:
 
 
 def _baseline(probe: _Probe) -> Iterator[str]:
-    """Computes the trivial baseline, which may have only metrics of `evaluate`."""
+    """Computes the baseline, which may have only metrics of `evaluate`."""
     with put_back(), naming(f"{probe.name}.baseline()"):
         unknown = sorted(set(baseline_of(probe.task)) - probe.scores.keys())
     if probe.scores and unknown:

@@ -128,14 +128,14 @@ _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKe
 
 
 def baseline_of(task: Task) -> dict[str, float]:
-    """Returns the trivial baseline's metrics, computed once for a task: that may take minutes, which are shown."""
+    """Returns the baseline's metrics, computed once for a task: that may take minutes, which are shown."""
     if task not in _baselines:
         # what it draws is the same each time
-        with working("Scoring the trivial baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
+        with working("Scoring the baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
             _baselines[task] = checked_numbers(task, "baseline", task.baseline())
     return known_baseline(task)
 
 
 def known_baseline(task: Task) -> dict[str, float]:
-    """Returns the trivial baseline's metrics if they were computed before in this process."""
+    """Returns the baseline's metrics if they were computed before in this process."""
     return dict(_baselines.get(task, {}))

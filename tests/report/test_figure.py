@@ -51,7 +51,7 @@ def test_the_plot_is_a_picture_even_when_little_was_logged(tmp_path):
 
 def test_every_panel_shows_all_steps_and_epochs_above_where_there_are_several(drawn):
     axes = drawn(ROWS)
-    assert axes[1].get_title() == "validation" and "dashed: trivial" in drawn(ROWS, {"mrr": 0.2})[1].get_title()
+    assert axes[1].get_title() == "validation" and "dashed: baseline" in drawn(ROWS, {"mrr": 0.2})[1].get_title()
     assert len(axes) == 4 and all(ax.get_xlim() == (-0.02 * 120, 1.02 * 120) for ax in axes)
     assert [ax.get_title() for ax in axes[2:]] == ["samples per second", "learning rate"]
     assert [inner.get_xlabel() for inner in axes[0].child_axes] == ["epoch"]

@@ -79,7 +79,7 @@ def test_the_charts_have_loss_metrics_the_best_the_baseline_and_epochs(written):
     rows += [validation_row(100, loss=1.5, mrr=0.25), validation_row(120, loss=1.25, mrr=0.375)]
     html = written(rows, shown=["mrr"], selection=("mrr", "max"), baseline={"mrr": 0.2})
     assert "120 of 480 steps (25%)" in html and "0:10:00 left" in html
-    for name in ("train, as logged", "train, running mean", "mrr, trivial (test)", "best: 0.5 at step 50"):
+    for name in ("train, as logged", "train, running mean", "mrr, baseline (test)", "best: 0.5 at step 50"):
         assert html.count(f">{name}</text>") == 1
     assert html.count(">epoch</text>") == 2
     assert "loss: train, as logged 1; train, running mean 1; validation 1.25" in html

@@ -47,8 +47,8 @@ def tables(metrics, baseline, **more):
 def test_a_table_has_baselines_where_they_exist_the_loss_last_and_a_row_for_each_of_several_groups():
     metrics = {"mrr": 0.5, "mrr_full_text": 0.1, "hits10_full_text": 0.2, "mrr_masked": 0.3, "hits1_masked": 0.4}
     single, wide = tables(metrics, dict.fromkeys(metrics, 0.25))
-    assert single == [["metric", "trivial", "model", "difference"], ["mrr", "0.250", "0.500", "+0.250"]]
-    assert wide[0] == ["model", "(trivial)", "mrr", "hits10", "hits1"]
+    assert single == [["metric", "baseline", "model", "difference"], ["mrr", "0.250", "0.500", "+0.250"]]
+    assert wide[0] == ["model", "(baseline)", "mrr", "hits10", "hits1"]
     assert wide[1] == ["full_text", "0.100", "(0.250)", "0.200", "(0.250)"]
     assert wide[2][0] == "masked" and wide[2][-2:] == ["0.400", "(0.250)"]
     groups = {"mrr_a": 0.1, "hits_a": 0.2, "mrr_b": 0.3, "hits_b": 0.4}

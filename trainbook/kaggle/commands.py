@@ -237,7 +237,7 @@ def _fetch(options: argparse.Namespace) -> int:
         members = f", a vote of {len(summary.members)} runs" if summary.members else f" at step {summary.step:,}"
         print(f"{printable(run)}: {summary.reason}{members}")
         for metric, value in summary.metrics.items():
-            beside = f", the trivial baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
+            beside = f", the baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
             print(f"  {metric}: {value:.4f}{beside}")
     size, number = disk.held(folder)
     print(f"{folder}: {number:,} files, {size / 1e6:,.1f} MB")

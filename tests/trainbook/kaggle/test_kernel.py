@@ -123,8 +123,8 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
     assert stub.ended(runner).status == "COMPLETE", stub.sessions[0].failure
     assert main(["kaggle", "fetch", "graphmer"]) == 0
     out = capsys.readouterr().out
-    assert "toy: completed at step 12" in out and "rmse: 0.5000, the trivial baseline 1.0000" in out
-    assert "ensemble: completed, a vote of 2 runs\n  rmse: 0.2500, the trivial baseline 1.0000" in out
+    assert "toy: completed at step 12" in out and "rmse: 0.5000, the baseline 1.0000" in out
+    assert "ensemble: completed, a vote of 2 runs\n  rmse: 0.2500, the baseline 1.0000" in out
     results = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results"
     assert (results / "toy" / "best" / "step-00000012" / "model.safetensors").is_file()
     assert (results / "toy" / "plots" / "metrics.png").read_bytes() == b"png"
