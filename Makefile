@@ -75,6 +75,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_glacier
 	$(PY) -m tests.bench.bench_legal --variants single --partitions 0 --seeds 0
 	$(PY) -m tests.bench.bench_vqa --rows easy,drawn --seeds 0
+	$(PY) -m tests.bench.bench_chat --seeds 0
 	$(PY) -m tests.bench.bench_baseline --seeds 0
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead

@@ -21,6 +21,7 @@ RECORDS = Path(__file__).parent / "records"
 # What each record measures
 MEASURED = {
     "baseline": "lib/supervised trainbook/new",
+    "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "fp16": "workloads lib/training lib/supervised trainbook/new",

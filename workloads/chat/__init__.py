@@ -43,10 +43,10 @@ class Answer(str):
 def _json(value: str) -> Any:
     """Returns the object or list that a text writes in JSON; None where it is none."""
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict | list) else None
+    return parsed if isinstance(parsed, dict | list) else None
 
 
 def exact(right: str, written: str) -> float:

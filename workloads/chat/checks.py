@@ -107,7 +107,7 @@ def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[st
 def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], list[str]]:
     """Returns rows with one question: duplicates, contradictions, and those in two splits."""
     first: dict[str, tuple[str, str]] = {}
-    found = defaultdict[tuple[str, str, str], list[str]](list)
+    named = defaultdict[tuple[str, str, str], list[str]](list)
     for part, rows in parts.items():
         for number, row in enumerate(rows, 1):
             key = question(row)
@@ -118,12 +118,12 @@ def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], 
                 continue
             before, answer = first[key]
             if before != part:
-                found["in two splits", "bad", f"ask what is asked in {before} too"].append(f"{part} {number}")
+                named["in two splits", "bad", f"ask what is asked in {before} too"].append(f"{part} {number}")
             elif answer.strip() == row.answer.strip():
-                found["duplicate", "warning", "are there before"].append(f"{part} {number}")
+                named["duplicate", "warning", "are there before"].append(f"{part} {number}")
             else:
-                found["contradiction", "warning", "answer a question of before otherwise"].append(f"{part} {number}")
-    return found
+                named["contradiction", "warning", "answer a question of before otherwise"].append(f"{part} {number}")
+    return named
 
 
 def _of_answers(parts: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Conversations: read in the forms that they come in, and dealt to three splits."""
+"""Conversations: read in the forms that they come in, in three splits."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ def read_file(path: Path) -> Iterator[Row]:
 
 
 def read(source: Path) -> dict[str, list[Row]]:
-    """Returns the rows of *.jsonl by split: files named train, validation (val, dev) or test, all others dealt."""
+    """Returns the rows of *.jsonl by split: by a file's name (train, validation, val, dev, test) or by question."""
     parts: dict[str, list[Row]] = {}
     for path in [source] if source.is_file() else sorted(source.glob("*.jsonl")):
         part = next((split for name, split in _SPLITS.items() if path.stem.lower().startswith(name)), "")
@@ -78,8 +78,8 @@ def read(source: Path) -> dict[str, list[Row]]:
         return split((row for rows in parts.values() for row in rows), group=question)
     train = [*parts.pop("", []), *parts.pop("train", [])]
     missing = {"validation", "test"} - parts.keys()
-    dealt = split(train, validation=0.1 * ("validation" in missing), test=0.1 * ("test" in missing), group=question)
-    return {"train": dealt["train"], **{part: parts.get(part, dealt[part]) for part in ("validation", "test")}}
+    drawn = split(train, validation=0.1 * ("validation" in missing), test=0.1 * ("test" in missing), group=question)
+    return {"train": drawn["train"], **{part: parts.get(part, drawn[part]) for part in ("validation", "test")}}
 
 
 def question(row: Row) -> str:

@@ -162,7 +162,7 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
 
 
 def made_of(values: Any) -> Template:
-    """Returns the template of the values that a run keeps, which may be anybody's. Raises BadInput."""
+    """Returns the template of the values that a run keeps, perhaps a stranger's. Raises BadInput."""
     from transformers import PreTrainedTokenizerFast
 
     try:

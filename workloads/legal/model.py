@@ -72,7 +72,7 @@ def choose(settings: Encoder) -> dict[str, Any]:
 
 
 def check(chosen: Mapping[str, Any]) -> None:
-    """Raises BadInput for anything that `choose` does not return: in an archive it may be anybody's."""
+    """Raises BadInput for anything that `choose` does not return: an archive may be a stranger's."""
     options = chosen.get("options")
     shares = options.values() if isinstance(options, dict) and options.keys() <= {*_ATTENTION_DROPOUT} else [None]
     is_fine = all(isinstance(share, int | float) and 0 <= share < 1 for share in shares)

@@ -153,7 +153,7 @@ class Vqa(Supervised):
         return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned, in an archive anybody's. Raises BadInput where that is of another kind."""
+        """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
         is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
         parts = values["encoders"] if is_fine else {}
         is_fine = is_fine and "decoder" in values["tokenizers"]

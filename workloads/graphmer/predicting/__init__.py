@@ -245,7 +245,7 @@ def _check(corpus: Corpus) -> None:
 
 @contextmanager
 def _kept_data() -> Iterator[None]:
-    """Raises BadInput if what a run kept, which may be anybody's, is not as this version writes it."""
+    """Raises BadInput if what a run kept, perhaps a stranger's, is not as this version writes it."""
     try:
         yield
     except (OSError, ValueError, KeyError, IndexError) as error:
