@@ -8,7 +8,9 @@ Planning takes a minute or two, so the table reads that file. Badges need an add
 import datetime
 import json
 import re
+import shutil
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -52,7 +54,7 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
     "07_your_model": ("Your own model and data", (), "weights, scores beside the baselines, your class"),
     "08_chat": (
         "A chat model on your conversations",
-        (("chat", 1, "conversations"),),
+        (("chat", 1, "conversations of 2,048 tokens"),),
         "adapter, merged weights, answers beside the untouched base",
     ),
 }  # fmt: skip
@@ -106,17 +108,26 @@ def notebooks() -> str:
     return table(head, rows)
 
 
+def qwen(folder: Path) -> None:
+    """Writes what a plan of configs/chat.yaml reads of its base, which nobody here has: sizes, and any tokenizer."""
+    from trainbook.fits.language import KNOWN
+
+    shutil.copytree(ROOT / "configs" / "chat-base", folder, dirs_exist_ok=True, ignore=lambda *_: ["model.safetensors"])
+    (folder / "config.json").write_text(json.dumps(KNOWN["Qwen2.5-1.5B"]), "utf-8")
+
+
 def plan() -> None:
     """Plans what ABOUT names on two T4s, with 1,000 samples where a length is in epochs, and writes the hours."""
     from lib import planner
     from lib.task import load_config
 
-    runs = {}
+    runs, base = {}, Path(tempfile.mkdtemp())
+    qwen(base)
     for config in dict.fromkeys(one for _, configs, _ in ABOUT.values() for one, _, _ in configs):
         path = ROOT / "configs" / f"{config}.yaml"
         if not path.is_file():
             continue
-        made = planner.make(load_config(path), planner.find_card("t4"), 0, 1000)
+        made = planner.make(load_config(path, {"workload.base": str(base)} if config == "chat" else {}), planner.find_card("t4"), 0, 1000)
         steps = made.max_steps or made.steps_for(1000)
         runs[config] = {"steps": steps, "hours": round(made.seconds(steps) / 3600, 2)}
         print(f"{config}: {runs[config]}", flush=True)
