@@ -1,14 +1,10 @@
-"""Small data in the layout that each example reads, the same at every call."""
+"""Small images in a folder for each class, the same at every call."""
 
-import csv
-import json
-import random
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
 SHAPES = ("circle", "square", "triangle")
 
 
@@ -47,40 +43,4 @@ def digits(folder: Path) -> Path:
         Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8)).save(target / f"{number:04}.png")
     lines = "".join(f"{number:04},0\n" for number in range(1700, len(pixels)))
     (new / "sample_submission.csv").write_text(f"id,label\n{lines}", "utf-8")
-    return folder
-
-
-def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
-    """Writes TSV files, a document each, with a sentence and its label in a line; one label is rare."""
-    draw = random.Random(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    for document in range(documents):
-        labels = draw.choices(list(WORDS), (6, 3, 1), k=lines)
-        told = (" ".join(draw.choices(WORDS[label].split(), k=6)) for label in labels)
-        rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(told, labels, strict=True))
-        (folder / f"{document:04}.tsv").write_text(rows, "utf-8")
-    return folder
-
-
-def lm(folder: Path, number: int = 200) -> Path:
-    """Writes JSON Lines with a prompt and its answer: a word, and the same word in capitals."""
-    draw = random.Random(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    words = ("".join(draw.choices("abcd", k=draw.randint(2, 4))) for _ in range(number))
-    lines = (json.dumps({"prompt": word, "answer": word.upper()}) for word in words)
-    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    return folder
-
-
-def tabular(folder: Path, number: int = 200) -> Path:
-    """Writes a CSV file of flats with a price that follows from the other columns, and some noise."""
-    draw = random.Random(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "flats.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["rooms", "area", "age", "price"])
-        for _ in range(number):
-            rooms, age = draw.randint(1, 6), draw.randint(0, 80)
-            area = round(rooms * draw.uniform(15, 30), 1)
-            writer.writerow([rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))])
     return folder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.errors import BadInput, printable
 
-KINDS = ("images", "text", "lm", "tabular")
+KINDS = ("images", "segmentation", "tabular", "text", "tokens", "lm")
 _EXAMPLES = Path(__file__).with_name("examples")
 
 
@@ -13,7 +13,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Adds the command `new`."""
     parser = commands.add_parser("new", help="write a task of your own with its configuration, test and generated data")
     parser.add_argument("name", help="what the files are named by: my for my_task.py, my.yaml, my_data")
-    parser.add_argument("--like", metavar="KIND", default="images", help="the example: images, text, lm or tabular")
+    parser.add_argument("--like", metavar="KIND", default="images", help=f"the example: {', '.join(KINDS)}")
     parser.set_defaults(run=_run)
 
 
@@ -56,7 +56,7 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
     code, check = (_EXAMPLES.joinpath(file).read_text("utf-8") for file in (f"{kind}.py", "test.py.in"))
     for path, text in zip(paths, (code, keys, check.replace("@NAME@", name)), strict=False):
         path.write_text(text, "utf-8")
-    from lib.supervised import made  # not at the top: the command's help does not wait for NumPy
+    from trainbook.new import made  # not at the top: the command's help does not wait for NumPy
 
     getattr(made, kind)(paths[-1])
     return paths

@@ -15,20 +15,23 @@ import torch
 from lib import checkpoint, launch, planner
 from lib.errors import BadInput
 from lib.report.metrics import read
-from lib.supervised import made
 from lib.task import find_task, load_config, load_task
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 from trainbook.commands import main
+from trainbook.new import made
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
-TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
-MOST_LINES = {"images": 40, "text": 35, "lm": 55, "tabular": 35}
+TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
+         "lm": "Answers"}  # fmt: skip
+MOST_LINES = {"images": 40, "segmentation": 45, "tabular": 35, "text": 35, "tokens": 35, "lm": 55}
 SMALL = {
     "images": {"workload.size": 16, "workload.width": 2},
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
+    "segmentation": {"workload.size": 16, "workload.width": 2},
+    "tokens": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
     "lm": {"workload.rank": 1, "workload.answer": 2},
     "tabular": {"workload.width": 4},
 }
@@ -38,7 +41,7 @@ STEPS = {
     "data.num_workers": 0,
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "lm": {"number": 40},
-        "tabular": {"number": 60}}  # fmt: skip
+        "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40}}  # fmt: skip
 each = pytest.mark.parametrize("name", TASKS)
 STARTED = {"training.start_from_baseline": True}
 started = pytest.mark.parametrize(
@@ -106,17 +109,19 @@ def predict(name, tmp_path, monkeypatch):
     empty.mkdir()
     for source, target in (("runs/outputs.tar.gz", empty), (f"{name}.py", empty), (name, new)):
         shutil.move(source, target)
-    for path in new.glob("*/*.png"):
-        path.rename(new / path.name)
+    if name == "images":
+        for path in new.glob("*/*.png"):
+            path.rename(new / path.name)
     for path in new.glob("*.csv"):
         path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
     for path in new.glob("*.tsv"):
         path.write_text("".join(line.split("\t")[0] + "\n" for line in path.read_text().splitlines()))
+    shutil.rmtree(new / "masks", ignore_errors=True)
     monkeypatch.chdir(empty)
     assert main(["predict", "outputs.tar.gz", "new", "out", "--task", f"{name}.py:{TASKS[name]}"]) == 0
     with Path("out/predictions.csv").open() as file:
         answers = list(csv.DictReader(file))
-    number = {"images": 30, "text": 60, "lm": 40, "tabular": 60}[name]
+    number = {"images": 30, "segmentation": 30, "tabular": 60, "text": 60, "tokens": 40, "lm": 40}[name]
     assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
     classes = {"images": {"circle", "square", "triangle"}, "text": set(made.WORDS)}.get(name)
     assert classes is None or {answer["prediction"] for answer in answers} <= classes

@@ -69,7 +69,7 @@ def test_nothing_is_overwritten_and_names_and_kinds_that_cannot_be_are_refused(c
         assert commands.main(["new", name]) == 2
         assert "cannot be the name of a Python file" in capsys.readouterr().err and not list(Path().iterdir())
     assert commands.main(["new", "my", "--like", "sounds"]) == 2
-    assert "There is no example 'sounds'. There are: images, text, lm, tabular." in capsys.readouterr().err
+    assert f"There is no example 'sounds'. There are: {', '.join(new.KINDS)}." in capsys.readouterr().err
 
 
 def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(written, stub, capsys):

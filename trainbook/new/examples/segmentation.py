@@ -1,0 +1,63 @@
+"""The class of each pixel, by a small U-Net: images and masks, PNG files of the same names in two folders."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+from lib.config import option
+from lib.supervised import Supervised, split
+
+
+@dataclass(frozen=True)
+class Settings:
+    classes: tuple[str, ...] = option(("ground", "circle"), "The names of the values 0, 1, ... of a mask.")
+    size: int = option(64, "The height and width that images and masks are scaled to.", minimum=8)
+    width: int = option(16, "The channels of the first layer.", minimum=1)
+
+
+def block(channels: int, width: int) -> nn.Module:
+    first = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+    return nn.Sequential(*first, nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+
+
+class UNet(nn.Module):
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        self.down = nn.ModuleList([block(3, width), block(width, 2 * width), block(2 * width, 4 * width)])
+        self.up = nn.ModuleList([block(6 * width, 2 * width), block(3 * width, width)])
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        levels = [x := self.down[0](x)]
+        levels += [x := block(F.max_pool2d(x, 2)) for block in self.down[1:]]
+        for block, level in zip(self.up, levels[-2::-1], strict=True):
+            x = block(torch.cat([F.interpolate(x, level.shape[2:]), level], 1))
+        return self.head(x)
+
+
+class Segmentation(Supervised):
+    Settings, sentinels = Settings, ("images/*.png",)
+    kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
+
+    def model(self):
+        return UNet(self.settings.width, len(self.settings.classes))
+
+    def read(self, source):
+        return split((path, source / "masks" / path.name) for path in source.glob("images/*.png"))
+
+    def example(self):
+        return Image.new("RGB", (self.settings.size,) * 2), Image.new("L", (self.settings.size,) * 2)
+
+    def scaled(self, image, mode):
+        image = image if isinstance(image, Image.Image) else Image.open(image)
+        how = Image.Resampling.BILINEAR if mode == "RGB" else Image.Resampling.NEAREST
+        return np.array(image.convert(mode).resize((self.settings.size,) * 2, how))
+
+    def batch(self, samples, training):
+        images = torch.from_numpy(np.stack([self.scaled(image, "RGB") for image, _ in samples]))
+        masks = torch.from_numpy(np.stack([self.scaled(mask, "L") for _, mask in samples]))
+        return {"x": images.permute(0, 3, 1, 2) / 255, "labels": masks.long()}

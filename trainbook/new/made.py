@@ -1,0 +1,86 @@
+"""Small data in the layout that each example reads, the same at every call."""
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from lib.supervised.made import images
+
+__all__ = ["images", "lm", "segmentation", "tabular", "text", "tokens"]
+
+WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
+SENTENCES = ("{person} went to {place}", "{person} met {person} in {place}", "the road from {place} to {place}")
+
+
+def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
+    """Writes TSV files, a document each, with a sentence and its label in a line; one label is rare."""
+    draw = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for document in range(documents):
+        labels = draw.choices(list(WORDS), (6, 3, 1), k=lines)
+        told = (" ".join(draw.choices(WORDS[label].split(), k=6)) for label in labels)
+        rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(told, labels, strict=True))
+        (folder / f"{document:04}.tsv").write_text(rows, "utf-8")
+    return folder
+
+
+def lm(folder: Path, number: int = 200) -> Path:
+    """Writes JSON Lines with a prompt and its answer: a word, and the same word in capitals."""
+    draw = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ("".join(draw.choices("abcd", k=draw.randint(2, 4))) for _ in range(number))
+    lines = (json.dumps({"prompt": word, "answer": word.upper()}) for word in words)
+    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+def tabular(folder: Path, number: int = 200) -> Path:
+    """Writes a CSV file of flats with a price that follows from the other columns, and some noise."""
+    draw = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "flats.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["rooms", "area", "age", "price"])
+        for _ in range(number):
+            rooms, age = draw.randint(1, 6), draw.randint(0, 80)
+            area = round(rooms * draw.uniform(15, 30), 1)
+            writer.writerow([rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))])
+    return folder
+
+
+def segmentation(folder: Path, number: int = 120, size: int = 64) -> Path:
+    """Writes images of a circle and a square, and masks that mark the circle, as PNG files of the same names."""
+    draw = np.random.default_rng(0)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for index in range(number):
+        image, mask = (
+            Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist())),
+            Image.new("L", (size, size)),
+        )
+        colour, pen = tuple(draw.integers(150, 255, 3).tolist()), ImageDraw.Draw(image)
+        (x, y), (left, top) = draw.integers(0, size // 2, (2, 2)).tolist()
+        pen.rectangle([left, top, left + size // 3, top + size // 3], fill=colour)
+        pen.ellipse([x, y, x + size // 3, y + size // 3], fill=colour)
+        ImageDraw.Draw(mask).ellipse([x, y, x + size // 3, y + size // 3], fill=1)
+        for name, picture in (("images", image), ("masks", mask)):
+            picture.save(folder / name / f"{index:04}.png")
+    return folder
+
+
+def tokens(folder: Path, number: int = 300) -> Path:
+    """Writes a TSV file of short texts whose words are tagged; a name is a person's or a place's by its neighbours."""
+    draw, texts = random.Random(0), []
+    for _ in range(number):
+        words = draw.choice(SENTENCES).split()
+        tags = [word.strip("{}") if word[0] == "{" else "O" for word in words]
+        named = ["".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title() if tag != "O" else word
+                 for word, tag in zip(words, tags, strict=True)]  # fmt: skip
+        texts.append("".join(f"{word}\t{tag}\n" for word, tag in zip(named, tags, strict=True)))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "texts.tsv").write_text("\n".join(texts), "utf-8")
+    return folder
