@@ -1,6 +1,6 @@
 """Makes the small base of the workload: a tokenizer and a Llama, on random tokens said again, docstrings and chats.
 
-PYTHONPATH=. python configs/chat-base/make.py FOLDER --minutes 11
+PYTHONPATH=. python configs/chat-base/make.py FOLDER
 
 The docstrings are those of Python's standard library. The chats are generated: about copying, JSON, following examples,
 and invented functions. None has a function, a wording or a held-out value of the task "call".
@@ -265,7 +265,7 @@ def exact(model: Any, tokenizer: Any, chats: Chats, count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the small base of the workload.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=11, help="of one core, both phases")
+    parser.add_argument("--minutes", type=float, default=28, help="of one core, both phases")
     parser.add_argument("--copying", type=float, default=0.25, help="the loss of copied tokens at which chats begin")
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--lr", type=float, default=5e-3)
