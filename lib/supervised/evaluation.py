@@ -3,7 +3,7 @@
 import collections
 import inspect
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,35 +13,33 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.report.progress import working
 from lib.supervised import chunks, scoring, start
-from lib.supervised.parts import Part
-from lib.supervised.samples import IGNORED, target_of
+from lib.supervised.samples import FLOATS, IGNORED, Part, target_of
 from lib.supervised.simple import AT_ONCE
 from lib.task import Batch, Task
 
-_FLOATS = ("numbers", "labels")  # kinds whose labels are floats
 _AT_ONCE = 64  # samples that are batched to look at their targets
 _TRIED = 16  # samples whose target is compared with its label
 _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 
 
-def outputs(model: nn.Module, batch: Batch, task: str) -> Tensor:
+def outputs(task: Any, model: nn.Module, batch: Batch) -> Tensor:
     """Returns a model's answer to a batch without its labels, by name if `forward` has the names of the tensors.
 
-    `task` is the name of its class. Raises BadInput where `forward` has some of the names, and for no tensor.
+    Raises BadInput where `forward` has some of the names, and for no tensor.
     """
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    inputs, name = {name: value for name, value in batch.items() if name != "labels"}, type(task).__name__
     parameters = inspect.signature(model.forward).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [] if takes_any else [name for name in inputs if name not in parameters]
     if unknown and len(unknown) < len(inputs):
         takes = f"forward of {type(model).__name__} takes {', '.join(parameters)}: {unknown[0]!r} is none of these"
-        advice = f"Give the tensors these names, or write outputs(model, batch) in {task}."
-        raise BadInput(f"{task}.batch has {', '.join(map(repr, inputs))}, and {takes}. {advice}")
+        advice = f"Give the tensors these names, or write outputs(model, batch) in {name}."
+        raise BadInput(f"{name}.batch has {', '.join(map(repr, inputs))}, and {takes}. {advice}")
     answer = model(*inputs.values()) if unknown else model(**inputs)
     answer = getattr(answer, "logits", answer)
     if not isinstance(answer, Tensor):
         what = f"The model returned a {type(answer).__name__} without `logits`."
-        raise BadInput(f"{what} Write outputs(model, batch) in {task}, which returns a tensor.")
+        raise BadInput(f"{what} Write outputs(model, batch) in {name}, which returns a tensor.")
     return answer
 
 
@@ -65,11 +63,11 @@ def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
 
 def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
     """Returns (classes) the weights of a task with `balanced`, on the device of outputs; None for another."""
-    if not task.balanced or outputs.is_meta:  # of a plan, which is made where there is no data
-        return torch.ones(classes, device=outputs.device) if task.balanced else None
-    if "weights of classes" not in task._seen:
-        task._seen["weights of classes"] = scoring.balanced(task.class_counts("train"), classes)
-    return torch.from_numpy(task._seen["weights of classes"]).to(outputs.device)
+    if not task.balanced:
+        return None
+    if outputs.is_meta:  # of a plan, which is made where there is no data
+        return torch.ones(classes, device=outputs.device)
+    return torch.from_numpy(scoring.balanced(task.class_counts("train"), classes)).to(outputs.device)
 
 
 @torch.no_grad()
@@ -80,7 +78,7 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
     """
     combines = task.combines and model is not None  # as it is not where the simple method is judged
     is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
-    needs_shares = scoring.needs_probabilities(task.metrics)
+    needs_scores = combines or scoring.needs_probabilities(task.metrics)
     by_batch, whole, starts = list[tuple[np.ndarray, ...]](), list[Tensor](), list[Tensor]()
     number = 0  # of the batch's first sample
 
@@ -93,7 +91,7 @@ def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str,
             number += len(labels)
             columns = _pairs(*columns, task.width) if is_counted else columns
             by_batch.append(tuple(column.cpu().numpy() for column in columns))
-            if combines or needs_shares:
+            if needs_scores:
                 whole.append(_of_known(task, labels, outputs))
             if combines and task.starts:
                 starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
@@ -119,29 +117,14 @@ def _columns(task: Any, number: int, outputs: Any, labels: Tensor) -> list[Tenso
     samples = torch.arange(number, number + len(labels), device=labels.device)
     samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
     guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
-    columns = [task.judged(labels, values) for values in (samples, labels, guess)]
-    columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
-    return columns
+    sample, *columns = (task.judged(labels, values) for values in (samples, labels, guess))
+    return [sample if sample.dim() == 1 else sample[:, 0], *columns]
 
 
-def simple_rows(task: Any) -> dict[str, scoring.Judged]:
-    """Returns what the simple method answers on the test, by its name; nothing where there is none."""
-    if task.simple is None or task.simple.name == "constant":
-        return {}
-    part, width = task.parts["test"], 0 if task.kind in _FLOATS else max(task.width, len(task.class_counts("test")))
-
-    def batches() -> Iterator[Batch]:
-        for some in (range(len(part))[first : first + AT_ONCE] for first in range(0, len(part), AT_ONCE)):
-            batch = task.labelled([task.prepared(part.samples[index]) for index in some])
-            scores = task.simple.scores(task, batch)
-            scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
-            task._passed = [None, batch, scores]  # as if a network had said so
-            yield batch
-
-    try:
-        return {task.simple.name: evaluate(task, None, batches())[1]["network"]}
-    finally:
-        task._passed = None
+def _pairs(sample: Tensor, true: Tensor, guess: Tensor, classes: int) -> list[Tensor]:
+    """Returns samples, truths and guesses, each once, and how often they came, of (targets,) each."""
+    numbers, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
+    return [numbers // classes**2, numbers // classes % classes, numbers % classes, counts]
 
 
 def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
@@ -162,10 +145,24 @@ def guesses(kind: str, outputs: Tensor) -> Tensor:
     return outputs if kind == "numbers" else outputs > 0 if kind == "labels" else outputs.argmax(-1)
 
 
-def _pairs(sample: Tensor, true: Tensor, guess: Tensor, classes: int) -> list[Tensor]:
-    """Returns samples, truths and guesses, each once, and how often they came, of (targets,) each."""
-    numbers, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
-    return [numbers // classes**2, numbers // classes % classes, numbers % classes, counts]
+def simple_rows(task: Any) -> dict[str, scoring.Judged]:
+    """Returns what the simple method answers on the test, by its name; nothing where there is none."""
+    if task.simple is None or task.simple.name == "constant":
+        return {}
+    part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
+
+    def batches() -> Iterator[Batch]:
+        for first in range(0, len(part), AT_ONCE):
+            batch = task.labelled([part[index].sample for index in range(first, min(first + AT_ONCE, len(part)))])
+            scores = task.simple.scores(task, batch)
+            scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
+            task._passed = [None, batch, scores]  # as if a network had said so
+            yield batch
+
+    try:
+        return {task.simple.name: evaluate(task, None, batches())[1]["network"]}
+    finally:
+        task._passed = None
 
 
 def tested(task: Any) -> scoring.Judged:
@@ -178,17 +175,17 @@ def tested(task: Any) -> scoring.Judged:
     return scoring.Judged(true, true)
 
 
-def baselines(task: Any, test: scoring.Judged, classes: int) -> dict[str, scoring.Judged]:
+def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
     """Returns what always guessing the commonest class, or the mean, of the training answers, and the task's own."""
-    shares, guess = None, np.zeros(0)
+    if task.kind == "text":  # whose `guesses` have it
+        return judged(test, task.guesses)
     if test.counts is not None:
-        guess = np.full(len(test.true), task.class_counts("train").argmax())
-    elif task.kind != "text":  # whose `guesses` have it
+        guess, shares = np.full(len(test.true), task.class_counts("train").argmax()), None
+    else:
         train = task.targets("train")
-        classes = 0 if task.kind in _FLOATS else max(classes, int(max(train.max(), test.true.max())) + 1)
+        classes = 0 if task.kind in FLOATS else max(task.width, int(max(train.max(), test.true.max())) + 1)
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
-    rows = {} if task.kind == "text" else {task.constant: test._replace(guess=guess, shares=shares)}
-    return {**rows, **judged(test, task.guesses)}
+    return {task.constant: test._replace(guess=guess, shares=shares), **judged(test, task.guesses)}
 
 
 def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
@@ -197,16 +194,6 @@ def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scorin
         name: each if isinstance(each, scoring.Judged) else test._replace(guess=np.asarray(each), shares=None)
         for name, each in guesses.items()
     }
-
-
-def class_counts(task: Any, part: Part) -> np.ndarray:
-    """Returns how often each class is a target, (classes); of the targets no more than a batch is held at once."""
-    counts = np.zeros(0, np.int64)
-    for labels in targets(task, part):
-        more = np.bincount(labels, minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
-    return counts
 
 
 def variance(task: Any) -> float:
@@ -226,7 +213,7 @@ def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.nd
     Where samples have their labels as numbers, tried on some, nothing is decoded for it.
     """
 
-    def plain(indices: Iterable[int]) -> np.ndarray | None:
+    def plain(indices: Sequence[int]) -> np.ndarray | None:
         numbers = [target_of(part[index].sample) for index in indices]
         if task.kind not in ("classes", "numbers") or not all(isinstance(n, int | float | np.number) for n in numbers):
             return None
@@ -241,10 +228,9 @@ def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.nd
     places = places or range(len(part))
     tried = sorted({places[round(index)] for index in np.linspace(0, len(places) - 1, _TRIED)})
     some = plain(tried)
-    if some is not None and np.array_equal(some, np.concatenate([*batched(tried)])):
-        values = plain(places)
-        if values is not None:
-            yield values
-            return
+    is_plain = some is not None and np.array_equal(some, np.concatenate([*batched(tried)]))
+    if is_plain and (values := plain(places)) is not None:
+        yield values
+        return
     with working(f"Looking at the targets of {part.name}"):
         yield from batched(places)
