@@ -1,6 +1,5 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
-import collections
 import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,60 +70,76 @@ def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.
 
-    Millions of tokens or pixels are counted by how often each class was taken for each in a sample. Raises BadInput.
+    Raises BadInput.
     """
-    combines = task.combines and model is not None  # as it is not where the simple method is judged
-    is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
-    needs_scores = combines or scoring.needs_probabilities(task.metrics)
-    by_batch, whole, starts = list[tuple[np.ndarray, ...]](), list[Tensor](), list[Tensor]()
-    number = 0  # of the batch's first sample
+    answered, starts = list[tuple[list[np.ndarray], Tensor]](), list[Tensor]()
 
     def watched() -> Iterator[Batch]:
-        nonlocal number
+        number = 0  # of the batch's first sample
         for batch in loader:
             yield batch  # whoever iterates computes its losses now, and the outputs that these have are used again
             outputs, labels = task.matched(task.passed(model, batch), batch["labels"])
-            columns = _columns(task, number, outputs, labels)
+            answered.append(_answered(task, number, outputs, labels, task.combines))
             number += len(labels)
-            columns = _pairs(*columns, task.width) if is_counted else columns
-            by_batch.append(tuple(column.cpu().numpy() for column in columns))
-            if needs_scores:
-                whole.append(_of_known(task, labels, outputs))
-            if combines and task.starts:
+            if task.starts:
                 starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
 
-    if model is None:  # a loss of the task's own may ask for one
-        collections.deque(watched(), 0)
-    losses = Task.evaluate(task, model, watched()) if model is not None else {}
-    if not sum(len(rows[0]) for rows in by_batch):
-        raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
-    sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
-    scores = torch.cat(whole) if whole else torch.zeros(0)
-    judged = scoring.Judged(true, guess, counts[0] if counts else None, shares(task, scores), sample)
+    losses = Task.evaluate(task, model, watched())
+    judged, scores = _joined(task, answered)
     rows = {"network": judged}
-    if combines:
+    if task.combines:
         task.started = torch.cat(starts) if starts else None, judged
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
 
-def _columns(task: Any, number: int, outputs: Any, labels: Tensor) -> list[Tensor]:
-    """Returns the numbers of samples from `number` on, truths and guesses, of (known targets,) each."""
-    samples = torch.arange(number, number + len(labels), device=labels.device)
-    samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+def simple_rows(task: Any) -> dict[str, scoring.Judged]:
+    """Returns what the simple method answers on the test, by its name; nothing where there is none."""
+    if task.simple is None or task.simple.name == "constant":
+        return {}
+    part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
+    answered = []
+    for first in range(0, len(part), AT_ONCE):
+        batch = task.labelled([part[index].sample for index in range(first, min(first + AT_ONCE, len(part)))])
+        scores = task.simple.scores(task, batch)
+        scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
+        answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
+    return {task.simple.name: _joined(task, answered)[0]}
+
+
+def _answered(
+    task: Any, number: int, outputs: Any, labels: Tensor, has_scores: bool = False
+) -> tuple[list[np.ndarray], Tensor]:
+    """Returns samples from `number` on, truths and guesses, of (known targets,) each, and scores if they are needed.
+
+    Millions of tokens or pixels are counted by how often each class was taken for each in a sample.
+    """
+    sample = torch.arange(number, number + len(labels), device=labels.device)
+    sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
     guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
-    sample, *columns = (task.judged(labels, values) for values in (samples, labels, guess))
-    return [sample if sample.dim() == 1 else sample[:, 0], *columns]
+    sample, true, guess = columns = [task.judged(labels, values) for values in (sample, labels, guess)]
+    if task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not has_scores:
+        classes = task.width
+        pairs, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
+        columns = [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
+    elif sample.dim() > 1:
+        columns[0] = sample[:, 0]
+    is_needed = has_scores or scoring.needs_probabilities(task.metrics)
+    scores = _of_known(task, labels, outputs) if is_needed else torch.zeros(0)
+    return [column.cpu().numpy() for column in columns], scores
 
 
-def _pairs(sample: Tensor, true: Tensor, guess: Tensor, classes: int) -> list[Tensor]:
-    """Returns samples, truths and guesses, each once, and how often they came, of (targets,) each."""
-    numbers, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
-    return [numbers // classes**2, numbers // classes % classes, numbers % classes, counts]
+def _joined(task: Any, answered: Sequence[tuple[list[np.ndarray], Tensor]]) -> tuple[scoring.Judged, Tensor]:
+    if not sum(len(columns[0]) for columns, _ in answered):
+        raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
+    columns, scores = zip(*answered, strict=True)
+    sample, true, guess, *counts = (np.concatenate(column) for column in zip(*columns, strict=True))
+    whole = torch.cat(scores)
+    return scoring.Judged(true, guess, counts[0] if counts else None, shares(task, whole), sample), whole
 
 
 def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
@@ -143,26 +158,6 @@ def shares(task: Any, scores: Tensor) -> np.ndarray | None:
 
 def guesses(kind: str, outputs: Tensor) -> Tensor:
     return outputs if kind == "numbers" else outputs > 0 if kind == "labels" else outputs.argmax(-1)
-
-
-def simple_rows(task: Any) -> dict[str, scoring.Judged]:
-    """Returns what the simple method answers on the test, by its name; nothing where there is none."""
-    if task.simple is None or task.simple.name == "constant":
-        return {}
-    part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
-
-    def batches() -> Iterator[Batch]:
-        for first in range(0, len(part), AT_ONCE):
-            batch = task.labelled([part[index].sample for index in range(first, min(first + AT_ONCE, len(part)))])
-            scores = task.simple.scores(task, batch)
-            scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
-            task._passed = [None, batch, scores]  # as if a network had said so
-            yield batch
-
-    try:
-        return {task.simple.name: evaluate(task, None, batches())[1]["network"]}
-    finally:
-        task._passed = None
 
 
 def tested(task: Any) -> scoring.Judged:

@@ -53,7 +53,7 @@ class Comparing(Task):
     about_gate: str = ""
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
-    _passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
+    _passed: tuple[Any, ...] | None = None  # model, batch and outputs of an evaluation's latest batch
 
     # --- what a task may write ----------------------------------------------------------------------------------------
 
@@ -149,8 +149,8 @@ class Comparing(Task):
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
         if self._passed is None:
             return start.both(self, model, batch)
-        if len(self._passed) < 3 or self._passed[0] is not model or self._passed[1] is not batch:
-            self._passed[:] = model, batch, start.both(self, model, batch)
+        if self._passed[0] is not model or self._passed[1] is not batch:
+            self._passed = model, batch, start.both(self, model, batch)
         return self._passed[2]
 
     def guessed(self, scores: Tensor, judged: Judged) -> Judged:
@@ -178,7 +178,7 @@ class Comparing(Task):
         if self.kind == "text":
             scores, judged = text.evaluate(self, model, loader, watched)
             return {**scores, **self.columns(judged)}, {"network": judged}
-        self._passed = []
+        self._passed = None, None, None
         try:
             return evaluation.evaluate(self, model, loader)
         finally:

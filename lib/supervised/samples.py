@@ -38,22 +38,17 @@ def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any]
         _reading.reset(token)
 
 
-def split(
-    items: Iterable[Any], validation: float = 0.15, test: float = 0.15, group: Callable[[Any], Any] | None = None
-) -> dict[str, list[Any]]:
-    """Deals items to "train", "validation" and "test" by a hash of their group: those of one group stay together.
+def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) -> dict[str, list[Any]]:
+    """Deals items to "train", "validation" and "test" by a hash of the task's `group`; where it is None, of the input.
 
-    Adding items moves none of those that were there. `group` returns what items have in common (a patient, a
-    document); by default it is that of the task, and where that returns None the item without its target. New data,
-    which is read to be predicted, is not dealt.
+    Adding items moves none of those that were there. New data, which is read to be predicted, is not dealt.
     """
-    root, is_new, usual = _reading.get()
-    group = group or usual or (lambda item: None)
+    root, is_new, group = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
     for item in items:
-        share = -1.0 if is_new else _hashed(item, group(item), root) / 16**12
+        share = -1.0 if is_new else _hashed(item, group(item) if group else None, root) / 16**12
         parts["test" if share < test else "validation" if share < test + validation else "train"].append(item)
     return parts
 
@@ -93,9 +88,6 @@ def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
         raise BadInput(f"{what}. Translate it in batch(): [NAMES.index(name) for name in row].")
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
-
-
-# --- one sample ---------------------------------------------------------------------------------------------------
 
 
 def target_of(sample: Any) -> Any:
@@ -143,17 +135,12 @@ def numbered(kind: str, target: Any, numbers: Mapping[str, int]) -> Any:
     """
     names = names_in(kind, target)
     if unknown := [name for name in names if name not in numbers]:
-        what = f"There is no class {printable(repr(unknown[0]), most=60)}"
-        classes = ", ".join(printable(name, most=40) for name in [*numbers][:_SHOWN])
         advice = "Name it in the setting `classes`, or see that the training samples have it."
-        raise BadInput(f"{what}. The classes are: {classes}. {advice}")
+        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. {advice}")
     if kind == "classes":
         return numbers[names[0]] if names else target
     is_empty = isinstance(target, list | tuple | set | frozenset) and not target
     return [float(name in names) for name in numbers] if names or (is_empty and numbers) else target
-
-
-# --- the samples of a part --------------------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):

@@ -158,9 +158,6 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     return float(np.mean(values)) if values else float("nan")  # a class that is never or always there ranks nothing
 
 
-# --- from sums, for intervals over draws of groups --------------------------------------------------------------------
-
-
 def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
     """Returns (units, 3, classes) right, true and guessed targets; of numbers (units, 5, columns) sums of powers.
 
@@ -211,9 +208,6 @@ def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
     share = np.divide(error, spread, out=np.ones_like(error), where=spread > 1e-12 * squared)
     columns = {"rmse": np.sqrt(error / number), "mse": error / number, "mae": distance / number, "r2": 1 - share}
     return {name: values.mean(-1) for name, values in columns.items()}
-
-
-# --- what whoever knows the training targets alone can say ------------------------------------------------------------
 
 
 def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -84,7 +84,7 @@ def own_places(path: Path) -> list[int]:
 def _run(node: ast.AST, is_caught: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """Yields what is run where a file is imported, each with whether a `try` catches that a module is missing."""
     yield node, is_caught
-    inner = {child: is_caught for child in ast.iter_child_nodes(node)}
+    inner = dict.fromkeys(ast.iter_child_nodes(node), is_caught)
     if isinstance(node, ast.If) and any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
         inner = dict.fromkeys(node.orelse, is_caught)
     elif isinstance(node, ast.Try):
