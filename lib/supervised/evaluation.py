@@ -22,23 +22,18 @@ _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 
 
 def outputs(task: Any, model: nn.Module, batch: Batch) -> Tensor:
-    """Returns a model's answer to a batch without its labels, by name if `forward` has the names of the tensors.
+    """Returns a model's answer to a batch without its labels, by name if `forward` has names of the tensors.
 
-    Raises BadInput where `forward` has some of the names, and for no tensor.
+    Raises BadInput for no tensor.
     """
-    inputs, name = {name: value for name, value in batch.items() if name != "labels"}, type(task).__name__
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
     parameters = inspect.signature(model.forward).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    unknown = [] if takes_any else [name for name in inputs if name not in parameters]
-    if unknown and len(unknown) < len(inputs):
-        takes = f"forward of {type(model).__name__} takes {', '.join(parameters)}: {unknown[0]!r} is none of these"
-        advice = f"Give the tensors these names, or write outputs(model, batch) in {name}."
-        raise BadInput(f"{name}.batch has {', '.join(map(repr, inputs))}, and {takes}. {advice}")
-    answer = model(*inputs.values()) if unknown else model(**inputs)
+    is_named = any(name in inputs or p.kind is p.VAR_KEYWORD for name, p in parameters.items())
+    answer = model(**inputs) if is_named else model(*inputs.values())
     answer = getattr(answer, "logits", answer)
     if not isinstance(answer, Tensor):
         what = f"The model returned a {type(answer).__name__} without `logits`."
-        raise BadInput(f"{what} Write outputs(model, batch) in {name}, which returns a tensor.")
+        raise BadInput(f"{what} Write outputs(model, batch) in {type(task).__name__}, which returns a tensor.")
     return answer
 
 
@@ -193,17 +188,17 @@ def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scorin
 
 def variance(task: Any) -> float:
     """Returns the variance of training targets, the mean over their columns; 1 where all are the same."""
-    part = task.parts["train"]
+    rows = task.parts["train"].samples
     with torch.device("cpu"):  # of a plan, too
-        places = sorted(random.Random(0).sample(range(len(part)), min(len(part), _MEASURED)))
-        values = np.concatenate([*targets(task, part, places)]).astype(np.float64)
-    columns = np.ma.masked_invalid(values.reshape(len(values), -1))
+        places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))
+        values = np.concatenate([*targets(task, Part(task, "train", [rows[place] for place in places]))])
+    columns = np.ma.masked_invalid(values.astype(np.float64).reshape(len(values), -1))
     variance = float(columns.var(0).mean())
     return variance if variance > 1e-12 * float((columns**2).mean()) else 1.0
 
 
-def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.ndarray]:
-    """Yields known targets of the samples at some places, by default of all: (targets,), or (samples, numbers).
+def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
+    """Yields the known targets of a part's samples: (targets,), or (samples, numbers).
 
     Where samples have their labels as numbers, tried on some, nothing is decoded for it.
     """
@@ -220,12 +215,11 @@ def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.nd
             labels = task.labelled([part[index].sample for index in indices[first : first + _AT_ONCE]])["labels"]
             yield task.judged(task.placed(labels)).numpy()
 
-    places = places or range(len(part))
-    tried = sorted({places[round(index)] for index in np.linspace(0, len(places) - 1, _TRIED)})
+    tried = sorted({round(index) for index in np.linspace(0, len(part) - 1, _TRIED)})
     some = plain(tried)
     is_plain = some is not None and np.array_equal(some, np.concatenate([*batched(tried)]))
-    if is_plain and (values := plain(places)) is not None:
+    if is_plain and (values := plain(range(len(part)))) is not None:
         yield values
         return
     with working(f"Looking at the targets of {part.name}"):
-        yield from batched(places)
+        yield from batched(range(len(part)))

@@ -120,27 +120,28 @@ def path_of(sample: Any) -> Path | None:
     return first if isinstance(first, Path) else None
 
 
-def names_in(kind: str, target: Any) -> list[str]:
-    """Returns the names of classes in a target; none where it has numbers."""
+def names_in(kind: str, target: Any) -> list[str] | None:
+    """Returns the names of classes in a target; None where it has numbers."""
     if kind == "classes":
-        return [target] if isinstance(target, str) else []
+        return [target] if isinstance(target, str) else None
     is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
-    return [*target] if is_collection and all(isinstance(name, str) for name in target) else []
+    return [*target] if is_collection and all(isinstance(name, str) for name in target) else None
 
 
-def numbered(kind: str, target: Any, numbers: Mapping[str, int]) -> Any:
-    """Returns a target with numbers in the place of names: of a class its own, of labels a mark for each class.
+def prepared(task: Any, sample: Any) -> Any:
+    """Returns a raw sample with its class as a number where the target is a name, and marks where it is several.
 
     Raises BadInput for a name that is no class.
     """
-    names = names_in(kind, target)
-    if unknown := [name for name in names if name not in numbers]:
+    names = names_in(task.kind, target_of(sample)) if task.kind in ("classes", "labels") else None
+    if names is None:
+        return sample
+    if unknown := [name for name in names if name not in task._numbers]:
         advice = "Name it in the setting `classes`, or see that the training samples have it."
         raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. {advice}")
-    if kind == "classes":
-        return numbers[names[0]] if names else target
-    is_empty = isinstance(target, list | tuple | set | frozenset) and not target
-    return [float(name in names) for name in numbers] if names or (is_empty and numbers) else target
+    if task.kind == "classes":
+        return with_target(sample, task._numbers[names[0]])
+    return with_target(sample, [float(name in names) for name in task._numbers])
 
 
 class Item(NamedTuple):
@@ -241,20 +242,20 @@ def class_names(kind: str, samples: Any) -> list[str]:
     """Returns the names that training samples have for classes, in the order of the alphabet."""
     if kind != "labels" and not (kind == "classes" and len(samples) and names_in(kind, target_of(samples[0]))):
         return []
-    return sorted({name for sample in samples for name in names_in(kind, target_of(sample))})
+    return sorted({name for sample in samples for name in names_in(kind, target_of(sample)) or ()})
 
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     """Raises BadInput for samples whose class, a name, is none of `names`: all such classes, part by part."""
-    where, missing = [], set()
-    for name, part in parts.items():
-        samples = part.samples if isinstance(part.samples, list | tuple) else []
-        targets = (target for sample in samples for target in names_in(part.task.kind, target_of(sample)))
-        counts = sorted(Counter(target for target in targets if target not in names).items())
-        missing |= {target for target, _ in counts}
-        shown = [f"{printable(repr(target), most=40)} ({number:,})" for target, number in counts[:_SHOWN]]
-        shown += [f"and {len(counts) - _SHOWN} more"] if len(counts) > _SHOWN else []
-        where += [f"{name}: {', '.join(shown)}"] if shown else []
+    where, missing = [], set[str]()
+    for part, rows in parts.items():
+        samples = rows.samples if isinstance(rows.samples, list | tuple) else []
+        targets = (name for sample in samples for name in names_in(rows.task.kind, target_of(sample)) or ())
+        counts = sorted(Counter(name for name in targets if name not in names).items())
+        missing.update(name for name, _ in counts)
+        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in counts]
+        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
+        where += [f"{part}: {', '.join(shown)}"] if shown else []
     if missing:
         raise BadInput(
             f"{len(missing)} {'class is' if len(missing) == 1 else 'classes are'} in no training sample and in no "

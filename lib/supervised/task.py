@@ -188,13 +188,7 @@ class Supervised(Comparing):
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
 
-    def prepared(self, sample: Any) -> Any:
-        """Returns a raw sample with its class as a number where the target is a name, and marks where it is several."""
-        if self.kind not in ("classes", "labels"):
-            return sample
-        target = target_of(sample)
-        numbers = self._numbers if self.kind == "labels" or isinstance(target, str) else {}
-        return sample if (new := samples.numbered(self.kind, target, numbers)) is target else with_target(sample, new)
+    prepared = samples.prepared
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):

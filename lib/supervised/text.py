@@ -69,10 +69,10 @@ class Mean:
 
     def __init__(self, metric: Any):
         self.__name__ = scoring.name_of(metric)
-        if isinstance(metric, str) and metric not in METRICS:
+        self.score = METRICS.get(metric, metric)
+        if isinstance(self.score, str):
             advice = f"Name {', '.join(METRICS)}, or write a function of (right, written)."
             raise BadInput(f"There is no metric {metric!r} of texts. {advice}")
-        self.score = METRICS[metric] if isinstance(metric, str) else metric
 
     def each(self, right: np.ndarray, written: np.ndarray) -> list[float]:
         return [self.score(*pair) for pair in zip(right, written, strict=True)]
