@@ -1,6 +1,5 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
-import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,22 +20,6 @@ _TRIED = 16  # samples whose target is compared with its label
 _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 
 
-def outputs(task: Any, model: nn.Module, batch: Batch) -> Tensor:
-    """Returns a model's answer to a batch without its labels, by name if `forward` has names of the tensors.
-
-    Raises BadInput for no tensor.
-    """
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
-    parameters = inspect.signature(model.forward).parameters
-    is_named = any(name in inputs or p.kind is p.VAR_KEYWORD for name, p in parameters.items())
-    answer = model(**inputs) if is_named else model(*inputs.values())
-    answer = getattr(answer, "logits", answer)
-    if not isinstance(answer, Tensor):
-        what = f"The model returned a {type(answer).__name__} without `logits`."
-        raise BadInput(f"{what} Write outputs(model, batch) in {type(task).__name__}, which returns a tensor.")
-    return answer
-
-
 def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
     """(B, C, ...) -> (B, ..., C) scores of the tokens or pixels of labels (B, ...); others as they are."""
     is_first = outputs.shape[:1] + outputs.shape[2:] == labels.shape and outputs.shape[:-1] != labels.shape
@@ -47,12 +30,14 @@ def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
     """Returns what to return instead of outputs whose shape does not fit the labels; "" where it does."""
     if kind == "numbers":
         fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (*outputs.shape, 1)
-        return "" if fits else "Return a number for each label."
-    if kind == "labels":
+        advice = "Return a number for each label."
+    elif kind == "labels":
         fits = labels.dim() == 2 and outputs.shape == labels.shape
-        return "" if fits else "With kind = 'labels' both are (samples, classes): a score for each mark."
-    fits = outputs.shape[:-1] == labels.shape and width > 1
-    return "" if fits else "Return the labels' shape and one dimension more at the end: a score for each class."
+        advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
+    else:
+        fits = outputs.shape[:-1] == labels.shape and width > 1
+        advice = "Return the labels' shape and one dimension more at the end: a score for each class."
+    return "" if fits else advice
 
 
 def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:

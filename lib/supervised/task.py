@@ -106,8 +106,7 @@ class Supervised(Comparing):
 
         The classes of tokens may also come second, as PyTorch has those of pixels: (samples, classes, height, width).
         By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
-        `forward` has parameters of these names, as those of transformers have, and in the batch's order where it has
-        none of them.
+        `forward` has one of these names, as those of transformers have, and in the batch's order where it has none.
 
         With kind "next_tokens" or "text" it may be a pair instead: hidden states (samples, tokens, D), and the head
         that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks of positions,
@@ -116,7 +115,15 @@ class Supervised(Comparing):
 
             return model.model(**inputs).last_hidden_state, model.lm_head
         """
-        return evaluation.outputs(self, model, batch)
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        parameters = inspect.signature(model.forward).parameters
+        is_named = any(name in inputs or p.kind is p.VAR_KEYWORD for name, p in parameters.items())
+        answer = model(**inputs) if is_named else model(*inputs.values())
+        answer = getattr(answer, "logits", answer)
+        if not isinstance(answer, Tensor):
+            what = f"The model returned a {type(answer).__name__} without `logits`."
+            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
+        return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
         """Returns what the simple method beside the network sees of a batch: texts, or a tensor, samples first.
@@ -147,8 +154,6 @@ class Supervised(Comparing):
 
     def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
         """Takes each batch of a test with its samples and texts, to draw some."""
-
-    # --- data ---------------------------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> Any:
