@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ _AT_ONCE = 1000  # draws
 _BOUNDS = (2.5, 97.5)  # per cent
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A score, and the bounds that 95 % of the draws of what was tested lie in; NaN where there is but one to draw."""
 
     value: float

@@ -27,19 +27,12 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
     return weights
 
 
-def transformers() -> Any:
-    """Returns the package, which a laptop that only plans may lack. Raises BadInput."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise BadInput(f"The model needs transformers ({printable(error)}): pip install transformers.") from None
-    return transformers
-
-
 def configuration(folder: Path) -> Any:
     """Returns the configuration beside published weights. Raises BadInput."""
+    from transformers import AutoConfig  # seconds that a process which only loads data does not need
+
     try:
-        return transformers().AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         why = printable(str(error).partition("\n")[0], most=300)
         raise BadInput(f"The configuration in {printable(folder)} cannot be used ({why}).") from None
@@ -57,8 +50,10 @@ def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
 
     `needed` are its tokens that may not lack, such as "pad". Raises BadInput.
     """
+    from transformers import AutoTokenizer
+
     try:
-        loaded = transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         text = loaded.backend_tokenizer.to_str()
         lacking = [name for name in needed if getattr(loaded, f"{name}_token_id") is None]
     except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks

@@ -1,9 +1,7 @@
 """Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
 
-import collections
-import inspect
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,36 +11,13 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.report.progress import working
 from lib.supervised import chunks, scoring, start
-from lib.supervised.parts import Part
-from lib.supervised.samples import IGNORED, target_of
+from lib.supervised.samples import FLOATS, IGNORED, Part, target_of
 from lib.supervised.simple import AT_ONCE
 from lib.task import Batch, Task
 
-_FLOATS = ("numbers", "labels")  # kinds whose labels are floats
 _AT_ONCE = 64  # samples that are batched to look at their targets
 _TRIED = 16  # samples whose target is compared with its label
 _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
-
-
-def outputs(model: nn.Module, batch: Batch, task: str) -> Tensor:
-    """Returns a model's answer to a batch without its labels, by name if `forward` has the names of the tensors.
-
-    `task` is the name of its class. Raises BadInput where `forward` has some of the names, and for no tensor.
-    """
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
-    parameters = inspect.signature(model.forward).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    unknown = [] if takes_any else [name for name in inputs if name not in parameters]
-    if unknown and len(unknown) < len(inputs):
-        takes = f"forward of {type(model).__name__} takes {', '.join(parameters)}: {unknown[0]!r} is none of these"
-        advice = f"Give the tensors these names, or write outputs(model, batch) in {task}."
-        raise BadInput(f"{task}.batch has {', '.join(map(repr, inputs))}, and {takes}. {advice}")
-    answer = model(*inputs.values()) if unknown else model(**inputs)
-    answer = getattr(answer, "logits", answer)
-    if not isinstance(answer, Tensor):
-        what = f"The model returned a {type(answer).__name__} without `logits`."
-        raise BadInput(f"{what} Write outputs(model, batch) in {task}, which returns a tensor.")
-    return answer
 
 
 def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -55,93 +30,96 @@ def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
     """Returns what to return instead of outputs whose shape does not fit the labels; "" where it does."""
     if kind == "numbers":
         fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (*outputs.shape, 1)
-        return "" if fits else "Return a number for each label."
-    if kind == "labels":
+        advice = "Return a number for each label."
+    elif kind == "labels":
         fits = labels.dim() == 2 and outputs.shape == labels.shape
-        return "" if fits else "With kind = 'labels' both are (samples, classes): a score for each mark."
-    fits = outputs.shape[:-1] == labels.shape and width > 1
-    return "" if fits else "Return the labels' shape and one dimension more at the end: a score for each class."
+        advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
+    else:
+        fits = outputs.shape[:-1] == labels.shape and width > 1
+        advice = "Return the labels' shape and one dimension more at the end: a score for each class."
+    return "" if fits else advice
 
 
 def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
     """Returns (classes) the weights of a task with `balanced`, on the device of outputs; None for another."""
-    if not task.balanced or outputs.is_meta:  # of a plan, which is made where there is no data
-        return torch.ones(classes, device=outputs.device) if task.balanced else None
-    if "weights of classes" not in task._seen:
-        task._seen["weights of classes"] = scoring.balanced(task.class_counts("train"), classes)
-    return torch.from_numpy(task._seen["weights of classes"]).to(outputs.device)
+    if not task.balanced:
+        return None
+    if outputs.is_meta:  # of a plan, which is made where there is no data
+        return torch.ones(classes, device=outputs.device)
+    return torch.from_numpy(scoring.balanced(task.class_counts("train"), classes)).to(outputs.device)
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module | None, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.
 
-    Millions of tokens or pixels are counted by how often each class was taken for each in a sample. Raises BadInput.
+    Raises BadInput.
     """
-    combines = task.combines and model is not None  # as it is not where the simple method is judged
-    is_counted = task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not combines
-    needs_shares = scoring.needs_probabilities(task.metrics)
-    by_batch, whole, starts = list[tuple[np.ndarray, ...]](), list[Tensor](), list[Tensor]()
-    number = 0  # of the batch's first sample
+    answered, starts = list[tuple[list[np.ndarray], Tensor]](), list[Tensor]()
 
     def watched() -> Iterator[Batch]:
-        nonlocal number
+        number = 0  # of the batch's first sample
         for batch in loader:
             yield batch  # whoever iterates computes its losses now, and the outputs that these have are used again
             outputs, labels = task.matched(task.passed(model, batch), batch["labels"])
-            columns = _columns(task, number, outputs, labels)
+            answered.append(_answered(task, number, outputs, labels, task.combines))
             number += len(labels)
-            columns = _pairs(*columns, task.width) if is_counted else columns
-            by_batch.append(tuple(column.cpu().numpy() for column in columns))
-            if combines or needs_shares:
-                whole.append(_of_known(task, labels, outputs))
-            if combines and task.starts:
+            if task.starts:
                 starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
 
-    if model is None:  # a loss of the task's own may ask for one
-        collections.deque(watched(), 0)
-    losses = Task.evaluate(task, model, watched()) if model is not None else {}
-    if not sum(len(rows[0]) for rows in by_batch):
-        raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
-    sample, true, guess, *counts = (np.concatenate(column) for column in zip(*by_batch, strict=True))
-    scores = torch.cat(whole) if whole else torch.zeros(0)
-    judged = scoring.Judged(true, guess, counts[0] if counts else None, shares(task, scores), sample)
+    losses = Task.evaluate(task, model, watched())
+    judged, scores = _joined(task, answered)
     rows = {"network": judged}
-    if combines:
+    if task.combines:
         task.started = torch.cat(starts) if starts else None, judged
         answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
         rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
 
-def _columns(task: Any, number: int, outputs: Any, labels: Tensor) -> list[Tensor]:
-    """Returns the numbers of samples from `number` on, truths and guesses, of (known targets,) each."""
-    samples = torch.arange(number, number + len(labels), device=labels.device)
-    samples = samples.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
-    guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
-    columns = [task.judged(labels, values) for values in (samples, labels, guess)]
-    columns[0] = columns[0] if columns[0].dim() == 1 else columns[0][:, 0]
-    return columns
-
-
 def simple_rows(task: Any) -> dict[str, scoring.Judged]:
     """Returns what the simple method answers on the test, by its name; nothing where there is none."""
     if task.simple is None or task.simple.name == "constant":
         return {}
-    part, width = task.parts["test"], 0 if task.kind in _FLOATS else max(task.width, len(task.class_counts("test")))
+    part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
+    answered = []
+    for first in range(0, len(part), AT_ONCE):
+        batch = task.labelled([part[index].sample for index in range(first, min(first + AT_ONCE, len(part)))])
+        scores = task.simple.scores(task, batch)
+        scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
+        answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
+    return {task.simple.name: _joined(task, answered)[0]}
 
-    def batches() -> Iterator[Batch]:
-        for some in (range(len(part))[first : first + AT_ONCE] for first in range(0, len(part), AT_ONCE)):
-            batch = task.labelled([task.prepared(part.samples[index]) for index in some])
-            scores = task.simple.scores(task, batch)
-            scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
-            task._passed = [None, batch, scores]  # as if a network had said so
-            yield batch
 
-    try:
-        return {task.simple.name: evaluate(task, None, batches())[1]["network"]}
-    finally:
-        task._passed = None
+def _answered(
+    task: Any, number: int, outputs: Any, labels: Tensor, has_scores: bool = False
+) -> tuple[list[np.ndarray], Tensor]:
+    """Returns samples from `number` on, truths and guesses, of (known targets,) each, and scores if they are needed.
+
+    Millions of tokens or pixels are counted by how often each class was taken for each in a sample.
+    """
+    sample = torch.arange(number, number + len(labels), device=labels.device)
+    sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+    guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
+    sample, true, guess = columns = [task.judged(labels, values) for values in (sample, labels, guess)]
+    if task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not has_scores:
+        classes = task.width
+        pairs, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
+        columns = [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
+    elif sample.dim() > 1:
+        columns[0] = sample[:, 0]
+    is_needed = has_scores or scoring.needs_probabilities(task.metrics)
+    scores = _of_known(task, labels, outputs) if is_needed else torch.zeros(0)
+    return [column.cpu().numpy() for column in columns], scores
+
+
+def _joined(task: Any, answered: Sequence[tuple[list[np.ndarray], Tensor]]) -> tuple[scoring.Judged, Tensor]:
+    if not sum(len(columns[0]) for columns, _ in answered):
+        raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
+    columns, scores = zip(*answered, strict=True)
+    sample, true, guess, *counts = (np.concatenate(column) for column in zip(*columns, strict=True))
+    whole = torch.cat(scores)
+    return scoring.Judged(true, guess, counts[0] if counts else None, shares(task, whole), sample), whole
 
 
 def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
@@ -162,12 +140,6 @@ def guesses(kind: str, outputs: Tensor) -> Tensor:
     return outputs if kind == "numbers" else outputs > 0 if kind == "labels" else outputs.argmax(-1)
 
 
-def _pairs(sample: Tensor, true: Tensor, guess: Tensor, classes: int) -> list[Tensor]:
-    """Returns samples, truths and guesses, each once, and how often they came, of (targets,) each."""
-    numbers, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
-    return [numbers // classes**2, numbers // classes % classes, numbers % classes, counts]
-
-
 def tested(task: Any) -> scoring.Judged:
     """Returns the targets of the test set as if each were guessed rightly; tokens by how often each class comes."""
     if task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics):
@@ -178,17 +150,17 @@ def tested(task: Any) -> scoring.Judged:
     return scoring.Judged(true, true)
 
 
-def baselines(task: Any, test: scoring.Judged, classes: int) -> dict[str, scoring.Judged]:
+def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
     """Returns what always guessing the commonest class, or the mean, of the training answers, and the task's own."""
-    shares, guess = None, np.zeros(0)
+    if task.kind == "text":  # whose `guesses` have it
+        return judged(test, task.guesses)
     if test.counts is not None:
-        guess = np.full(len(test.true), task.class_counts("train").argmax())
-    elif task.kind != "text":  # whose `guesses` have it
+        guess, shares = np.full(len(test.true), task.class_counts("train").argmax()), None
+    else:
         train = task.targets("train")
-        classes = 0 if task.kind in _FLOATS else max(classes, int(max(train.max(), test.true.max())) + 1)
+        classes = 0 if task.kind in FLOATS else max(task.width, int(max(train.max(), test.true.max())) + 1)
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
-    rows = {} if task.kind == "text" else {task.constant: test._replace(guess=guess, shares=shares)}
-    return {**rows, **judged(test, task.guesses)}
+    return {task.constant: test._replace(guess=guess, shares=shares), **judged(test, task.guesses)}
 
 
 def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
@@ -199,34 +171,24 @@ def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scorin
     }
 
 
-def class_counts(task: Any, part: Part) -> np.ndarray:
-    """Returns how often each class is a target, (classes); of the targets no more than a batch is held at once."""
-    counts = np.zeros(0, np.int64)
-    for labels in targets(task, part):
-        more = np.bincount(labels, minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
-    return counts
-
-
 def variance(task: Any) -> float:
     """Returns the variance of training targets, the mean over their columns; 1 where all are the same."""
-    part = task.parts["train"]
+    rows = task.parts["train"].samples
     with torch.device("cpu"):  # of a plan, too
-        places = sorted(random.Random(0).sample(range(len(part)), min(len(part), _MEASURED)))
-        values = np.concatenate([*targets(task, part, places)]).astype(np.float64)
-    columns = np.ma.masked_invalid(values.reshape(len(values), -1))
+        places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))
+        values = np.concatenate([*targets(task, Part(task, "train", [rows[place] for place in places]))])
+    columns = np.ma.masked_invalid(values.astype(np.float64).reshape(len(values), -1))
     variance = float(columns.var(0).mean())
     return variance if variance > 1e-12 * float((columns**2).mean()) else 1.0
 
 
-def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.ndarray]:
-    """Yields known targets of the samples at some places, by default of all: (targets,), or (samples, numbers).
+def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
+    """Yields the known targets of a part's samples: (targets,), or (samples, numbers).
 
     Where samples have their labels as numbers, tried on some, nothing is decoded for it.
     """
 
-    def plain(indices: Iterable[int]) -> np.ndarray | None:
+    def plain(indices: Sequence[int]) -> np.ndarray | None:
         numbers = [target_of(part[index].sample) for index in indices]
         if task.kind not in ("classes", "numbers") or not all(isinstance(n, int | float | np.number) for n in numbers):
             return None
@@ -238,13 +200,11 @@ def targets(task: Any, part: Part, places: Sequence[int] = ()) -> Iterator[np.nd
             labels = task.labelled([part[index].sample for index in indices[first : first + _AT_ONCE]])["labels"]
             yield task.judged(task.placed(labels)).numpy()
 
-    places = places or range(len(part))
-    tried = sorted({places[round(index)] for index in np.linspace(0, len(places) - 1, _TRIED)})
+    tried = sorted({round(index) for index in np.linspace(0, len(part) - 1, _TRIED)})
     some = plain(tried)
-    if some is not None and np.array_equal(some, np.concatenate([*batched(tried)])):
-        values = plain(places)
-        if values is not None:
-            yield values
-            return
+    is_plain = some is not None and np.array_equal(some, np.concatenate([*batched(tried)]))
+    if is_plain and (values := plain(range(len(part)))) is not None:
+        yield values
+        return
     with working(f"Looking at the targets of {part.name}"):
-        yield from batched(places)
+        yield from batched(range(len(part)))

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
-from lib.supervised import evaluation, scoring, start
-from lib.supervised.parts import Part
-from lib.supervised.samples import path_of
+from lib.supervised import evaluation, scoring, start, text
+from lib.supervised.samples import Part, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
 from lib.task.contract import to_write
@@ -43,9 +42,9 @@ class Comparing(Task):
     """The part of `Supervised` that judges: baselines, groups, what is multiplied into the network, tables."""
 
     kind: ClassVar[Any] = "classes"
-    metrics: ClassVar[Sequence[scoring.Metric]] = ("accuracy",)
+    metrics: ClassVar[Sequence[Any]] = ("accuracy",)
     unit: ClassVar[str] = "sample"  # the word for what `group` names
-    constant: ClassVar[str] = "always the same"  # the row of the commonest class, or the mean
+    constant: ClassVar[str] = "always the same"  # the row of the commonest class or text, or the mean
     draws: ClassVar[int] = 2000  # of the test's groups, for intervals
     parts: cached_property[dict[str, Part]]
     width: int = 0  # of the outputs, once they were seen
@@ -54,7 +53,9 @@ class Comparing(Task):
     about_gate: str = ""
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
-    _passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
+    _passed: tuple[Any, ...] | None = None  # model, batch and outputs of an evaluation's latest batch
+
+    # --- what a task may write ----------------------------------------------------------------------------------------
 
     def group(self, sample: Any) -> Any:
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
@@ -82,11 +83,6 @@ class Comparing(Task):
         """
         return {}
 
-    def judge(self, model: nn.Module, loader: Iterable[Batch]) -> Judged:
-        """Returns what a model answers over a whole set."""
-        *_, answer = self.scored(model, loader)[1].values()
-        return answer
-
     def combined(self, model: nn.Module, outputs: Tensor, part: str) -> Mapping[str, Any]:
         """Returns (targets, classes) scores of a whole part by method, the last of which is the task's answer.
 
@@ -108,12 +104,13 @@ class Comparing(Task):
 
     def columns(self, judged: Judged) -> Mapping[str, float]:
         """Returns further columns of a method's row in evaluation.csv: F1, and IoU of tokens, of at most 50 classes."""
-        if self.kind in ("numbers", "labels", "text") or (width := _width(judged)) > _MOST_COLUMNS:
+        if self.kind in ("numbers", "labels", "text") or (width := judged.width) > _MOST_COLUMNS:
             return {}
-        right, true, guessed = _tallied(self.kind, judged, np.zeros(len(judged.true), int), 1, width)[0]
-        f1, iou = 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)
-        scores = {"f1": f1, **({"iou": iou} if self.kind == "tokens" else {})}
-        return {f"{name}_{self.named(k)}": float(of[k]) for name, of in scores.items() for k in range(width) if true[k]}
+        sums = scoring.tallied(self.kind, judged, np.zeros(len(judged.true), int), 1, width)[0]
+        scores = dict(zip(("f1", "iou") if self.kind == "tokens" else ("f1",), scoring.by_class(sums), strict=False))
+        return {
+            f"{name}_{self.named(k)}": float(of[k]) for name, of in scores.items() for k in range(width) if sums[1, k]
+        }
 
     def cells(self, sample: Any, number: int) -> Mapping[str, Any]:
         """Returns the first columns of a sample's row in answers.csv: its group, its file or number in the test."""
@@ -130,61 +127,58 @@ class Comparing(Task):
         names = self.known_names()
         return names[number] if number < len(names) else str(number)
 
-    def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
-        """Returns (units, methods, ...) numbers from whose sums `measured` has the metrics; `unit` is each sample's."""
-        width = 0 if self.kind in ("numbers", "labels") else max(map(_width, rows.values()))
-        if self.kind == "labels" or _FEWEST_DRAWS * 3 * len(rows) * width > _MOST_NUMBERS:
-            return None
-        return np.stack([_tallied(self.kind, judged, unit[judged.sample], units, width) for judged in rows.values()], 1)
-
-    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
-        """(draws, ...) sums -> (draws, metrics), NaN for one that does not follow from sums.
-
-        Means over classes are over those that are there or guessed, here or in the `reference`.
-        """
-        values = of_numbers(sums) if self.kind == "numbers" else of_classes(sums, reference)
-        nothing = np.full(len(sums), np.nan)
-        return np.stack([values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1)
+    # --- the answers of methods ---------------------------------------------------------------------------------------
 
     @property
     def has_groups(self) -> bool:
         return type(self).group is not Comparing.group
 
-    def passed(self, model: nn.Module, batch: Batch) -> Any:
-        """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
-        if self._passed is None:
-            return start.both(self, model, batch)
-        if len(self._passed) < 3 or self._passed[0] is not model or self._passed[1] is not batch:
-            self._passed[:] = model, batch, start.both(self, model, batch)
-        return self._passed[2]
-
     @property
     def combines(self) -> bool:
         return self.starts or type(self).combined is not Comparing.combined
 
-    def guessed(self, scores: Tensor, judged: Any) -> Judged:
+    @cached_property
+    def guesses(self) -> dict[str, Any]:
+        """What `baselines` returns, computed once; of texts also the commonest."""
+        if self.kind != "text":
+            return dict(self.baselines())
+        usual = text.commonest(text.targets(self.parts["train"]))
+        return {self.constant: [usual] * len(self.parts["test"]), **self.baselines()}
+
+    def passed(self, model: nn.Module, batch: Batch) -> Any:
+        """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
+        if self._passed is None:
+            return start.both(self, model, batch)
+        if self._passed[0] is not model or self._passed[1] is not batch:
+            self._passed = model, batch, start.both(self, model, batch)
+        return self._passed[2]
+
+    def guessed(self, scores: Tensor, judged: Judged) -> Judged:
         """Returns the guesses that follow from scores of the targets of a judgement."""
         guess = evaluation.guesses(self.kind, scores).numpy()
         return Judged(judged.true, guess, None, evaluation.shares(self, scores), judged.sample)
 
-    @cached_property
-    def guesses(self) -> dict[str, Any]:
-        """What `baselines` returns, computed once."""
-        return dict(self.baselines())
+    def judge(self, model: nn.Module, loader: Iterable[Batch]) -> Judged:
+        """Returns what a model answers over a whole set."""
+        *_, answer = self._scored(model, loader)[1].values()
+        return answer
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
         is_test = getattr(getattr(loader, "dataset", None), "name", "") == "test"
-        scores, rows = self.scored(model, loader, is_test)
+        scores, rows = self._scored(model, loader, is_test)
         if is_test:
             self._tested, self._beside = rows, dict(self.beside(model, loader))
         return scores
 
-    def scored(
+    def _scored(
         self, model: nn.Module, loader: Iterable[Batch], watched: bool = False
     ) -> tuple[dict[str, float], Mapping[str, Judged]]:
         """Returns what `evaluate` does, and the answers of each method of `combined`; `watch` sees texts if watched."""
-        self._passed = []
+        if self.kind == "text":
+            scores, judged = text.evaluate(self, model, loader, watched)
+            return {**scores, **self.columns(judged)}, {"network": judged}
+        self._passed = None, None, None
         try:
             return evaluation.evaluate(self, model, loader)
         finally:
@@ -192,25 +186,29 @@ class Comparing(Task):
 
     def baseline(self) -> dict[str, float]:
         """Returns the metrics of the strongest baseline on the test set."""
-        rows = evaluation.baselines(self, evaluation.tested(self), self.width)
+        rows = evaluation.baselines(self, evaluation.tested(self))
         return scoring.scores(self.metrics, rows[self.strongest(rows)]) if self.metrics else {}
+
+    # --- tables -------------------------------------------------------------------------------------------------------
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, answers.csv, and confusion.csv with its plot or that of numbers; returns tables."""
         if not self._tested:
             return ""
         *_, answer = self._tested.values()
-        true, guess, text = answer.true, answer.guess, ""
+        true, guess, lines = answer.true, answer.guess, list[str]()
         if self.metrics:
-            rows = {**evaluation.baselines(self, answer, self.width), **evaluation.judged(answer, self._beside)}
-            text = self.compare({**rows, **self._tested}, self.strongest(rows), folder)
-            text = "\n".join(filter(None, [text, self.about_gate])) + "\n\n"
-        if self.kind == "text":
-            return text.strip()
+            rows = {**evaluation.baselines(self, answer), **evaluation.judged(answer, self._beside)}
+            table = self.compare({**rows, **self._tested}, self.strongest(rows), folder)
+            lines.append("\n".join(filter(None, [table, self.about_gate])))
         if self.kind == "numbers":  # (numbers) that are known
             true, guess = true[~np.isnan(true)], guess[~np.isnan(true)]
-        width = max(self.width, len(self.known_names()))
-        return text + result.write(self.kind, true, guess, self.known_names(), width, folder, answer.counts)
+        if self.kind != "text":
+            names = self.known_names()
+            lines.append(
+                result.write(self.kind, true, guess, names, max(self.width, len(names)), folder, answer.counts)
+            )
+        return "\n\n".join(lines)
 
     def compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
         """Writes evaluation.csv and answers.csv into a folder; returns the table of the methods as text."""
@@ -220,8 +218,7 @@ class Comparing(Task):
         bounds = [f"{metric}{end}" for metric in names for end in ("", "_low", "_high")]
         table: list[list[Any]] = [["method", *bounds, *(f"gain_{name}" for name in bounds), *further]]
         for name, more in columns.items():
-            each = (*compared.scores[name], *compared.gains[name])
-            cells = [value for interval in each for value in (interval.value, interval.low, interval.high)]
+            cells = [value for interval in (*compared.scores[name], *compared.gains[name]) for value in interval]
             cells += [more.get(column, np.nan) for column in further]
             table.append([name, *("" if np.isnan(cell) else f"{cell:.6f}" for cell in cells)])
         result.write_table(folder / "evaluation.csv", table)
@@ -245,20 +242,45 @@ class Comparing(Task):
         units, draws = len(names), max(_FEWEST_DRAWS, min(self.draws, _MOST_DRAWN // len(names)))
         plain = {name: np.array([*scoring.scores(self.metrics, judged).values()]) for name, judged in rows.items()}
         tallies, best = self.tallied(rows, unit, units), [*rows].index(strongest)
-        sums: tuple[np.ndarray, ...] = ()  # (draws, methods, ...)
+        sums, scores, gains = None, {}, {}
         if tallies is not None and draws * tallies[0].size <= _MOST_NUMBERS:
-            sums = tallies.sum(0)[None], resampled(tallies, draws)
-        scores, gains = {}, {}
+            sums = np.concatenate([tallies.sum(0)[None], resampled(tallies, draws)])
         for place, (name, values) in enumerate(plain.items()):
-            whole, drawn, gain, gained = np.full((4, 1, len(values)), np.nan)
-            if sums:
-                whole, drawn = (self.measured(of[:, place]) for of in sums)
-                gain, gained = (
-                    self.measured(of[:, place], of[:, best]) - self.measured(of[:, best], of[:, place]) for of in sums
-                )
-            scores[name] = intervals(np.where(np.isnan(whole[0]), values, whole[0]), drawn, units)
-            gains[name] = intervals(np.where(np.isnan(gain[0]), values - plain[strongest], gain[0]), gained, units)
+            score = gain = np.full((2, len(values)), np.nan)  # the whole test's, and those of draws
+            if sums is not None:
+                score = self.measured(sums[:, place])
+                gain = self.measured(sums[:, place], sums[:, best]) - self.measured(sums[:, best], sums[:, place])
+            scores[name] = intervals(np.where(np.isnan(score[0]), values, score[0]), score[1:], units)
+            gains[name] = intervals(np.where(np.isnan(gain[0]), values - plain[strongest], gain[0]), gain[1:], units)
         return Comparison(scores, gains, units, draws)
+
+    def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
+        """Returns (units, methods, ...) numbers from whose sums `measured` has the metrics; `unit` is each sample's.
+
+        Of texts these are their number and their scores. None where metrics do not follow from sums.
+        """
+        if self.kind == "text":
+            sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
+            for place, judged in enumerate(rows.values()):
+                scores = [metric.each(judged.true, judged.guess) for metric in self.metrics]
+                np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
+            return sums
+        width = 0 if self.kind in ("numbers", "labels") else max(judged.width for judged in rows.values())
+        if self.kind == "labels" or _FEWEST_DRAWS * 3 * len(rows) * width > _MOST_NUMBERS:
+            return None
+        each = (scoring.tallied(self.kind, judged, unit[judged.sample], units, width) for judged in rows.values())
+        return np.stack([*each], 1)
+
+    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
+        """(draws, ...) sums -> (draws, metrics), NaN for one that does not follow from sums.
+
+        Means over classes are over those that are there or guessed, here or in the `reference`.
+        """
+        if self.kind == "text":
+            return sums[..., 1:] / sums[..., :1]
+        values = scoring.of_numbers(sums) if self.kind == "numbers" else scoring.of_classes(sums, reference)
+        nothing = np.full(len(sums), np.nan)
+        return np.stack([values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1)
 
     def check_groups(self) -> None:
         """Raises BadInput for a group that is in two parts."""
@@ -291,50 +313,3 @@ class Comparing(Task):
         answers = ([self.named(k) for k in row] if self.kind == "classes" else row for row in guesses)
         table = ([*first.values(), *row] for first, row in zip(cells, answers, strict=True))
         yield from sorted(table, key=lambda row: row[: len(cells[0])])
-
-
-def _width(judged: Judged) -> int:
-    return int(max(judged.true.max(), judged.guess.max())) + 1
-
-
-def _tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
-    """Returns (units, 3, classes) right, true and guessed targets; of numbers (units, 5, columns) sums of powers."""
-    true, guess, counts = judged.true, judged.guess, judged.counts
-    if kind == "numbers":
-        true, guess = (values.reshape(len(values), -1).astype(np.float64) for values in (true, guess))
-        known = ~np.isnan(true)
-        centred, error = (np.where(known, true - of, 0.0) for of in (np.nanmean(true, 0), guess))
-        powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
-        sums = np.zeros((units, *powers.shape[1:]))
-        np.add.at(sums, unit, powers)
-        return sums
-    sums, number, right = np.zeros((units, 3, classes)), np.ones(len(true)) if counts is None else counts, true == guess
-    np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
-    np.add.at(sums[:, 1], (unit, true), number)
-    np.add.at(sums[:, 2], (unit, guess), number)
-    return sums
-
-
-def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """(..., 3, classes) right, true and guessed targets -> (...) each metric, as scikit-learn has it."""
-    right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
-    known = (sums if reference is None else sums + reference)[..., 1:, :].sum(-2) > 0
-    total, classes = np.maximum(true.sum(-1), 1), np.maximum(known.sum(-1), 1)
-    f1, iou = 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)
-    covariance = right.sum(-1) * total - (true * guessed).sum(-1)
-    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
-    return {
-        "accuracy": right.sum(-1) / total, "macro_f1": f1.sum(-1) / classes, "mean_iou": iou.sum(-1) / classes,
-        "mean_dice": f1.sum(-1) / classes, "weighted_f1": (f1 * true).sum(-1) / total,
-        "mcc": np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0),
-    }  # fmt: skip
-
-
-def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """(..., 5, columns) sums of powers -> (...) each metric, the mean over columns."""
-    number, centred, squared, distance, error = np.moveaxis(sums, -2, 0)
-    number = np.maximum(number, 1)
-    spread = squared - centred**2 / number
-    share = np.divide(error, spread, out=np.ones_like(error), where=spread > 1e-12 * squared)
-    columns = {"rmse": np.sqrt(error / number), "mse": error / number, "mae": distance / number, "r2": 1 - share}
-    return {name: values.mean(-1) for name, values in columns.items()}

@@ -1,5 +1,6 @@
 """New data, read without targets, and what models answer, as predictions.csv. Each `task` is a `Supervised`."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,17 +14,23 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
-from lib.supervised import start
+from lib.supervised import start, text
 from lib.supervised.evaluation import classes_last
 from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
+from lib.task.place import naming
 
 FILE = "predictions.csv"
 _AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, takes more memory
 
 
 def read(task: Any, source: Path) -> list[Any]:
-    """Returns new samples: all files like those of the training, or those of the task's `read`. Raises BadInput."""
+    """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
+
+    By default every file with a suffix of the training's, where a sample is a file and its target; else what `read`
+    finds, in one list. Where targets are files too, the files are those of the folder that the training's lie in.
+    Raises BadInput.
+    """
     suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
     if suffixes:
@@ -32,13 +39,9 @@ def read(task: Any, source: Path) -> list[Any]:
         paths = [source] if source.is_file() else (folder if is_below else source).rglob("*")
         samples = [(path, None) for path in paths if path.suffix in suffixes and path.is_file()]
     else:
-        try:
-            with reading(source, is_new=True):
-                parts = task.read(source)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            why = printable(f"{type(error).__name__}: {error}", most=200)
-            raise BadInput(f"{name}.read cannot read {printable(source)} ({why}). {advice}") from error
-        lists = [list(rows) for rows in (parts.values() if isinstance(parts, Mapping) else [parts]) if rows]
+        with naming(f"{name}.read", advice), reading(source, is_new=True):
+            parts = task.read(source)
+            lists = [list(rows) for rows in (parts.values() if isinstance(parts, Mapping) else [parts]) if rows]
         samples = [sample for rows in lists for sample in rows]
         names = [path_of(sample) for sample in samples]
         if len(lists) > 1 and not (all(names) and len(set(names)) == len(names)):
@@ -54,7 +57,7 @@ def read(task: Any, source: Path) -> list[Any]:
 
 
 def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-    """Returns the answers by sample, and writes them into `out`. Raises BadInput where there are no new samples."""
+    """Returns a row for each new sample by its file, or its number; writes predictions.csv into `out`."""
     if not isinstance(source, Path):
         raise BadInput(f"Give one folder or file to predict, not a {type(source).__name__}.")
     if not source.exists():
@@ -67,11 +70,11 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
             raise BadInput(f"{type(task).__name__}.answers returned {len(answers)} rows for {len(some)} samples.")
         return [row if isinstance(row, Mapping) else {"prediction": row} for row in answers]
 
-    samples, progress, text = list(task.read_new(source)), choose_progress(), time_left("samples predicted")
+    samples, progress, line = list(task.read_new(source)), choose_progress(), time_left("samples predicted")
     rows: list[Mapping[str, Any]] = []
     for more in in_batches(answered, samples, task.config.training.micro_batch or _AT_ONCE):
         rows += more
-        progress.update(len(rows), len(samples), partial(text, len(rows), len(samples)))
+        progress.update(len(rows), len(samples), partial(line, len(rows), len(samples)))
     progress.close()
     answers = dict(zip(_names(samples, source), rows, strict=True))
     if out is not None:
@@ -85,49 +88,51 @@ def _completed(task: Any, sample: Any) -> Any:
     The target of tokens is used if it is there, because its length is the sample's. Raises BadInput where more than
     the target is missing, or there is more than in the example.
     """
-    example = task.example()
-    target = target_of(example)
+    example, is_row = task.example(), isinstance(sample, tuple | list)
+    if isinstance(sample, Mapping) and isinstance(example, Mapping) and sample.keys() >= {*[*example][:-1]}:
+        last = [*example][-1]
+        sample = {**{key: value for key, value in sample.items() if key != last}, last: sample.get(last)}
+    elif is_row and len(sample) == len(example) - 1:
+        sample = [*sample, None] if isinstance(sample, list) else (*sample, None)
+    elif not is_row or len(sample) != len(example):
+        has, needs = (
+            f"has {', '.join(map(repr, value)) if isinstance(value, Mapping) else f'{len(value)} values'}"
+            if isinstance(value, Mapping | tuple | list) else f"is a {type(value).__name__}"
+            for value in (sample, example)
+        )  # fmt: skip
+        name = type(task).__name__
+        raise BadInput(
+            f"A new sample {printable(has, most=200)}, and {name}.example() {needs}, its target last. Let {name}.read, "
+            "or read_new, return new samples with all of that; the target may be None or left out."
+        )
+    target, value = target_of(example), target_of(sample)
     if names_in(task.kind, target):
         target = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
-
-    def completed(value: Any) -> Any:
-        is_there = value is not None and not (isinstance(value, Path) and not value.exists())
-        return value if task.kind in ("tokens", "next_tokens") and is_there else target
-
-    if isinstance(example, Mapping):
-        *inputs, last = example
-        if isinstance(sample, Mapping) and sample.keys() >= {*inputs}:
-            return {**{k: v for k, v in sample.items() if k != last}, last: completed(sample.get(last))}
-        needs = f"{', '.join(map(repr, inputs))}, and {last!r} as its target"
-    else:
-        is_row, needs = isinstance(sample, tuple | list), f"{len(example)}, its target last"
-        if is_row and len(sample) == len(example) - 1:
-            return [*sample, target] if isinstance(sample, list) else (*sample, target)
-        if is_row and len(sample) == len(example):
-            return with_target(sample, completed(target_of(sample)))
-    has = f"has {len(sample)} values" if isinstance(sample, tuple | list) else f"is a {type(sample).__name__}"
-    has = f"has {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else has
-    name = type(task).__name__
-    raise BadInput(
-        f"A new sample {printable(has, most=200)}, and {name}.example() has {needs}. Let {name}.read, or read_new, "
-        "return new samples with all of that; the target may be None or left out."
-    )
+    is_there = value is not None and not (isinstance(value, Path) and not value.exists())
+    return sample if is_there and task.kind in ("tokens", "next_tokens") else with_target(sample, target)
 
 
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Returns a row for each sample by the mean of all models. Raises BadInput where that says nothing."""
+    """Returns a row of predictions.csv for each sample: the class with its probability, the number, tokens, a text.
+
+    Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG. Several
+    models answer by their mean. Raises BadInput for kind "next_tokens".
+    """
+    if task.kind == "text":
+        best = (max(texts.items(), key=lambda pair: pair[1]) for texts in text.together(task, models, samples))
+        return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
     if task.kind == "next_tokens":
         what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"
         raise BadInput(f"{what} in {type(task).__name__}, which returns a text for each sample.")
     name, device = task.named, next(models[0].parameters()).device
     batch = {key: value.to(device) for key, value in start.batch(task, task.labelled(samples)).items()}
-    batches = [batch]
+    batches, outputs = [batch], []
     if task.tta and task.kind in ("classes", "labels", "numbers"):
         batches.append({key: value.flip(-1) if value.dim() == 4 else value for key, value in batch.items()})
-    pairs = [(model, task.passed(model, each).float()) for model in models for each in batches]
-    if task.starts:
-        pairs = [(model, start.gated(model, each, batch[start.KEY])) for model, each in pairs]
-    outputs = [classes_last(task.kind, each, batch["labels"]) for _, each in pairs]
+    for model, each in itertools.product(models, batches):
+        answer = task.passed(model, each).float()
+        answer = start.gated(model, answer, batch[start.KEY]) if task.starts else answer
+        outputs.append(classes_last(task.kind, answer, batch["labels"]))
     if task.kind == "numbers":
         mean = torch.stack(outputs).mean(0).reshape(len(samples), -1)
         keys = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
@@ -136,14 +141,14 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         rows = torch.stack([each.sigmoid() for each in outputs]).mean(0).tolist()
         likely = [[(name(k), f"{share:.6f}") for k, share in enumerate(row) if share > 0.5] for row in rows]
         return [{"prediction": "; ".join(n for n, _ in r), "probability": "; ".join(p for _, p in r)} for r in likely]
-    shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
-    if chosen.dim() > 2:
+    shares, classes = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
+    if classes.dim() > 2:
         kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16
-        return [{"prediction": image.cpu().numpy().astype(kind)} for image in chosen]
-    if chosen.dim() > 1:  # whatever the kind: a class for each position
-        pairs = zip(chosen, batch["labels"] != IGNORED, strict=True)
-        return [{"prediction": " ".join(map(name, row[known].tolist()))} for row, known in pairs]
-    pairs = zip(chosen.tolist(), shares.tolist(), strict=True)
+        return [{"prediction": image.cpu().numpy().astype(kind)} for image in classes]
+    if classes.dim() > 1:  # whatever the kind: a class for each position
+        known = zip(classes, batch["labels"] != IGNORED, strict=True)
+        return [{"prediction": " ".join(map(name, row[is_known].tolist()))} for row, is_known in known]
+    pairs = zip(classes.tolist(), shares.tolist(), strict=True)
     return [{"prediction": name(k), "probability": round(share, 6)} for k, share in pairs]
 
 

@@ -1,25 +1,29 @@
-"""Samples as a person reads them: dealt to three parts, with a target that can be taken out and replaced."""
+"""Samples as a user reads them: dealt to three parts, checked and fingerprinted, each a data set."""
 
 import contextlib
 import csv
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lib.errors import BadInput, printable
 from lib.task.fingerprint import canonical
+from lib.task.place import naming
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
+FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
+FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
-ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
-
-
+_ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
+_SHOWN = 12  # classes that a sentence names
 # What is being read: the folder that paths count from, whether it is new data, which is not dealt, the task's groups
 _reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar("reading", default=(None, False, None))
 
@@ -34,27 +38,25 @@ def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any]
         _reading.reset(token)
 
 
-def split(
-    items: Iterable[Any], validation: float = 0.15, test: float = 0.15, group: Callable[[Any], Any] | None = None
-) -> dict[str, list[Any]]:
-    """Deals items to "train", "validation" and "test" by a hash of their group: those of one group stay together.
+def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) -> dict[str, list[Any]]:
+    """Deals items to "train", "validation" and "test" by a hash of the task's `group`; where it is None, of the input.
 
-    Adding items moves none of those that were there. `group` returns what items have in common (a patient, a
-    document); by default it is that of the task, and where that returns None the item without its target. New data,
-    which is read to be predicted, is not dealt.
+    Adding items moves none of those that were there. New data, which is read to be predicted, is not dealt.
     """
-    root, is_new, usual = _reading.get()
-    group = group or usual
+    root, is_new, group = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
     for item in items:
-        shared = group(item) if group else None
-        text = "" if is_new else canonical(input_of(item) if shared is None else shared, root)
-        share = int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) / 16**12
-        is_held = is_new or share < test
-        parts["test" if is_held else "validation" if share < test + validation else "train"].append(item)
+        share = -1.0 if is_new else _hashed(item, group(item) if group else None, root) / 16**12
+        parts["test" if share < test else "validation" if share < test + validation else "train"].append(item)
     return parts
+
+
+def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> int:
+    """Returns a number below 16**12 that follows from what a sample shares with others, else from its input."""
+    text = before + canonical(input_of(sample) if shared is None else shared, root)
+    return int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16)
 
 
 def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
@@ -68,42 +70,30 @@ def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
                 yield from csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
                 continue
             for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
                 try:
-                    row = json.loads(line) if line.strip() else {}
-                    if not isinstance(row, dict):
-                        raise ValueError(f"a {type(row).__name__}")
-                except ValueError as error:
-                    what = f"{printable(path)}:{number}: This line is no JSON object ({error})"
-                    raise BadInput(f"{what}. Correct or delete it.") from None
-                if line.strip():
-                    yield row
+                    row = json.loads(line)
+                except ValueError:
+                    row = None
+                if not isinstance(row, dict):
+                    raise BadInput(f"{printable(path)}:{number}: This line is no JSON object. Correct or delete it.")
+                yield row
 
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
     if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
-        raise BadInput(
-            f"padded() was given text such as {printable(repr(text), most=60)}, and a tensor holds numbers. Translate "
-            "it in batch(), by the place of a name in the list of all names: [NAMES.index(name) for name in row]."
-        )
+        what = f"padded() was given text such as {printable(repr(text), most=60)}, and a tensor holds numbers"
+        raise BadInput(f"{what}. Translate it in batch(): [NAMES.index(name) for name in row].")
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 
 
-class Item(NamedTuple):
-    """A sample on its way into a batch."""
-
-    sample: Any
-    training: bool
-    fold: int = 0  # of a training sample, where a run starts from a simple method
-
-
 def target_of(sample: Any) -> Any:
     """Returns the last element of a tuple or list, or the last value of a dict. Raises BadInput for anything else."""
-    if isinstance(sample, tuple | list) and sample:
-        return sample[-1]
-    if isinstance(sample, Mapping) and sample:
-        return sample[next(reversed(sample))]
+    if isinstance(sample, tuple | list | Mapping) and sample:
+        return [*sample.values()][-1] if isinstance(sample, Mapping) else sample[-1]
     what = printable(repr(sample), most=60)
     raise BadInput(f"The sample {what} has no target. Let read() return tuples whose last element is the target.")
 
@@ -118,7 +108,7 @@ def input_of(sample: Any) -> Any:
 def with_target(sample: Any, target: Any) -> Any:
     """Returns a sample with another target."""
     if isinstance(sample, Mapping):
-        return {**sample, next(reversed(sample)): target}
+        return {**sample, [*sample][-1]: target}
     if hasattr(sample, "_replace"):  # a named tuple
         return sample._replace(**{sample._fields[-1]: target})
     return type(sample)([*sample[:-1], target])
@@ -130,45 +120,155 @@ def path_of(sample: Any) -> Path | None:
     return first if isinstance(first, Path) else None
 
 
+def names_in(kind: str, target: Any) -> list[str] | None:
+    """Returns the names of classes in a target; None where it has numbers."""
+    if kind == "classes":
+        return [target] if isinstance(target, str) else None
+    is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
+    return [*target] if is_collection and all(isinstance(name, str) for name in target) else None
+
+
+def prepared(task: Any, sample: Any) -> Any:
+    """Returns a raw sample with its class as a number where the target is a name, and marks where it is several.
+
+    Raises BadInput for a name that is no class.
+    """
+    names = names_in(task.kind, target_of(sample)) if task.kind in ("classes", "labels") else None
+    if names is None:
+        return sample
+    if unknown := [name for name in names if name not in task._numbers]:
+        advice = "Name it in the setting `classes`, or see that the training samples have it."
+        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. {advice}")
+    if task.kind == "classes":
+        return with_target(sample, task._numbers[names[0]])
+    return with_target(sample, [float(name in names) for name in task._numbers])
+
+
+class Item(NamedTuple):
+    """A sample on its way into a batch."""
+
+    sample: Any
+    training: bool
+    fold: int = 0  # of a training sample, where a run starts from a simple method
+
+
+class Part:
+    """The samples of one part as a data set; a lazy sequence of them stays lazy.
+
+    Where the sequence has `weights`, `lengths`, `order(seed, epoch)` or `subset(share, seed)`, the part has them too.
+    """
+
+    def __init__(self, task: Any, name: str, samples: Any):
+        self.task, self.name, self.samples, self.training = task, name, samples, name == "train"
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Item:
+        fold = self.fold(index) if self.task.starts and self.training else 0
+        return Item(self.task.prepared(self.samples[index]), self.training, fold)
+
+    def fold(self, index: int) -> int:
+        """Returns the fold of a sample among training samples, by a hash of its group or of its input."""
+        sample, groups = self.samples[index], getattr(self.samples, "groups", None)
+        shared = self.task.group(sample) if groups is None else groups[index]
+        return _hashed(sample, shared, self.task.source, "fold ") % FOLDS
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in (*_ORDERING, "subset") or "samples" not in vars(self):  # as in a copy while it is made
+            raise AttributeError(f"A part of the samples has no {name}.")
+        value = getattr(self.samples, name)
+        return value if name != "subset" else lambda *share: Part(self.task, self.name, value(*share))
+
+    def texts(self) -> Iterator[str]:
+        """Returns a text for each sample without its target. Raises BadInput for what has none."""
+        if not isinstance(self.samples, list | tuple):
+            raise BadInput("Samples of a lazy sequence are not read for their texts.")
+        return (canonical(input_of(sample), self.task.source) for sample in self.samples)
+
+
+def read_parts(task: Any) -> dict[str, Part]:
+    """Returns the samples by part, as `read` of a task returns or `split` deals them. Raises BadInput."""
+    name, source = f"{type(task).__name__}.read", task.source
+    advice = "Look at data.dir, and at how the data is read."
+    with naming(name, advice), reading(source, group=task.group):
+        data = task.read() if source is None else task.read(source)
+        order = next((order for order in _ORDERING if hasattr(data, order)), "")
+        if order and not isinstance(data, Mapping):
+            raise BadInput(
+                f"{name} returned one list with `{order}`, which is to be dealt to three parts. Return "
+                '{"train": ..., "validation": ..., "test": ...}: it belongs to the training samples.'
+            )
+        data = data if isinstance(data, Mapping) else split(data)
+        parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
+    if not any(map(len, parts.values())):
+        raise BadInput(f"{name} found no samples {f'in {printable(source)}' if source else ''}. {advice}")
+    unknown = sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows)
+    if unknown:
+        raise BadInput(f"{name} returned {unknown:,} samples whose target is None. Leave them out of the lists.")
+    return {part: Part(task, part, rows) for part, rows in parts.items()}
+
+
 def in_order(samples: Any, root: Path | None) -> Any:
     """Returns samples that begin with a path in the order of their paths: that of a folder differs between machines."""
     if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
         samples = list(samples)
-    is_plain = isinstance(samples, list) and not any(hasattr(samples, name) for name in ORDERING)
+    is_plain = isinstance(samples, list) and not any(hasattr(samples, name) for name in _ORDERING)
     if is_plain and samples and all(path_of(sample) for sample in samples):
         return sorted(samples, key=lambda sample: canonical(path_of(sample), root))
     return samples
 
 
-def names_in(kind: str, target: Any) -> list[str]:
-    """Returns the names of classes in a target; none where it has numbers."""
-    if kind == "classes":
-        return [target] if isinstance(target, str) else []
-    is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
-    return [*target] if is_collection and all(isinstance(name, str) for name in target) else []
+def digest(parts: Mapping[str, Part]) -> str:
+    """Returns a hash of which samples are in which part; of a lazy sequence, or of what has no text, their number.
+
+    Raises BadInput for what has no text where no file tells the data from another one.
+    """
+    digest = hashlib.sha256()
+    for name, part in parts.items():
+        source, digested = part.task.source, list | tuple if part.task.source else list | tuple | np.ndarray
+        digest.update(f"{name} {len(part)}\n".encode())
+        try:
+            for sample in part.samples if isinstance(part.samples, digested) else ():
+                digest.update(canonical(sample, source).encode("utf-8", "surrogateescape") + b"\n")
+        except BadInput:
+            if source is None:
+                raise
+            digest.update(b"objects\n")
+    return digest.hexdigest()[:16]
 
 
 def class_names(kind: str, samples: Any) -> list[str]:
     """Returns the names that training samples have for classes, in the order of the alphabet."""
-    if kind == "classes" and len(samples) and isinstance(target_of(samples[0]), str):
-        return sorted({str(target_of(sample)) for sample in samples})
-    return sorted(
-        {name for sample in samples for name in names_in(kind, target_of(sample))} if kind == "labels" else ()
-    )
+    if kind != "labels" and not (kind == "classes" and len(samples) and names_in(kind, target_of(samples[0]))):
+        return []
+    return sorted({name for sample in samples for name in names_in(kind, target_of(sample)) or ()})
 
 
-def numbered(kind: str, target: Any, numbers: Mapping[str, int]) -> Any:
-    """Returns a target with numbers in the place of names: of a class its own, of labels a mark for each class.
+def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
+    """Raises BadInput for samples whose class, a name, is none of `names`: all such classes, part by part."""
+    where, missing = [], set[str]()
+    for part, rows in parts.items():
+        samples = rows.samples if isinstance(rows.samples, list | tuple) else []
+        targets = (name for sample in samples for name in names_in(rows.task.kind, target_of(sample)) or ())
+        counts = sorted(Counter(name for name in targets if name not in names).items())
+        missing.update(name for name, _ in counts)
+        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in counts]
+        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
+        where += [f"{part}: {', '.join(shown)}"] if shown else []
+    if missing:
+        raise BadInput(
+            f"{len(missing)} {'class is' if len(missing) == 1 else 'classes are'} in no training sample and in no "
+            f"setting `classes` (in brackets the number of samples). {'. '.join(where)}. List all classes in the "
+            "setting `classes`, so that the model has outputs for them, or leave these samples out in read()."
+        )
 
-    Raises BadInput for a name that is no class.
-    """
-    names = names_in(kind, target)
-    if unknown := [name for name in names if name not in numbers]:
-        what = f"There is no class {printable(repr(unknown[0]), most=60)}"
-        classes = ", ".join(printable(name, most=40) for name in [*numbers][:12])
-        advice = "Name it in the setting `classes`, or see that the training samples have it."
-        raise BadInput(f"{what}. The classes are: {classes}. {advice}")
-    if kind == "classes":
-        return numbers[names[0]] if names else target
-    is_empty = isinstance(target, list | tuple | set | frozenset) and not target
-    return [float(name in set(names)) for name in numbers] if names or (is_empty and numbers) else target
+
+def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
+    """Returns the suffixes of files that samples are beside their targets; the folder, where targets are files too."""
+    if not (isinstance(samples, list) and samples and len(samples[0]) == 2 and path_of(samples[0])):
+        return {}
+    paths = [path for sample in samples if (path := path_of(sample))]
+    first, *others = {canonical(path.parent, source) for path in paths}
+    has_folder = isinstance(target_of(samples[0]), Path) and not others and not Path(first).is_absolute()
+    return {"suffixes": sorted({path.suffix for path in paths}), **({"folder": first} if has_folder else {})}

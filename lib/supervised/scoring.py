@@ -1,4 +1,4 @@
-"""Computes metrics by their names in scikit-learn, or by functions of (true, guess)."""
+"""Computes metrics by their names in scikit-learn, by functions of (true, guess), or from sums over draws of groups."""
 
 import difflib
 import inspect
@@ -49,6 +49,11 @@ class Judged(NamedTuple):
     shares: np.ndarray | None = None
     sample: np.ndarray = np.zeros(0, np.int64)
 
+    @property
+    def width(self) -> int:
+        """The number of classes that are targets or guesses, with those of lower numbers."""
+        return int(max(self.true.max(), self.guess.max())) + 1
+
 
 def name_of(metric: Metric) -> str:
     """Returns the name under which a metric is reported. Raises BadInput for a function without one."""
@@ -73,13 +78,12 @@ def needs_probabilities(metrics: Sequence[Metric]) -> bool:
 def check(metrics: Sequence[Metric], kind: str) -> None:
     """Raises BadInput for a name that scikit-learn does not have, or one that the targets have no answer to."""
     for metric in metrics:
-        is_ranking = metric in ("roc_auc", "average_precision")
         if metric not in _PROBABILITIES:
             _function(metric)
-        elif kind == "numbers" or (kind == "labels" and not is_ranking):
-            judges = "classes" if kind == "numbers" else "one class a sample"
-            advice = "Name rmse, mae or r2." if kind == "numbers" else "Name roc_auc, say."
-            raise BadInput(f"The metric {metric!r} judges {judges}, and kind is {kind!r}. {advice}")
+        elif kind == "numbers":
+            raise BadInput(f"The metric {metric!r} judges classes, and kind is 'numbers'. Name rmse, mae or r2.")
+        elif kind == "labels" and metric not in ("roc_auc", "average_precision"):
+            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is 'labels'. Name roc_auc, say.")
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
@@ -94,23 +98,10 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
 
     Of several numbers a sample of which some are unknown, it is the mean of the metric over columns.
     """
-
-    def score(metric: Metric) -> float:
-        true, guess, counts, shares, _ = judged
-        if metric in _PROBABILITIES:
-            return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
-        weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}
-        guess, function = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess, _function(metric)
-        unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
-        if not unknown.any():
-            return float(function(true, guess, **weighed))
-        columns = zip(*(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True)
-        return float(np.mean([function(truth[known], value[known]) for truth, value, known in columns if known.any()]))
-
     values = {}
     for metric in metrics:
         try:
-            values[name_of(metric)] = score(metric)
+            values[name_of(metric)] = _score(metric, judged)
         except (ValueError, TypeError) as error:
             if callable(metric):
                 raise
@@ -119,6 +110,19 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
             what = f"The metric {metric!r} cannot judge these targets ({printable(why, most=300)})"
             raise BadInput(f"{what}. {advice}") from error
     return values
+
+
+def _score(metric: Metric, judged: Judged) -> float:
+    true, guess, counts, shares, _ = judged
+    if metric in _PROBABILITIES:
+        return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
+    weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}
+    guess, function = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess, _function(metric)
+    unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
+    if not unknown.any():
+        return float(function(true, guess, **weighed))
+    columns = zip(*(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True)
+    return float(np.mean([function(truth[known], value[known]) for truth, value, known in columns if known.any()]))
 
 
 def _function(metric: Metric) -> Callable[..., float]:
@@ -148,21 +152,68 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
         most = int(str(metric).split("_")[1])
         return float(np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1)))
     score = metrics.roc_auc_score if metric == "roc_auc" else metrics.average_precision_score
-    if true.ndim == 1 and len(classes) == 2:
-        true, shares = true[:, None] == 1, shares[:, 1:]
-    elif true.ndim == 1:
-        true = true[:, None] == classes
+    if true.ndim == 1:
+        true, shares = (true[:, None] == 1, shares[:, 1:]) if len(classes) == 2 else (true[:, None] == classes, shares)
     values = [score(t, s) for t, s in zip(true.T, shares.T, strict=True) if 0 < t.sum() < len(t)]
     return float(np.mean(values)) if values else float("nan")  # a class that is never or always there ranks nothing
+
+
+def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
+    """Returns (units, 3, classes) right, true and guessed targets; of numbers (units, 5, columns) sums of powers.
+
+    `unit` (targets) is the group of each target.
+    """
+    true, guess, counts = judged.true, judged.guess, judged.counts
+    if kind == "numbers":
+        true, guess = (values.reshape(len(values), -1).astype(np.float64) for values in (true, guess))
+        known = ~np.isnan(true)
+        centred, error = (np.where(known, true - of, 0.0) for of in (np.nanmean(true, 0), guess))
+        powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
+        sums = np.zeros((units, *powers.shape[1:]))
+        np.add.at(sums, unit, powers)
+        return sums
+    sums, number, right = np.zeros((units, 3, classes)), np.ones(len(true)) if counts is None else counts, true == guess
+    np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
+    np.add.at(sums[:, 1], (unit, true), number)
+    np.add.at(sums[:, 2], (unit, guess), number)
+    return sums
+
+
+def by_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(..., 3, classes) right, true and guessed targets -> (..., classes) F1 and IoU; 0 of a class that is nowhere."""
+    right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
+    return 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)
+
+
+def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """(..., 3, classes) right, true and guessed targets -> (...) each metric, as scikit-learn has it."""
+    right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
+    known = (sums if reference is None else sums + reference)[..., 1:, :].sum(-2) > 0
+    total, classes = np.maximum(true.sum(-1), 1), np.maximum(known.sum(-1), 1)
+    f1, iou = by_class(sums)
+    covariance = right.sum(-1) * total - (true * guessed).sum(-1)
+    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
+    return {
+        "accuracy": right.sum(-1) / total, "macro_f1": f1.sum(-1) / classes, "mean_iou": iou.sum(-1) / classes,
+        "mean_dice": f1.sum(-1) / classes, "weighted_f1": (f1 * true).sum(-1) / total,
+        "mcc": np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0),
+    }  # fmt: skip
+
+
+def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """(..., 5, columns) sums of powers -> (...) each metric, the mean over columns."""
+    number, centred, squared, distance, error = np.moveaxis(sums, -2, 0)
+    number = np.maximum(number, 1)
+    spread = squared - centred**2 / number
+    share = np.divide(error, spread, out=np.ones_like(error), where=spread > 1e-12 * squared)
+    columns = {"rmse": np.sqrt(error / number), "mse": error / number, "mae": distance / number, "r2": 1 - share}
+    return {name: values.mean(-1) for name, values in columns.items()}
 
 
 def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
     if kind == "numbers":
-        mean = train.mean(0)
-        if np.isnan(train).any():
-            columns = [column[~np.isnan(column)] for column in train.T]
-            mean = np.array([column.mean() if len(column) else 0.0 for column in columns])
+        mean = np.ma.masked_invalid(train).mean(0).filled(0.0) if np.isnan(train).any() else train.mean(0)
         return np.broadcast_to(mean, (number, *train.shape[1:])), None
     if kind == "labels":
         often = np.broadcast_to(train.mean(0), (number, train.shape[1]))

@@ -22,11 +22,10 @@ from torch.nn import functional as F
 from lib.errors import BadInput, printable
 from lib.report.progress import working
 from lib.supervised import scoring
-from lib.supervised.samples import IGNORED
+from lib.supervised.samples import FLOATS, FOLDS, IGNORED
 from lib.task import Batch
 
-FOLDS, UNSEEN = 5, -10.0  # and the score of a class without an example
-_FLOATS = ("numbers", "labels")  # kinds with several columns
+UNSEEN = -10.0  # the score of a class without an example
 AT_ONCE, _MOST, _MOST_BYTES = 16, 10_000, 2**28  # samples of a batch, rows that are learned from, bytes in an archive
 _MOST_CLASSES, _MOST_TERMS, _MOST_WEIGHTS = 100, 20_000, 200_000  # the commonest ones are learned
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
@@ -71,7 +70,7 @@ class Simple(NamedTuple):
             chosen = models if number < 0 else [models[number]]
             scores[here] = self.power * np.mean([_scored(values[here], *model) for model in chosen], 0)
         tensor = torch.from_numpy(scores).float()
-        return tensor.view(labels.shape) if self.kind in _FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
+        return tensor.view(labels.shape) if self.kind in FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
 
     @property
     def models(self) -> list[tuple[np.ndarray, ...]]:
@@ -176,17 +175,17 @@ def fit(task: Any) -> Simple | None:
 
 def _best(task: Any) -> Simple | None:
     """Returns the method with the least loss on folds that it did not see."""
-    counts = np.zeros(0) if task.kind in _FLOATS else task.class_counts("train")
+    counts = np.zeros(0) if task.kind in FLOATS else task.class_counts("train")
     is_large = max(task.width, len(counts)) > _MOST_OUTPUTS
     if is_large or not (rows := [*_collected(task, counts.argsort()[-_MOST_CLASSES:])]):
         return None
     what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
-    width = target.shape[1] if task.kind in _FLOATS else max(len(task.known_names()), len(counts))
-    terms: tuple[str, ...] = ()
+    width = target.shape[1] if task.kind in FLOATS else max(len(task.known_names()), len(counts))
+    terms, middle = (), np.zeros(0)
     if values.ndim == 1:
         most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
         vectors = _vectors(what, max_features=most, max_df=0.9 if what == "words" else 1.0)  # without what fills
-        terms, middle = tuple(vectors.fit(values).get_feature_names_out().tolist()), np.zeros(0)
+        terms = tuple(vectors.fit(values).get_feature_names_out().tolist())
         spread = vectors.idf_
     else:
         middle, spread = (np.nan_to_num(of(values, 0)) for of in (np.nanmean, np.nanstd))
@@ -194,10 +193,10 @@ def _best(task: Any) -> Simple | None:
     simple = Simple("constant", what, task.kind, 1.0, terms, {"middle": middle, "spread": spread})
     values = simple.values(values)
     penalties = [None, *(penalty for penalty in _TRIED[what] if penalty or width <= _MOST_CLASSES)]
-    tried = [_held_out(task, values, target, fold, width, penalty) for penalty in penalties]
-    place = min(range(len(tried)), key=lambda place: tried[place][0])
-    name = f"{'linear model' if penalties[place] else 'boosting'} of {what}" if place else simple.name
-    return simple._replace(name=name, power=tried[place][1], arrays={**simple.arrays, **tried[place][2]})
+    tried = [(*_held_out(task, values, target, fold, width, penalty), penalty) for penalty in penalties]
+    _, power, arrays, penalty = min(tried, key=lambda method: method[0])
+    name = simple.name if penalty is None else f"{'linear model' if penalty else 'boosting'} of {what}"
+    return simple._replace(name=name, power=power, arrays={**simple.arrays, **arrays})
 
 
 def _collected(task: Any, common: np.ndarray) -> Any:
@@ -209,8 +208,8 @@ def _collected(task: Any, common: np.ndarray) -> Any:
         if (form := seen(task, batch)) is None:
             return
         labels = F.pad(task.placed(batch["labels"]), (0, int(task.kind == "next_tokens")), value=IGNORED)
-        target = (labels.reshape(len(some), -1) if task.kind in _FLOATS else labels.flatten()).numpy()
-        is_known = ~np.isnan(target).all(1) if task.kind in _FLOATS else np.isin(target, common)
+        target = (labels.reshape(len(some), -1) if task.kind in FLOATS else labels.flatten()).numpy()
+        is_known = ~np.isnan(target).all(1) if task.kind in FLOATS else np.isin(target, common)
         chosen = np.flatnonzero(is_known)[:: max(1, len(indices) * len(target) // len(some) // _MOST)]
         fold = np.repeat([part.fold(index) for index in some], len(target) // len(some))
         yield form[0], form[1][chosen], target[chosen], fold[chosen]
@@ -219,7 +218,7 @@ def _collected(task: Any, common: np.ndarray) -> Any:
 def losses(task: Any, scores: Tensor, true: np.ndarray, counts: np.ndarray | None) -> Tensor:
     """Returns (targets) what each adds to the loss, classes balanced by `counts`; unknown numbers and marks nothing."""
     target = torch.from_numpy(true)
-    if task.kind not in _FLOATS:
+    if task.kind not in FLOATS:
         weights = None if counts is None else torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
         return F.cross_entropy(scores.float(), target, weights, reduction="none")
     distance = F.mse_loss if task.kind == "numbers" else F.binary_cross_entropy_with_logits
@@ -251,7 +250,7 @@ def _fitted(
     task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fits each column of numbers or marks, or all classes together; returns weights, bias and trees."""
-    has_classes, trees = task.kind not in _FLOATS, [np.zeros((0, 2 * _LEAVES - 1, 6))]
+    has_classes, trees = task.kind not in FLOATS, [np.zeros((0, 2 * _LEAVES - 1, 6))]
     weights, bias = np.zeros((values.shape[1], width)), np.full(width, UNSEEN)
     for column in range(1 if has_classes else width):
         known = np.arange(len(target)) if has_classes else np.flatnonzero(~np.isnan(target[:, column]))

@@ -15,20 +15,20 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, parts, prediction, scoring, start, text
-from lib.supervised.parts import Part
-from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
+from lib.supervised import chunks, evaluation, prediction, samples, scoring, start, text
+from lib.supervised.methods import Comparing
+from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.supervised.simple import Simple, fit
 from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels", "text"]
-_FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
+_METRICS = {"numbers": ("rmse", "r2"), "text": ("exact", "token_f1")}  # of a class that names none
 _MOST_NAMES = 100_000
 
 
-class Supervised(text.Writing):
+class Supervised(Comparing):
     """A task whose samples have targets: write `model`, `read`, `batch` and `example`, and perhaps `outputs`.
 
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
@@ -43,12 +43,12 @@ class Supervised(text.Writing):
     """
 
     kind: ClassVar[Kind] = "classes"
-    metrics: ClassVar[Sequence[scoring.Metric]] = ("accuracy",)
     balanced: ClassVar[bool] = False
     tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
     sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")  # the input itself, whatever is in it
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
+    beams_at_once: int = 0  # of the texts of all samples; 0: any number
 
     def __init_subclass__(cls, **more: Any):
         """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
@@ -58,12 +58,10 @@ class Supervised(text.Writing):
             cls.model = start.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
-        if cls.balanced and cls.kind in _FLOATS:
+        if cls.balanced and cls.kind in FLOATS:
             raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
-        if cls.kind == "numbers" and cls.metrics is Supervised.metrics:
-            cls.metrics = ("rmse", "r2")
-        elif cls.kind == "text" and cls.metrics is Supervised.metrics:
-            cls.metrics = ("exact", "token_f1")
+        if cls.metrics is Supervised.metrics:
+            cls.metrics = _METRICS.get(cls.kind, cls.metrics)
         elif isinstance(metric := fields.get("metrics"), str) or callable(metric):
             cls.metrics = (metric,)
         if {"metrics", "kind"} & fields.keys():
@@ -81,16 +79,11 @@ class Supervised(text.Writing):
         super().__init__(config, source)
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
-        cls = type(self)
-        is_own = self.combines or (cls.collate, cls.loss) != (Supervised.collate, Supervised.loss)
-        if config.training.start_from_baseline and (is_own or self.kind in ("next_tokens", "text")):
+        self.starts, cls = config.training.start_from_baseline, type(self)
+        is_own = (cls.combined, cls.collate, cls.loss) != (Supervised.combined, Supervised.collate, Supervised.loss)
+        if self.starts and (is_own or self.kind in ("next_tokens", "text")):
             why = "which has its own `combined`, `collate` or `loss`" if is_own else f"whose kind is {self.kind!r}"
-            raise BadInput(f"training.start_from_baseline is not for {type(self).__name__}, {why}. Leave the key out.")
-        self.starts = config.training.start_from_baseline
-
-    @property
-    def settings(self) -> Any:
-        return self.config.workload  # with epochs as steps, once these are known
+            raise BadInput(f"training.start_from_baseline is not for {cls.__name__}, {why}. Leave the key out.")
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
@@ -113,8 +106,7 @@ class Supervised(text.Writing):
 
         The classes of tokens may also come second, as PyTorch has those of pixels: (samples, classes, height, width).
         By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
-        `forward` has parameters of these names, as those of transformers have, and in the batch's order where it has
-        none of them.
+        `forward` has one of these names, as those of transformers have, and in the batch's order where it has none.
 
         With kind "next_tokens" or "text" it may be a pair instead: hidden states (samples, tokens, D), and the head
         that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks of positions,
@@ -123,7 +115,15 @@ class Supervised(text.Writing):
 
             return model.model(**inputs).last_hidden_state, model.lm_head
         """
-        return evaluation.outputs(model, batch, type(self).__name__)
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        parameters = inspect.signature(model.forward).parameters
+        is_named = any(name in inputs or p.kind is p.VAR_KEYWORD for name, p in parameters.items())
+        answer = model(**inputs) if is_named else model(*inputs.values())
+        answer = getattr(answer, "logits", answer)
+        if not isinstance(answer, Tensor):
+            what = f"The model returned a {type(answer).__name__} without `logits`."
+            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
+        return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
         """Returns what the simple method beside the network sees of a batch: texts, or a tensor, samples first.
@@ -140,62 +140,66 @@ class Supervised(text.Writing):
         """
         return {}
 
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
+        """Returns the text for each sample of a batch, with kind "text"; `generate` searches with `beams`."""
+        raise to_write(self, "write(model, batch, beams)", "the text for each sample of the batch")
+
+    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[Mapping[str, float]]:
+        """Returns for each sample different texts, each with its probability; by default what `write` returns."""
+        return [{written: 1.0} for written in self.write(model, batch, beams)]
+
+    def beams(self, part: str) -> int:
+        """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
+        return 1
+
+    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
+        """Takes each batch of a test with its samples and texts, to draw some."""
+
+    @property
+    def settings(self) -> Any:
+        return self.config.workload  # with epochs as steps, once these are known
+
     @cached_property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
         """The samples by part, read once."""
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
             raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
-        return parts.read(self)
+        return samples.read_parts(self)
+
+    def _has_data(self) -> bool:
+        """Whether there is a source, or `read` needs none."""
+        parameters = inspect.signature(self.read).parameters.values()
+        return self.source is not None or all(parameter.default is not parameter.empty for parameter in parameters)
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
-        samples = dict(self.parts)
+        parts = dict(self.parts)
         self.check_groups()
         if self.kind in ("classes", "labels") and self.names:
-            parts.check_names(samples, self.names)
-        return samples
+            samples.check_names(parts, self.names)
+        return parts
 
     def describe_data(self) -> str:
-        text = super().describe_data()
         names = [printable(name, most=40) for name in self.names[:12]]
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
-        return f"{text} Classes: {', '.join(names)}{more}." if names else text
+        return super().describe_data() + (f" Classes: {', '.join(names)}{more}." if names else "")
 
     @cached_property
     def _digest(self) -> str:
-        files = f"{self._files_hash} {parts.digest(self.parts)}" if self.source is not None else ""
-        return files or parts.content(self.parts)
+        return " ".join([*([self._files_hash] if self.source else []), samples.digest(self.parts)])
 
     def fingerprint(self) -> str:
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
 
-    def prepared(self, sample: Any) -> Any:
-        """Returns a raw sample with its class as a number where the target is a name, and marks where it is several."""
-        if self.kind not in ("classes", "labels"):
-            return sample
-        target = target_of(sample)
-        numbers = self._numbers if self.kind == "labels" or isinstance(target, str) else {}
-        return sample if (new := numbered(self.kind, target, numbers)) is target else with_target(sample, new)
+    prepared = samples.prepared
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
             raise BadInput(f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too.")
         batch = self.labelled([item.sample for item in samples], samples[0].training)
         return start.batch(self, batch, [item.fold for item in samples] if samples[0].training else None)
-
-    @cached_property
-    def simple(self) -> Simple | None:
-        """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
-        if self.starts:
-            values = self.learned().get(start.KEY)
-            return Simple.from_json(values) if values else None
-        return None if self.kind == "text" else fit(self)
-
-    def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple method answers; write it for others, or `{**super().baselines(), ...}` for more."""
-        return evaluation.simple_rows(self)
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
@@ -204,13 +208,13 @@ class Supervised(text.Writing):
         if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
         if self.kind == "labels" and bool(((labels != 0) & (labels != 1) & ~labels.isnan()).any()):  # on the CPU
-            sentence = "a label is 1 where the sample has the class and 0 elsewhere; NaN: unknown."
-            raise BadInput(f"With kind = 'labels' {sentence}")
+            marks = "a label is 1 where the sample has the class and 0 elsewhere; NaN: unknown"
+            raise BadInput(f"With kind = 'labels' {marks}.")
         is_float = labels.is_floating_point()
-        if is_float and self.kind not in _FLOATS:
+        if is_float and self.kind not in FLOATS:
             what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers; or set kind = 'numbers'"
             raise BadInput(f"{what}, or 'labels' where a sample has any number of classes, each marked by 0 or 1.")
-        return batch if is_float else {**batch, "labels": labels.float() if self.kind in _FLOATS else labels.long()}
+        return batch if is_float else {**batch, "labels": labels.float() if self.kind in FLOATS else labels.long()}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self.example()
@@ -247,8 +251,8 @@ class Supervised(text.Writing):
     def learned(self) -> dict[str, Any]:
         if self._learned is None and self._has_data():
             train = self.parts["train"].samples
-            names = [] if self._given_names() else class_names(self.kind, train)
-            values = {**({"classes": names} if names else {}), **parts.of_files(train, self.source)}
+            names = [] if self._given_names() else samples.class_names(self.kind, train)
+            values = {**({"classes": names} if names else {}), **samples.of_files(train, self.source)}
             values |= self.learn(train)
             try:  # as the values come back from a checkpoint: lists for tuples, text for keys
                 self._learned = json.loads(json.dumps(values, allow_nan=False))
@@ -268,24 +272,33 @@ class Supervised(text.Writing):
         # in a plan where there is no data shapes count, and not values
         return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
 
-    def _has_data(self) -> bool:
-        """Whether there is a source, or `read` needs none."""
-        parameters = inspect.signature(self.read).parameters.values()
-        return self.source is not None or all(parameter.default is not parameter.empty for parameter in parameters)
-
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():
             texts = [values[name]] if name == "folder" else values[name]
             if not isinstance(texts, list) or len(texts) > _MOST_NAMES or not all(isinstance(t, str) for t in texts):
                 raise BadInput(f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}.")
         self._learned = dict(values)
+        self._seen.clear()
         for name in ("_numbers", "simple"):
             vars(self).pop(name, None)
-        self._seen.clear()
+
+    @cached_property
+    def simple(self) -> Simple | None:
+        """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
+        if self.starts:
+            values = self.learned().get(start.KEY)
+            return Simple.from_json(values) if values else None
+        return None if self.kind == "text" else fit(self)
+
+    def baselines(self) -> Mapping[str, Any]:
+        """Returns what the simple method answers; write it for others, or `{**super().baselines(), ...}` for more."""
+        return evaluation.simple_rows(self)
+
+    # --- targets and losses -------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self.placed(batch["labels"])
-        if self.width and self.kind not in _FLOATS:
+        if self.width and self.kind not in FLOATS:
             self._check_classes(labels)
         return {"loss": int(self.known(labels).sum())}
 
@@ -301,7 +314,7 @@ class Supervised(text.Writing):
         if isinstance(outputs, tuple):
             weights = evaluation.weights(self, outputs[0], self.width or chunks.width(*outputs))
             return chunks.loss(*outputs, labels, weights)
-        if self.kind in _FLOATS:
+        if self.kind in FLOATS:
             distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
             each = distance(outputs, labels.nan_to_num(), reduction="none")
             total = torch.where(self.known(labels), each, 0.0).sum()
@@ -320,7 +333,7 @@ class Supervised(text.Writing):
         if advice := evaluation.misfit(self.kind, outputs, labels, width):
             shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
             raise BadInput(f"{type(self).__name__}.outputs {shapes}. {advice}")
-        if self.kind not in _FLOATS and self.width != width and not outputs.is_meta:
+        if self.kind not in FLOATS and self.width != width and not outputs.is_meta:
             self.width = width
             self._check_classes(labels)
         if head is not None:
@@ -332,7 +345,7 @@ class Supervised(text.Writing):
         return labels[:, 1:] if self.kind == "next_tokens" else labels
 
     def known(self, labels: Tensor) -> Tensor:
-        return ~labels.isnan() if self.kind in _FLOATS else labels != IGNORED
+        return ~labels.isnan() if self.kind in FLOATS else labels != IGNORED
 
     def _check_classes(self, labels: Tensor) -> None:
         """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
@@ -342,20 +355,6 @@ class Supervised(text.Writing):
         if least < 0 or most >= self.width:
             what = f"The labels go from {least} to {most}, and the model has outputs for {self.width} classes"
             raise BadInput(f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target.")
-
-    def targets(self, part: str) -> np.ndarray:
-        """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
-        if self.kind == "text":
-            return text.targets(self.parts[part])
-        if part not in self._seen:
-            self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
-        return self._seen[part]
-
-    def class_counts(self, part: str) -> np.ndarray:
-        """Returns how often each class is a target of a part, (classes)."""
-        if (key := f"classes of {part}") not in self._seen:
-            self._seen[key] = evaluation.class_counts(self, self.parts[part])
-        return self._seen[key]
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
         """Returns what belongs to known labels, of `values` or of themselves.
@@ -371,25 +370,28 @@ class Supervised(text.Writing):
             return values[known] if values.shape[1] > 1 else values[known][:, 0]
         return values[known]
 
-    def read_new(self, source: Path) -> list[Any]:
-        """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
+    def targets(self, part: str) -> np.ndarray:
+        """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
+        if self.kind == "text":
+            return text.targets(self.parts[part])
+        if part not in self._seen:
+            self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
+        return self._seen[part]
 
-        By default every file with a suffix of the training's, where a sample is a file and its target; else what `read`
-        finds, in one list. Where targets are files too, the files are those of the folder that the training's lie in.
-        """
-        return prediction.read(self, source)
+    def class_counts(self, part: str) -> np.ndarray:
+        """Returns how often each class is a target of a part, (classes); no more targets than a batch's are held."""
+        if (key := f"classes of {part}") not in self._seen:
+            counts = np.zeros(0, np.int64)
+            for labels in evaluation.targets(self, self.parts[part]):
+                more = np.bincount(labels, minlength=len(counts))
+                more[: len(counts)] += counts
+                counts = more
+            self._seen[key] = counts
+        return self._seen[key]
 
-    def answers(self, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-        """Returns a row of predictions.csv for each sample: the class with its probability, the number, the tokens.
-
-        Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
-        Several models answer by their mean.
-        """
-        return (text if self.kind == "text" else prediction).answers(self, models, samples)
-
-    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns a row for each new sample by its file, or its number; writes predictions.csv into `out`."""
-        return prediction.predict(self, models, source, out)
+    read_new = prediction.read  # new data, and what models answer
+    answers = prediction.answers
+    predict = prediction.predict
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""

@@ -3,8 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +14,9 @@ from lib.errors import BadInput
 from lib.machine import memory
 from lib.ranks import sharding
 from lib.supervised import scoring
-from lib.supervised.methods import Comparing
 from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch
 from lib.task.batches import in_batches
-from lib.task.contract import to_write
 
 
 def normal(text: str) -> str:
@@ -72,10 +69,10 @@ class Mean:
 
     def __init__(self, metric: Any):
         self.__name__ = scoring.name_of(metric)
-        if isinstance(metric, str) and metric not in METRICS:
+        self.score = METRICS.get(metric, metric)
+        if isinstance(self.score, str):
             advice = f"Name {', '.join(METRICS)}, or write a function of (right, written)."
             raise BadInput(f"There is no metric {metric!r} of texts. {advice}")
-        self.score = METRICS[metric] if isinstance(metric, str) else metric
 
     def each(self, right: np.ndarray, written: np.ndarray) -> list[float]:
         return [self.score(*pair) for pair in zip(right, written, strict=True)]
@@ -131,14 +128,13 @@ def evaluate(
     task: Any, model: nn.Module, loader: Any, watched: bool = False
 ) -> tuple[dict[str, float], scoring.Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
-    dataset = loader.dataset
+    dataset, written = loader.dataset, list[str]()
     total, tokens = 0.0, 0
-    written: list[str] = []
     for batch in loader:
-        is_target, outputs = batch["labels"] != IGNORED, task.outputs(model, batch)
-        is_pair, labels = isinstance(outputs, tuple), batch["labels"]
-        total += float(task.summed_loss(outputs, labels) if is_pair else losses(outputs, labels)[is_target].sum())
-        tokens += int(is_target.sum())
+        labels, outputs = batch["labels"], task.outputs(model, batch)
+        each = task.summed_loss(outputs, labels) if isinstance(outputs, tuple) else losses(outputs, labels)
+        total += float(each if each.dim() == 0 else each[labels != IGNORED].sum())
+        tokens += int((labels != IGNORED).sum())
         texts = in_parts(task, model, batch, task.beams(dataset.name), task.write)
         if watched:
             task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)
@@ -151,12 +147,6 @@ def evaluate(
 def targets(part: Any) -> np.ndarray:
     """Returns (samples) the right texts of a part."""
     return np.array([target_of(sample) for sample in part.samples], object)
-
-
-def answers(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Returns the likeliest text for each sample with its probability."""
-    rows = [max(texts.items(), key=lambda item: item[1]) for texts in together(task, models, samples)]
-    return [{"prediction": written, "probability": round(share, 6)} for written, share in rows]
 
 
 def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[dict[str, float]]:
@@ -173,55 +163,3 @@ def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> 
             shares[spelled] = shares.get(spelled, 0.0) + share / len(models)
         rows.append(shares)
     return rows
-
-
-class Writing(Comparing):
-    """The part of `Supervised` that writes texts and judges them: with kind = "text" write `write`."""
-
-    metrics: ClassVar[Sequence[Any]] = ()  # of `Mean`, with kind = "text"
-    beams_at_once: int = 0  # of the texts of all samples; 0: any number
-    targets: Callable[[str], np.ndarray]
-
-    def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
-        """Returns the text for each sample of a batch; `generate` searches with `beams`."""
-        raise to_write(self, "write(model, batch, beams)", "the text for each sample of the batch")
-
-    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[Mapping[str, float]]:
-        """Returns for each sample different texts, each with its probability; by default what `write` returns."""
-        return [{written: 1.0} for written in self.write(model, batch, beams)]
-
-    def beams(self, part: str) -> int:
-        """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
-        return 1
-
-    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
-        """Takes each batch of a test with its samples and texts, to draw some."""
-
-    def scored(
-        self, model: nn.Module, loader: Any, watched: bool = False
-    ) -> tuple[dict[str, float], Mapping[str, scoring.Judged]]:
-        """Returns losses and metrics of the whole set with its answers; of texts that are written freely."""
-        if self.kind != "text":
-            return super().scored(model, loader)
-        scores, judged = evaluate(self, model, loader, watched)
-        return {**scores, **self.columns(judged)}, {"network": judged}
-
-    @cached_property
-    def guesses(self) -> dict[str, Any]:
-        """What `baselines` returns, computed once; of texts also the commonest."""
-        usual = [commonest(self.targets("train"))] * len(self.parts["test"]) if self.kind == "text" else []
-        return {**({self.constant: usual} if usual else {}), **self.baselines()}
-
-    def tallied(self, rows: Mapping[str, scoring.Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
-        """Returns (units, methods, ...) sums; of texts (units, methods, 1 + metrics) their number and scores."""
-        if self.kind != "text":
-            return super().tallied(rows, unit, units)
-        sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
-        for place, judged in enumerate(rows.values()):
-            scores = [metric.each(judged.true, judged.guess) for metric in self.metrics]
-            np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
-        return sums
-
-    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
-        """(draws, ...) sums -> (draws, metrics)."""
-        return sums[..., 1:] / sums[..., :1] if self.kind == "text" else super().measured(sums, reference)

@@ -20,10 +20,9 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     the members of one class of the largest lists and sequences of modules, wherever these lie.
     """
     blocks = getattr(model, "blocks", None)
-    if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple):
-        layers = list(blocks)
-        if layers and all(isinstance(layer, nn.Module) for layer in layers):
-            return layers
+    layers = [*blocks] if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple) else []
+    if layers and all(isinstance(layer, nn.Module) for layer in layers):
+        return layers
 
     def is_marked(module: nn.Module) -> bool:  # derives from the class of layers that transformers can recompute
         return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)

@@ -15,14 +15,13 @@ SPLITS = ("train", "validation", "test")
 def checked_datasets(task: Task) -> dict[str, Any]:
     """Returns `datasets()` of a task. Raises BadInput where it is not three map-style data sets with samples."""
     name, sets = f"{type(task).__name__}.datasets()", task.datasets()
-    if not isinstance(sets, Mapping) or any(split not in sets for split in SPLITS):
+    if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
         splits = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
         advice = 'It must return {"train": ..., "validation": ..., "test": ...}.'
         raise BadInput(f"{name} returns {splits or 'nothing'}. {advice}")
     for split in SPLITS:
-        kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
-        is_stream = isinstance(sets[split], IterableDataset)
-        if is_stream or not (hasattr(sets[split], "__getitem__") and hasattr(sets[split], "__len__")):
+        kind, methods = f"{name} returns a {type(sets[split]).__name__} as {split!r}", ("__getitem__", "__len__")
+        if isinstance(sets[split], IterableDataset) or not all(hasattr(sets[split], method) for method in methods):
             raise BadInput(f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample.")
         if not len(sets[split]):
             raise BadInput(f"{kind} without samples. Look at data.dir, and at how the splits are made.")
@@ -61,19 +60,17 @@ def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
 
 def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
     """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
-    _check_known(task, "term_weights weighs", weights, counts)
+    check_loss_terms(task, counts, weights, "term_weights weighs")
     if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
         name = type(task).__name__
         what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
         raise BadInput(f"{what}, and {name}.loss returned no such term. Both must name the same terms.")
 
 
-def check_loss_terms(task: Task, counts: Mapping[str, float], sums: Iterable[str]) -> None:
+def check_loss_terms(
+    task: Task, counts: Mapping[str, float], terms: Iterable[str], does: str = "loss returned"
+) -> None:
     """Raises BadInput where `loss` returned a term that `count` does not have."""
-    _check_known(task, "loss returned", sums, counts)
-
-
-def _check_known(task: Task, does: str, terms: Iterable[str], counts: Mapping[str, float]) -> None:
     if unknown := sorted(set(terms) - counts.keys()):
         name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
         what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"

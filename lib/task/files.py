@@ -4,9 +4,8 @@ import ast
 import dataclasses
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import NamedTuple, get_type_hints
 
 from lib.config import Config
 from lib.errors import BadInput, printable
@@ -16,8 +15,7 @@ _MOST_NAMED_BYTES = 2**20
 _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
-@dataclass(frozen=True)
-class OwnFiles:
+class OwnFiles(NamedTuple):
     """A task's file and what it needs. `folder` is that of the file, and all of `files` lie in it or below it.
 
     `packages` are the names of imports that are neither Python's nor lib's nor beside the file. One whose absence is
@@ -29,8 +27,7 @@ class OwnFiles:
     packages: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """An import of one name: `dotted` from the top, or for `level` above 0 from the package around the file.
 
     `is_needed` says that it names a module from the top, and that no `try` catches its failure.
@@ -64,31 +61,38 @@ def own_files(path: Path) -> OwnFiles:
 
 def imports(code: str | bytes) -> Iterator[Import]:
     """Yields the imports of some code, except those for type checkers and of its use as a program."""
-    return _below(ast.parse(code), False)
+    for node, is_caught in _run(ast.parse(code)):
+        match node:
+            case ast.Import():
+                yield from (Import(alias.name, 0, not is_caught) for alias in node.names)
+            case ast.ImportFrom():
+                base = [node.module] if node.module else []
+                for name in [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base:
+                    yield Import(name, node.level, not (node.level or is_caught))
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"), args=[ast.Constant(name)]
+            ):
+                yield Import(str(name), 0, not is_caught)
 
 
-def _below(node: ast.AST, is_caught: bool) -> Iterator[Import]:
-    inner: list[tuple[ast.AST, bool]] = []
-    match node:
-        case ast.Import():
-            yield from (Import(alias.name, 0, not is_caught) for alias in node.names)
-        case ast.ImportFrom():
-            base = [node.module] if node.module else []
-            for name in [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base:
-                yield Import(name, node.level, not (node.level or is_caught))
-        case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"), args=[ast.Constant(n)]):
-            yield Import(str(n), 0, not is_caught)
-        case ast.Try():
-            types = [n for handler in node.handlers for n in ast.walk(handler.type or ast.Name("Exception"))]
-            catches = any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types)
-            inner = [(child, is_caught or catches) for child in node.body]
-            inner += [(child, is_caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
-        case ast.If() if any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
-            inner = [(child, is_caught) for child in node.orelse]
-        case _:
-            inner = [(child, is_caught) for child in ast.iter_child_nodes(node)]
-    for child, caught in inner:
-        yield from _below(child, caught)
+def own_places(path: Path) -> list[int]:
+    """Returns the lines of a file that look for others beside it by `__file__`, its use as a program aside."""
+    nodes = (node for node, _ in _run(ast.parse(path.read_bytes())))
+    return sorted({node.lineno for node in nodes if isinstance(node, ast.Name) and node.id == "__file__"})
+
+
+def _run(node: ast.AST, is_caught: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Yields what is run where a file is imported, each with whether a `try` catches that a module is missing."""
+    yield node, is_caught
+    inner = dict.fromkeys(ast.iter_child_nodes(node), is_caught)
+    if isinstance(node, ast.If) and any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
+        inner = dict.fromkeys(node.orelse, is_caught)
+    elif isinstance(node, ast.Try):
+        types = [n for handler in node.handlers for n in ast.walk(handler.type or ast.Name("Exception"))]
+        if any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types):
+            inner |= dict.fromkeys(node.body, True)
+    for child, caught in inner.items():
+        yield from _run(child, caught)
 
 
 def named_files(config: Config) -> dict[str, Path]:
@@ -105,8 +109,7 @@ def named_paths(config: Config) -> dict[str, Path]:
     """Returns the files and folders that settings of a configuration's own task name (`path=True`), by their keys."""
     paths: dict[str, Path] = {}
     waiting = [("workload", config.workload)] if file_of(config.task) else []
-    while waiting:
-        prefix, section = waiting.pop()
+    for prefix, section in waiting:  # which grows
         hints = get_type_hints(type(section))
         for field in dataclasses.fields(section):
             key, value = f"{prefix}.{field.name}", getattr(section, field.name)
@@ -115,18 +118,6 @@ def named_paths(config: Config) -> dict[str, Path]:
             elif field.metadata.get("path") and value and Path(value).exists():
                 paths[key] = Path(value)
     return dict(sorted(paths.items()))
-
-
-def own_places(path: Path) -> list[int]:
-    """Returns the lines of a file that look for others beside it by `__file__`, its use as a program aside."""
-    lines: set[int] = set()
-    waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
-    while waiting:
-        node = waiting.pop()
-        lines |= {node.lineno} if isinstance(node, ast.Name) and node.id == "__file__" else set()
-        if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)):
-            waiting += ast.iter_child_nodes(node)
-    return sorted(lines)
 
 
 def file_of(task: str) -> Path | None:

@@ -45,7 +45,5 @@ def naming(what: str, mend: str = "Correct it there.") -> Iterator[None]:
 def explained(what: str, error: BaseException, mend: str = "Correct it there.") -> str:
     """Returns one sentence on an error that `what` raised, with the line of the user's code, and the mend."""
     place, lines = place_of(error), str(error).strip().splitlines()
-    if isinstance(error, NotImplementedError) and not lines and not place:
-        return f"{what} is not there. Write it: lib/task/contract.py says what it returns."
     text = printable(": ".join([type(error).__name__, *lines[:1]]), most=300)
     return f"{what} raises {text}{f' ({place})' if place else ''}. {mend}".replace("..", ".")

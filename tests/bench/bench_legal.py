@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.scores import intervals, resampled
-from lib.supervised.methods import of_classes
+from lib.supervised.scoring import of_classes
 from tests.bench.record import add_run, head, rounded, train
 from workloads.legal import STRONGEST, Legal
 from workloads.legal.documents import class_names, read

@@ -24,7 +24,7 @@ import torch
 from lib.launch import ensemble
 from lib.scores import intervals, resampled
 from lib.supervised import text
-from lib.supervised.parts import Part
+from lib.supervised.samples import Part
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
 from workloads.vqa import pictures

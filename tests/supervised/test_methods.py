@@ -12,7 +12,7 @@ from lib import launch
 from lib.errors import BadInput
 from lib.scores import resampled
 from lib.supervised import Judged, records, split
-from lib.supervised.methods import of_classes
+from lib.supervised.scoring import of_classes
 from tests.supervised.tasks import Heights, Pixels, PixelsLast, Tags, Words
 from tests.supervised.test_supervised import Loader, batch_of
 

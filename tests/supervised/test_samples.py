@@ -22,7 +22,8 @@ ROWS = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3), st.sampled_fro
 def test_a_split_has_every_item_once_moves_none_and_parts_no_group(rows, others, group, as_dicts):
     def dealt(items):
         items = [dict(zip("gxy", item, strict=True)) if as_dicts and not group else item for item in items]
-        parts = split(items, group=group)
+        with reading(None, group=group):
+            parts = split(items)
         assert sum(map(len, parts.values())) == len(items)
         pairs = [(part, [*item.values()] if as_dicts and not group else item) for part in parts for item in parts[part]]
         return {(value[0] if group else tuple(value[:2]), part) for part, value in pairs}

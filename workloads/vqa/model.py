@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -232,19 +233,19 @@ def _normalisation(folder: Path) -> dict[str, list[float]]:
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
     """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
-    library, side, sizes = encoders.transformers(), settings.pictures.side, settings.text
+    side, sizes = settings.pictures.side, settings.text
     t5 = _decoder(task, settings, chosen["decoder"], words)
     width, heads = t5.config.d_model, t5.config.num_heads
-    blip = library.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
-    phobert = library.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
-    image = _published(task, chosen["image"], library.BlipVisionModel, blip)
+    blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
+    phobert = transformers.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
+    image = _published(task, chosen["image"], transformers.BlipVisionModel, blip)
     if image is None:
         image = Stem(settings.image.channels, side, width)
     elif (size := getattr(image.config, "image_size", "no fixed size")) != side:
         raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
     else:
         image = Vision(image, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
-    text = _published(task, chosen["text"], library.RobertaModel, phobert)
+    text = _published(task, chosen["text"], transformers.RobertaModel, phobert)
     dropout = settings.decoder.dropout
     text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
     # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
@@ -255,34 +256,34 @@ def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -
     """Returns a published encoder; in a plan without its weights one of this shape; None: from scratch."""
     if not chosen["weights"]:
         return encoders.without_pooler(model(config)) if chosen.get("planned") else None
-    whole: Any = task.pretrained(chosen["weights"], encoders.transformers().AutoModel)
+    whole: Any = task.pretrained(chosen["weights"], transformers.AutoModel)
     return encoders.without_pooler(getattr(whole, "vision_model", whole))
 
 
 def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
-    sizes, library = settings.decoder, encoders.transformers()
+    sizes = settings.decoder
 
     def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
-        return library.T5Config(
+        return transformers.T5Config(
             vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
             d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
             decoder_start_token_id=0, eos_token_id=1, **more,
         )  # fmt: skip
 
     if chosen["weights"]:
-        t5: Any = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
+        t5: Any = task.pretrained(chosen["weights"], transformers.AutoModelForSeq2SeqLM)
         if t5.config.model_type not in _T5:
             kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
             raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
         _make_room(t5, EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
         vit5 = config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False)
-        t5 = library.T5ForConditionalGeneration(vit5)
+        t5 = transformers.T5ForConditionalGeneration(vit5)
         _make_room(t5, EXTRA)
     else:
         layers = max(sizes.layers, sizes.fusion_layers)
         small = config(words, layers, sizes.hidden, sizes.heads, sizes.feed_forward, sizes.dropout)
-        t5 = library.T5ForConditionalGeneration(small)
+        t5 = transformers.T5ForConditionalGeneration(small)
         t5.decoder.block = t5.decoder.block[: sizes.layers]
     if sizes.fusion_layers > (layers := len(t5.encoder.block)):
         raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
