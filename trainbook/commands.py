@@ -103,12 +103,12 @@ def _doctor(options: argparse.Namespace) -> int:
 def _precision(options: argparse.Namespace) -> int:
     """Prints the largest values of the task's modules; returns 2 where fp16 does not hold them."""
     from lib import launch
-    from lib.launch import fp16
+    from lib.launch import gpu
     from lib.report import findings
     from lib.task import load_config
 
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
-    checked = fp16.examine(run.task, run.config)
+    checked = gpu.examine_fp16(run.task, run.config)
     sections = {"Precision": [checked.finding]}
     print(checked.table(), findings.table(sections), sep="\n\n")
     return findings.exit_code(sections)

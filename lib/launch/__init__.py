@@ -17,7 +17,7 @@ from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures, resume, torchrun
+from lib.launch import resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
 from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, hardware, platform
@@ -69,8 +69,10 @@ def _train(run: Run) -> Summary:
             disk.check_writable(run.folder)
         elif ranks.is_first() and (run.has_checkpoint or not earlier):
             saved = _begin(run)
-    if run.plan and not ranks.under_torchrun():
-        _plan_card(run)
+    if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
+        predicted = card.Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
+        with contextlib.suppress(OSError):  # a full disk is met by what matters more
+            card.Card(predicted=predicted).write(run.folder)
     try:
         if count > 1:
             return torchrun.train(config, run.folder, count, progress(run))
@@ -139,8 +141,12 @@ def _tidy(folder: Path) -> None:
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
-    state = outcome.state
-    tested, model = _tested(run, state) if outcome.reason == "completed" else ({}, None)
+    state, is_completed = outcome.state, outcome.reason == "completed"
+    tested = _tested(run, state) if is_completed else {}
+    whole: dict[str, Any] = {}
+    if is_completed and _exports(run.task) and state.sharded:
+        with state.averaged():
+            whole = sharding.on_first(weights.of(state.model))
     if not ranks.is_first():
         return run.summary(outcome.reason, state.step, number)
     missing = tested.setdefault("missing", {})
@@ -158,13 +164,11 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     _write(run.folder, ended)
     _write_card(run.folder, ended, state)
     _print_result(ended)
-    if model is not None:
-        with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
-            if model:  # in one piece again
-                weights.put_back(network := run.task.model(), model)
-            else:
-                stack.enter_context(state.averaged())
-                network = state.model
+    if is_completed and _exports(run.task):
+        with _noting(missing, "export", alone=True), contextlib.nullcontext() if whole else state.averaged():
+            network = run.task.model() if whole else state.model
+            if whole:  # in one piece again
+                weights.put_back(network, whole)
             if (run.folder / EXPORT).is_dir():
                 disk.discard(run.folder / EXPORT)
             with disk.whole(run.folder / EXPORT) as aside:
@@ -174,16 +178,9 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     return ended
 
 
-def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Tests the best weights; returns the summary's metrics, baseline and report, and what failed as `missing`.
-
-    Then the weights of shards in one piece, {} without shards; None if nothing is exported. For all ranks.
-    """
-    missing: dict[str, str] = {}
-    scores: dict[str, float] = {}
-    baseline: dict[str, float] = {}
-    report = ""
-    model: dict[str, Any] | None = {} if _exports(run.task) else None
+def _tested(run: Run, state: State) -> dict[str, Any]:
+    """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
+    missing, scores, baseline, report = {}, {}, {}, ""
     with _noting(missing, "test"):
         best = checkpoint_from_first(_best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None)
         if best:
@@ -202,14 +199,10 @@ def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | No
                 if not isinstance(report, str):
                     kind, report = type(report).__name__, ""
                     raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
-    if _exports(run.task) and state.sharded:
-        with state.averaged():
-            model = sharding.on_first(weights.of(state.model))
-    tested = {
+    return {
         "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
         "test_loss": scores.get("loss"), "report": report,
     }  # fmt: skip
-    return tested, model
 
 
 def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Checkpoint | None:
@@ -232,14 +225,6 @@ def _write(folder: Path, summary: Summary) -> None:
         disk.twice(lambda: summary.write(folder))
 
 
-def _plan_card(run: Run) -> None:
-    """Writes what the plan predicts before the first step: a rank, which measures it, has no plan."""
-    if option := run.predicted:
-        predicted = card.Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
-        with contextlib.suppress(OSError):  # a full disk is met by what matters more
-            card.Card(predicted=predicted).write(run.folder)
-
-
 def _write_card(folder: Path, ended: Summary, state: State) -> None:
     """Writes what a session measured on a GPU beside what was predicted."""
     if not (gpus := hardware.gpus()) or not ended.steps_per_second:
@@ -247,8 +232,10 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
     driver, predicted = hardware.driver(), card.Predicted()
     with contextlib.suppress(BadInput):
         predicted = card.read(folder / card.FILE).predicted
+    versions = {"Python": python_platform.python_version(), "torch": torch.__version__}
+    versions |= {"CUDA": torch.version.cuda} if torch.version.cuda else {}
     measured = card.Card(
-        str(gpus[0]), driver.version if driver else "", _versions(), hardware.clocks(), ended.run, ended.world_size,
+        str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
         ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
         state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,
     )  # fmt: skip
@@ -256,17 +243,16 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
         measured.write(folder)
 
 
-def _versions() -> dict[str, str]:
-    cuda = {"CUDA": torch.version.cuda} if torch.version.cuda else {}
-    return {"Python": python_platform.python_version(), "torch": torch.__version__, **cuda}
-
-
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
     """Writes the summary of a failed or interrupted run."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    earlier, limit = Summary.read(run.folder), {}
+    if size := getattr(error, "micro_batch", 0):
+        limit = {"samples": size, **run.config.training.sizes}
+    elif earlier:
+        limit = earlier.limit
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        limit = failures.limit_after(run.folder, run.config.training.sizes, error)
         run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 

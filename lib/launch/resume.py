@@ -8,9 +8,9 @@ from lib import checkpoint, ranks
 from lib.checkpoint import contents, frozen
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures
-from lib.launch.run import Run, accepted_changes, as_run, progress, saved_facts
+from lib.launch.run import Run, accepted_changes, as_run, progress
 from lib.machine import disk, memory
+from lib.machine.inputs import saved_facts
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
@@ -64,7 +64,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
 
 def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
-    saved = summary.identity or saved_facts(run.folder, "identity")
+    saved = summary.identity or saved_facts("identity", run.folder)
     accepted = accepted_changes(run.config.run.accept_changes, run.folder)
     return identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted) if saved else ""
 
@@ -99,7 +99,11 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
 
 def session_number(run: Run) -> int:
     """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
-    return 1 + next((summary.session for summary in map(Summary.read, [run.folder, *run.places]) if summary), 0)
+    return 1 + (earlier.session if (earlier := _newest_summary(run)) else 0)
+
+
+def _newest_summary(run: Run) -> Summary | None:
+    return next(filter(None, map(Summary.read, [run.folder, *run.places])), None)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
@@ -146,7 +150,10 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
     Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
     """
     training, folder = run.config.training, run.folder / "checkpoints"
-    most = ranks.from_first(failures.newest_limit([run.folder, *run.places], training.sizes))
+    earlier = _newest_summary(run)
+    limit = {"samples": 0} | (earlier.limit if earlier else {})
+    is_same = isinstance(limit["samples"], int) and limit == {"samples": limit["samples"], **training.sizes}
+    most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):
         print(
             f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. Another "

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import glob
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch import torchrun
-from lib.machine import disk, inputs, memory, platform
+from lib.machine import disk, memory, platform
+from lib.machine.inputs import run_folders, saved_facts
 from lib.machine.memory import GIB
 from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lib.planner.search import Option, Plan
 
 CODE = "code"  # in a run's folder: the files of a task of one's own
-_STATE_BYTES = 2**24  # of a state.json
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
@@ -106,7 +105,7 @@ def _own_name(run: Run) -> tuple[str, str]:
         for place in run_folders(with_changes(run.config, {"run.name": name})):
             summary = Summary.read(place)
             is_done = summary is not None and summary.is_done(run.config.training)
-            if saved := (summary.identity if summary and is_done else {}) or saved_facts(place, "identity"):
+            if saved := (summary.identity if summary and is_done else {}) or saved_facts("identity", place):
                 break
         accepted = accepted_changes(run.config.run.accept_changes, place)
         different, is_other = identity.compare(saved, now, is_done, accepted) if saved else ({}, False)
@@ -132,7 +131,7 @@ def _prepared(config: Config) -> Run:
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
-    values = next(filter(None, (learned.restored(saved_facts(run, "learned"), run) for run in places)), {})
+    values = next(filter(None, (learned.restored(saved_facts("learned", run), run) for run in places)), {})
     values = ranks.from_first(values)  # what the task learned when a run began that resumes now
     if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
         raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
@@ -145,26 +144,6 @@ def _prepared(config: Config) -> Run:
     return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
 
 
-def run_folders(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
-    name, here = config.run.name, platform.detect()
-    if config.run.resume_from:
-        base = inputs.find_input(config.run.resume_from, here)
-        inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
-        return [base, base / name, *inner]
-    return [platform.output_dir(config.output_dir) / name, *inputs.earlier_runs(name, here)]
-
-
-def saved_facts(run: Path, key: str) -> dict[str, Any]:
-    """Returns what the newest readable checkpoint of a run, else its best weights, has of a key; empty without one."""
-    for folder in (run / "checkpoints", run / "best"):
-        for path in (checkpoint.path_of(folder, step) / "state.json" for step in reversed(checkpoint.steps(folder))):
-            with contextlib.suppress(OSError, BadInput):
-                if isinstance(facts := untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key), dict):
-                    return facts
-    return {}
-
-
 def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[str]]:
     """Returns the configuration with its memory profile and its slots, and a line for each change of the profile.
 
@@ -173,8 +152,7 @@ def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[st
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
         cards = config.device.processes or len(ranks.cards(config.device.gpu_ids))
-        facts = next(filter(None, (saved_facts(place, "identity") for place in places)), {})
-        slots = facts.get("training.micro_batch_slots", 0)
+        slots = saved_facts("identity", *places).get("training.micro_batch_slots", 0)
         is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
         config = with_changes(config, ranks.from_first(changed))
@@ -199,15 +177,15 @@ def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path])
     """
     if AUTO not in config.training.fp32_modules:
         return config, []
-    facts = ranks.from_first(next(filter(None, (saved_facts(place, "identity") for place in places)), {}))
+    facts = ranks.from_first(saved_facts("identity", *places))
     modules = facts.get("training.fp32_modules", [])
     if not facts or not untrusted.fits(modules, list[str]):
         modules = []
         if precision == "fp16":
-            from lib.launch import fp16
+            from lib.launch import gpu
 
             with working("Looking for what fp16 does not hold"):
-                modules = ranks.from_first([*fp16.examine(task, config, torch.device("cpu")).modules])
+                modules = ranks.from_first([*gpu.examine_fp16(task, config, torch.device("cpu")).modules])
     config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
     return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []
 

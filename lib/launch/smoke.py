@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.config import with_changes
 from lib.errors import TrainingFailed
-from lib.launch import fp16, torchrun
+from lib.launch import gpu, torchrun
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.machine.memory import GIB
@@ -26,7 +26,10 @@ def test(run: Run) -> str:
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
     outcome, card = few_steps(run), memory.card_bytes()
-    if outcome.state.precision == "fp16" and (finding := fp16.examine(run.task, run.config).finding).verdict != "ok":
+    if (
+        outcome.state.precision == "fp16"
+        and (finding := gpu.examine_fp16(run.task, run.config).finding).verdict != "ok"
+    ):
         print(f"Warning: {finding.value}. {finding.advice}", flush=True)
     if card and outcome.peak_bytes > FITS * card:
         smaller = max(1, outcome.state.micro_batch // 2)

@@ -2,19 +2,21 @@
 
 import contextlib
 import fnmatch
-import json
+import glob
 import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from lib.config.files import read_bytes
+from lib import untrusted
+from lib.config import Config
 from lib.errors import BadInput, printable
-from lib.machine.platform import Platform
+from lib.machine.platform import Platform, detect, output_dir
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
-_MOST_BYTES = 2**22  # of a summary
+_MOST_BYTES = 2**24  # of a summary.json or a state.json
 _DEEPEST = 12  # folders below an input
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 # Published weights, whose vocabulary is a text file too
@@ -86,11 +88,32 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            # not by report.Summary, which stands above the machine
+        with contextlib.suppress(OSError, BadInput):  # not by report.Summary, which stands above the machine
             if (mount / "checkpoints").is_dir():
-                folders += [mount] * (json.loads(read_bytes(mount / "summary.json", _MOST_BYTES))["run"] == name)
+                summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
+                folders += [mount] if summary.get("run") == name else []
     return folders
+
+
+def run_folders(config: Config) -> list[Path]:
+    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
+    name, here = config.run.name, detect()
+    if config.run.resume_from:
+        base = find_input(config.run.resume_from, here)
+        inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
+        return [base, base / name, *inner]
+    return [output_dir(config.output_dir) / name, *earlier_runs(name, here)]
+
+
+def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
+    """Returns a key of the newest readable checkpoint, else best weights, of the first run that has it, or {}."""
+    for folder in (run / kind for run in runs for kind in ("checkpoints", "best")):
+        states = folder.glob("step-*[0-9]/state.json")
+        for path in sorted(states, key=lambda path: (len(path.parent.name), path.parent.name), reverse=True):
+            with contextlib.suppress(OSError, BadInput):
+                if isinstance(facts := untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key), dict) and facts:
+                    return facts
+    return {}
 
 
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:

@@ -27,15 +27,14 @@ def device() -> torch.device:
 
 def is_oom(error: BaseException | None) -> bool:
     """Says whether `error`, or an error it came from, means that memory ran out."""
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
+    seen: set[int] = set()  # a chain may have a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        has_mark = isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OOM_MARKS)
+        if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
         error = error.__cause__ or error.__context__
-    return any(
-        isinstance(link, torch.OutOfMemoryError | MemoryError)
-        or (isinstance(link, RuntimeError) and any(mark in str(link) for mark in _OOM_MARKS))
-        for link in chain
-    )
+    return False
 
 
 def clear_memory() -> None:

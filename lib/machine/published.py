@@ -4,7 +4,6 @@ They are untrusted: only files inside the folder are read, and a pickle only fro
 torch's reader that runs no code. A resumed run, and a plan, build the model from the run's first configuration.
 """
 
-import contextlib
 import hashlib
 import json
 import re
@@ -16,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lib.config import Config
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
@@ -113,7 +111,10 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     rest = {"dtype": torch.float32, **options}
     dtype = rest.pop("dtype")
     before = task.published.get(name, {})
-    facts = before if "config" in before else _facts_of_run(task.config, name)
+    facts = before if "config" in before else {}
+    if not facts:  # a plan before the run resumes
+        facts = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
+        facts = facts if isinstance(facts, dict) and isinstance(facts.get("config"), dict) else {}
     folder: Path | None
     try:
         if (folder := find_model(name, task.is_planned)).is_file():
@@ -204,20 +205,4 @@ def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Pat
         why = type(error).__name__
     if download:
         print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({why}): mount it.")
-    return None
-
-
-def _facts_of_run(config: Config, name: str) -> Mapping[str, Any] | None:
-    """Returns what the newest checkpoint of the run has on published weights, for a plan before the run resumes."""
-    run, here = config.run.name, platform.detect()
-    folders = [platform.output_dir(config.output_dir) / run, *inputs.earlier_runs(run, here)]
-    if config.run.resume_from:
-        base = inputs.find_input(config.run.resume_from, here)
-        folders = [base, base / run]
-    for folder in folders:
-        for path in sorted((folder / "checkpoints").glob("step-*/state.json"), reverse=True):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                facts = json.loads(read_bytes(path, _MOST_BYTES))["published"][name]
-                if isinstance(facts["config"], dict):
-                    return facts
     return None

@@ -9,7 +9,7 @@ import torch
 from lib.machine import hardware
 from lib.report.printing import Informing
 
-SECONDS = 1.0  # a reading takes 0.15 ms of CPU, so a seven-thousandth of one core
+SECONDS = 1.0  # a reading takes a quarter of a millisecond of CPU
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
 WAIT_ROWS = 3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
 RAM_LIMIT = 0.8

@@ -43,7 +43,9 @@ class Summary:
     skipped_steps: int = 0
     stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
-    limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.failures
+    limit: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the next micro-batch: "samples", and the sizes that it is for
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, training: Training) -> bool:
