@@ -45,8 +45,7 @@ class Card:
     def write(self, folder: Path) -> None:
         """Writes `card.json` into a run's folder, whole or not at all. Raises OSError."""
         disk.make_folders(folder)
-        with disk.whole(folder / FILE) as aside:
-            aside.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+        disk.write_text(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read(path: Path) -> Card:
@@ -54,19 +53,16 @@ def read(path: Path) -> Card:
     try:
         return untrusted.parse(untrusted.read(path, _MOST_BYTES), Card)
     except (OSError, BadInput) as error:
-        why = printable(getattr(error, "strerror", None) or error, most=200)
-        raise BadInput(
-            f"{printable(path)} is no {FILE} of a run ({why}). The archive of a run on a GPU has it."
-        ) from None
+        problem = f"is no {FILE} of a run ({printable(getattr(error, 'strerror', None) or error, most=200)})"
+        raise BadInput(f"{printable(path)} {problem}. The archive of a run on a GPU has it.") from None
 
 
 def compared(card: Card) -> str:
     """Returns in lines what was off beside the plan."""
-    plan, versions = card.predicted, ", ".join(f"{name} {printable(v)}" for name, v in card.versions.items())
+    plan, versions = card.predicted, ", ".join(f"{name} {version}" for name, version in card.versions.items())
     lines = [
-        f"{printable(card.run)}: {card.steps:,} steps in {printable(card.precision)} on {card.world_size} x "
-        f"{printable(card.gpu)}",
-        f"driver {printable(card.driver) or 'unknown'}, {versions}",
+        f"{card.run}: {card.steps:,} steps in {card.precision} on {card.world_size} x {card.gpu}",
+        f"driver {card.driver or 'unknown'}, {versions}",
     ]
     if not plan.peak_bytes or len(plan.step_seconds) != 2:
         lines.append(f"peak {card.peak_bytes / GIB:.2f} GiB, {card.step_seconds:.3g} s a step; there was no plan")
@@ -75,16 +71,14 @@ def compared(card: Card) -> str:
         peak = f"peak {card.peak_bytes / GIB:.2f} GiB, predicted {plan.peak_bytes / GIB:.2f}"
         lines.append(f"{peak}: {off:+.0%}{'' if abs(off) <= _NEAR else ', OFF'}")
         least, most = plan.step_seconds
-        is_inside = least <= card.step_seconds <= most
-        place = (
-            "" if is_inside else f", OFF by {card.step_seconds / (least if card.step_seconds < least else most):.2g}"
-        )
-        lines.append(f"{card.step_seconds:.3g} s a step, predicted {least:.3g} to {most:.3g}{place}")
+        nearest = min(max(card.step_seconds, least), most)
+        distance = "" if nearest == card.step_seconds else f", OFF by {card.step_seconds / nearest:.2g}"
+        lines.append(f"{card.step_seconds:.3g} s a step, predicted {least:.3g} to {most:.3g}{distance}")
         if card.micro_batch != plan.micro_batch:
             lines.append(f"micro-batch {card.micro_batch}, planned {plan.micro_batch}: OFF, memory ran out on the way")
     if card.loss_scale:
         share = card.skipped_steps / max(1, card.steps)
         is_low = card.loss_scale < 64 or share > 0.01  # as a step warns; a scale is found in its first steps
         lines.append(f"loss scale {card.loss_scale:,.0f}, {share:.1%} of steps skipped{', OFF' if is_low else ''}")
-    lines += [", ".join(f"{printable(name)} {value:,}" for name, value in card.clocks.items())] if card.clocks else []
-    return "\n".join(lines)
+    lines += [", ".join(f"{name} {value:,}" for name, value in card.clocks.items())] if card.clocks else []
+    return "\n".join(map(printable, lines))

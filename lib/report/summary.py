@@ -43,9 +43,7 @@ class Summary:
     skipped_steps: int = 0
     stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
-    limit: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the next micro-batch: "samples", and the sizes that it is for
+    limit: dict[str, Any] = field(default_factory=dict)  # "samples" of the next micro-batch, and the sizes it is for
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, training: Training) -> bool:
@@ -62,8 +60,7 @@ class Summary:
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
         finite = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)  # JSON has no nan and no infinity
-        with disk.whole(folder / FILE) as aside:
-            aside.write_text(json.dumps(finite, indent=1) + "\n", "utf-8")
+        disk.write_text(folder / FILE, json.dumps(finite, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
