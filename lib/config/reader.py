@@ -47,7 +47,8 @@ def option(default: Any, help: str, **bounds: float) -> Any:
     A `limit` is a bound far above sensible numbers, against what would take for ever.
     With `path=True` a text is the path of a file or folder, which counts from the folder of the file that gives it.
     """
-    return dataclasses.field(default=default, metadata={"help": help, **bounds})
+    kind: Any = "default_factory" if default is dict else "default"
+    return dataclasses.field(**{kind: default}, metadata={"help": help, **bounds})
 
 
 def keys(cls: Any) -> list[dataclasses.Field]:

@@ -55,22 +55,20 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     queue = config.queue
     _check(config)
     runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
-    axes: list[list[tuple[str, dict[str, Any]]]] = [
-        [(f"-{key.rpartition('.')[2]}{re.sub(r'[^A-Za-z0-9.+-]+', '_', value)}", {key: value}) for value in values]
-        for key, values in queue.grid.items()
-    ]
-    kinds = len(axes)  # runs that differ in fold or seed alone take the same time
-    axes += [[(f"-fold{fold}", {queue.fold_key: fold}) for fold in range(queue.folds)]] if queue.folds else []
-    axes += [[(f"-seed{seed}", {"seed": seed}) for seed in queue.seeds]] if queue.seeds else []
+    axes: list[tuple[str, str, Sequence[Any]]] = [(key.rpartition(".")[2], key, v) for key, v in queue.grid.items()]
+    axes += [("fold", queue.fold_key, range(queue.folds))] if queue.folds else []
+    axes += [("seed", "seed", queue.seeds)] if queue.seeds else []
     resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
-    for choices in itertools.product(*axes):
-        suffixes = [suffix for suffix, _ in choices]
+    for values in itertools.product(*(values for *_, values in axes)):
+        words = [re.sub(r"[^A-Za-z0-9.+-]+", "_", str(value)) for value in values]
+        suffixes = [f"-{short}{word}" for (short, *_), word in zip(axes, words, strict=True)]
         name = config.run.name + "".join(suffixes)
-        changes = {key: value for _, change in choices for key, value in change.items()} | {"run.name": name}
+        changes = {key: value for (_, key, _), value in zip(axes, values, strict=True)} | {"run.name": name}
         changes["run.on_change"] = "stop"  # its runs are looked for by these names
         # A named earlier output may not hold every run: the others begin.
         changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
-        kind = config.run.name + "".join(suffixes[:kinds])
+        # runs that differ in fold or seed alone take the same time
+        kind = config.run.name + "".join(suffixes[: len(queue.grid)])
         runs.append(Entry(load_config(path, {**(overrides or {}), **changes}), kind, starts_from=queue.start_from))
     return runs
 
@@ -81,9 +79,7 @@ def _check(config: Config) -> None:
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
     if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
-        raise BadInput(
-            f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
-        )
+        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
     axes = dict.fromkeys(queue.grid, ("queue.grid", "{}"))
     axes |= {queue.fold_key: ("queue.folds", "0")} if queue.folds else {}
     axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
