@@ -3,10 +3,10 @@
 import contextlib
 import dataclasses
 import platform as python_platform
+import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -48,11 +48,10 @@ def train(config: Config | Run) -> Summary:
     before anything is written: for a run of another configuration, or if another process trains this one.
     """
     run = config if isinstance(config, Run) else prepare(config)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:  # SIGTERM, too, leaves a summary
-        raise KeyboardInterrupt
-
-    with _alone(run.folder), contextlib.nullcontext() if ranks.under_torchrun() else handling_signals(interrupt):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(run.folder))
+        if not ranks.under_torchrun():  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
+            stack.enter_context(handling_signals(signal.default_int_handler))
         return _train(run)
 
 
@@ -104,14 +103,13 @@ def _alone(folder: Path) -> Iterator[None]:
     """Holds a run's folder against a second process. Below a launcher, which holds it already, it does nothing."""
     busy = f"Another process is training in {folder}. Wait for its end, stop it, or choose another run.name."
     with contextlib.ExitStack() as stack:
-        with ranks.together():
+        with ranks.together(), disk.needed(folder, "Nothing was trained yet."):
             if ranks.is_first() and not torchrun.is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
                 except OSError:  # a passing one, or the folder cannot be used: the check raises
                     disk.check_writable(folder)
-                    with disk.needed(folder, "Nothing was trained yet."):
-                        stack.enter_context(disk.lock(folder, busy))
+                    stack.enter_context(disk.lock(folder, busy))
         yield
 
 
@@ -281,11 +279,8 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
             raise
         missing[name] = f"{type(error).__name__}: {error}"
         print("" if is_sentence else traceback.format_exc(), end="")
-        print(
-            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
-            "on the disk, and run again: what is missing is made, and nothing is trained again.",
-            flush=True,
-        )
+        advice = "Correct the cause, or free room on the disk, and run again: only what is missing is made."
+        print(f"Warning: the {name} failed ({missing[name]}). The run itself is whole. {advice}", flush=True)
 
 
 def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -35,22 +37,8 @@ _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler beg
 _SIZE, _BATCHES = 2, 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
 _SHARE = 0.5  # of a weight's gradient that may vanish
-# Operators that raise under deterministic algorithms on CUDA, by the list of torch.use_deterministic_algorithms's
-# documentation (2.13), in aten's names, by what stands in their place
-_REPLACED = {
-    "cross-entropy over more than two dimensions: flatten to (targets, classes) and (targets)": "nll_loss2d_forward",
-    "average pooling in 3D": "avg_pool3d_backward",
-    "adaptive pooling: take a mean": "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward",
-    "adaptive pooling": "adaptive_max_pool2d_backward", "unpooling": "max_unpool2d max_unpool3d",
-    "fractional pooling": "fractional_max_pool2d_backward fractional_max_pool3d_backward",
-    "the CTC loss": "_ctc_loss_backward", "put_": "put_", "cumsum of floats": "cumsum",
-    "interpolation: take mode nearest": "upsample_linear1d_backward upsample_bilinear2d_backward"
-    " upsample_bicubic2d_backward upsample_trilinear3d_backward",
-    "reflected padding": "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward",
-    "histc: count by bincount": "histc", "median with indices: take a quantile": "median",
-    "grid_sample": "grid_sampler_2d_backward grid_sampler_3d_backward",
-}  # fmt: skip
-_REFUSED = {name: advice for advice, names in _REPLACED.items() for name in names.split()}
+# operators that a GPU refuses under deterministic algorithms, with what stands in their place
+_REFUSED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))
 _BY_MASK = "x[mask]"
 _WAITS = (_BY_MASK, "_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2")  # for values
 _FEW = 3  # waits that cost little: encoder and decoder of transformers look once each whether all of a mask is true

@@ -43,41 +43,38 @@ def _folders(folder: Path) -> list[Path]:
 
 def find_input(name: str, platform: Platform) -> Path:
     """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
-    base, matches, mounts = platform.input_dir, [], mounted(platform)
+    base, shown = platform.input_dir, printable(name, most=200)
     try:
         path = Path(name).expanduser()
-        if path.exists():
-            return path
-        if base and (base / path).exists():
-            return base / path
+        for place in (path, base / path) if base else (path,):
+            if place.exists():
+                return place
     except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"There is no input {printable(name, most=200)} ({why}). Give a path that exists.") from None
-    if base:
-        matches = [mount for mount in mounts if _is_named(mount.relative_to(base).parts, path.parts)]
-    if len(matches) == 1:
+        raise BadInput(f"There is no input {shown} ({why}). Give a path that exists.") from None
+    if len(matches := named(name, platform)) == 1:
         return matches[0]
-    name = printable(name, most=200)
-    names = ", ".join(printable(mount.relative_to(base)) for mount in matches or mounts if base) or "nothing"
+    mounts = matches or mounted(platform)
+    names = ", ".join(printable(mount.relative_to(base)) for mount in mounts if base) or "nothing"
     if matches:
-        raise BadInput(f"The name {name} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
+        raise BadInput(f"The name {shown} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
     advice = "Add it with Add Input, or correct the name." if platform.name == "kaggle" else "Give a path that exists."
-    raise BadInput(f"There is no input {name}: no such path, and no such mounted input (mounted: {names}). {advice}")
+    raise BadInput(f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). {advice}")
 
 
-def is_mounted(name: str, platform: Platform) -> bool:
-    """Says whether a mounted input, or several, go by the name that `find_input` takes."""
-    base, parts = platform.input_dir, Path(name).parts
-    return base is not None and any(_is_named(mount.relative_to(base).parts, parts) for mount in mounted(platform))
+def named(name: str, platform: Platform) -> list[Path]:
+    """Lists the mounted inputs that go by "slug" or "owner/slug"."""
+    wanted = Path(name).parts
 
+    def goes_by_it(parts: tuple[str, ...]) -> bool:
+        if len(parts) == 1:  # the old layout has no owners
+            return len(wanted) <= 2 and parts[0] == wanted[-1]
+        if parts[0] == "models":  # models/<owner>/<model>/<framework>/<variation>/<version>
+            return wanted in (parts[1:][: len(wanted)], parts[2:][: len(wanted)])
+        return parts[1:][-len(wanted) :] == wanted
 
-def _is_named(parts: tuple[str, ...], name: tuple[str, ...]) -> bool:
-    """Says whether "slug" or "owner/slug", cut at its slashes, names a mount by its parts below the inputs."""
-    if len(parts) == 1:  # the old layout has no owners
-        return len(name) <= 2 and parts[0] == name[-1]
-    if parts[0] == "models":  # models/<owner>/<model>/<framework>/<variation>/<version>
-        return name in (parts[1:][: len(name)], parts[2:][: len(name)])
-    return parts[1:][-len(name) :] == name
+    base = platform.input_dir or Path()
+    return [mount for mount in mounted(platform) if goes_by_it(mount.relative_to(base).parts)]
 
 
 def earlier_runs(name: str, platform: Platform) -> list[Path]:

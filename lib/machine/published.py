@@ -178,7 +178,7 @@ def located(name: str, download: bool = True) -> tuple[str, Path] | None:
         return name, find_model(name)
     model = name.split("/")[1]
     for mount in dict.fromkeys([name, model, model.lower()]):
-        if inputs.is_mounted(mount, platform.detect()):
+        if inputs.named(mount, platform.detect()):
             return mount, find_model(mount)
     folder = _from_hub(name, download)
     return None if folder is None else (name, folder)

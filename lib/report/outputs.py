@@ -63,7 +63,6 @@ def package(output_dir: Path) -> Path:
         return entry
 
     final = output_dir / ARCHIVE
-    entries = {path.relative_to(output_dir).as_posix(): path for path in packed_files(output_dir)}
     with (
         disk.whole(final) as aside,
         aside.open("wb") as raw,
@@ -71,9 +70,9 @@ def package(output_dir: Path) -> Path:
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, path in sorted(entries.items()):
+        for path in sorted(packed_files(output_dir), key=lambda path: path.relative_to(output_dir).as_posix()):
             with contextlib.suppress(FileNotFoundError):  # another run beside this one has just deleted it
-                archive.add(path, arcname=name, filter=anonymous)
+                archive.add(path, path.relative_to(output_dir).as_posix(), filter=anonymous)
     return final
 
 

@@ -94,26 +94,21 @@ class Advice:
 
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
-        sentences: dict[str, str] = {}
+        lines, now = [], f"(now {self.workers})"
         with self._guard:
             waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
             self._waiting_rows = self._waiting_rows + 1 if waits else 0
             if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
-                advice = (
-                    f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
-                    "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
-                )
+                self._printed.add("wait")
+                advice = "Raise data.prefetch_factor against stretches of slow samples, or prepare samples beforehand"
                 if self.workers and self._is_cheap():
-                    now = f"set data.num_workers to 0 (now {self.workers})"
-                    advice = f"A batch is made faster than a worker hands it over: {now}."
+                    advice = f"A batch is made faster than a worker hands it over: set data.num_workers to 0 {now}"
                 elif self.workers < (most := self._most()):
                     limit = f"{most}, the most that this process may have"
-                    advice = f"Raise data.num_workers from {self.workers} to {limit}."
-                sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
+                    advice = f"Raise data.num_workers from {self.workers} to {limit}"
+                lines.append(f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}.")
             if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
-                sentences["ram"] = (
-                    f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
-                    f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
-                )
-            self._printed |= sentences.keys()
-        return [*sentences.values()]
+                self._printed.add("ram")
+                advice = f"Lower data.num_workers {now} or data.prefetch_factor, or close other notebooks."
+                lines.append(f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. {advice}")
+        return lines

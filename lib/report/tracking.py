@@ -58,22 +58,15 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
             with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
                 os.environ[KEY] = os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
         if not os.environ.get(KEY):
-            raise LookupError(
-                f"tracking.online needs {KEY}: add it under Add-ons > Secrets on Kaggle (the key icon on Colab), or "
-                "set it as an environment variable"
-            )
+            where = "under Add-ons > Secrets on Kaggle (the key icon on Colab), or as an environment variable"
+            raise LookupError(f"tracking.online needs {KEY}: add it {where}")
     else:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # which is sent offline too
     run = client.init(
-        project=tracked.options.project,
-        name=tracked.name,
-        id=tracked.id,
-        resume="allow",
-        dir=str(tracked.folder),
-        mode="online" if tracked.options.online else "offline",
-        config=dict(tracked.settings),
+        project=tracked.options.project, name=tracked.name, id=tracked.id, resume="allow", dir=str(tracked.folder),
+        mode="online" if tracked.options.online else "offline", config=dict(tracked.settings),
         settings=client.Settings(console="off", silent=True, init_timeout=30.0),
-    )
+    )  # fmt: skip
 
     def end(completed: bool, step: int, values: dict[str, float]) -> None:
         run.summary.update(values)
@@ -139,12 +132,12 @@ class Tracked:
         if self._send not in metrics.on_row:
             return
         metrics.on_row.remove(self._send)
-        last, named = max(self._sent.values(), default=0), {f"test/{name}": value for name, value in values.items()}
+        step, scores = max(self._sent.values(), default=0), {f"test/{name}": value for name, value in values.items()}
 
         def end_all() -> None:
             for guard, _, end in self._trackers:
                 with guard:
-                    end(completed, last, named)
+                    end(completed, step, scores)
 
         ending = threading.Thread(target=end_all, name="tracking ends", daemon=True)
         ending.start()
