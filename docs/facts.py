@@ -1,4 +1,4 @@
-"""All facts of the platforms: those of lib/machine/facts.json, which the code uses, and those that only documents print.
+"""All facts of the platforms: those of lib/machine/facts.json, and those that only documents print.
 
 The latter are defined here, so that no notebook carries them.
 """

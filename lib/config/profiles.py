@@ -22,11 +22,7 @@ def settings(profile: str) -> dict[str, object]:
 
 
 def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
-    """Returns the configuration with its `memory.profile` applied, and a line for every key that it changed or left.
-
-    Overrides win over the profile. The result has an empty profile, so its config.yaml means the same when it is read
-    again. Raises BadInput where the profile contradicts another key.
-    """
+    """Applies `memory.profile`, which it clears; returns a line for every key changed or left, too."""
     if not (profile := config.memory.profile):
         return config, []
 

@@ -126,10 +126,7 @@ def child(mapping: MappingNode, name: str | None) -> Node | None:
 
 
 def from_folder(text: str, mark: Mark) -> str:
-    """Returns a path as it is found from the working folder: what lies beside the file that gives it comes first.
-
-    One that is given as override counts from the working folder, and so does one that is not there.
-    """
+    """Returns a path from the working folder; what lies beside the file that gives it comes first."""
     try:
         path = Path(mark.name).parent / text
         return str(path) if mark.line >= 0 and text and path.exists() else text

@@ -24,7 +24,7 @@ from lib.machine import disk, hardware, platform
 from lib.ranks import sharding
 from lib.report import card, outputs
 from lib.report.figure import draw_metrics
-from lib.report.metrics import EVENTS, METRICS
+from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
@@ -120,9 +120,6 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
         files = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
         print(f"checkpoint.keep_last is 0, so {files}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
-    for name in (CONFIG, METRICS, EVENTS, SUMMARY):
-        if (run.folder / name).is_dir():
-            raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
     _tidy(run.folder)
     if saved:
         bring_along(run, saved)
@@ -193,10 +190,7 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
             baseline = baseline_of(run.task)
         if scores:
             with _noting(missing, "report"):
-                report = run.task.report(scores, run.folder)
-                if not isinstance(report, str):
-                    kind, report = type(report).__name__, ""
-                    raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
+                report = str(run.task.report(scores, run.folder))
     return {
         "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
         "test_loss": scores.get("loss"), "report": report,
@@ -267,10 +261,7 @@ def _pack(output_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
-    """Notes an error of the block in `missing` and prints it: after training no error may cost the run its end.
-
-    Raises what several ranks must answer together: memory that runs out, or a lost rank. `alone`: one rank's block.
-    """
+    """Notes and prints the block's error: none may cost a run its end, unless all ranks must answer it."""
     try:
         yield
     except Exception as error:

@@ -99,10 +99,7 @@ class Fp16:
 
 
 def examine_fp16(task: Task, config: Config, device: torch.device | None = None) -> Fp16:
-    """Trains a few samples of the task's data in fp32 and in fp16, and finds the modules that fp16 does not hold.
-
-    They are taken out of fp16 one after another until all is finite. On a CPU fp16 is computed as CUDA's autocast does.
-    """
+    """Trains some samples in fp32 and fp16; takes modules out of fp16 one by one until all is finite."""
     changes = {"training.gradient_checkpointing": 0, "training.compile": False, "training.fully_shard": False}
     config, result = with_changes(config, changes), Fp16()
     with put_back():
@@ -183,10 +180,7 @@ class _Watched:
                 handle.remove()
 
     def culprit(self, wide: "_Watched", modules: Mapping[str, float]) -> str | None:
-        """Returns the innermost module that is not finite first, though it is in `wide`; "" for none; None: all are.
-
-        Of a module among `modules` it is the first one around that is not.
-        """
+        """Returns the innermost module, not among `modules`, that is first not finite; "": none; None: all are."""
         for values, others in ((self.outputs, wide.outputs), (self.gradients, wide.gradients)):
             for (name, call), value in values.items():
                 if not math.isfinite(value) and math.isfinite(others.get((name, call), math.nan)):
@@ -260,10 +254,7 @@ class _Operators(TorchDispatchMode):
 
 
 def operators_of_step(task: Task, config: Config) -> Counter[str]:
-    """Returns how often each operator of PyTorch with a kernel is called in loss and gradient of some samples.
-
-    On a GPU there is one wait more in a step, for the gradient's norm.
-    """
+    """Counts the operators with a kernel in loss and gradient of some samples."""
     config = with_changes(config, {"training.compile": False, "training.fully_shard": False})
     with put_back():
         state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)

@@ -46,11 +46,7 @@ class Entry:
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
-    """Returns the runs of a `queue:` section in order: those of `before`, then all of folds, seeds and grid.
-
-    One of `queue.before` that was completed earlier is left out; `queue.before_overrides` shortens the others. Raises
-    BadInput.
-    """
+    """Returns the runs of `queue:`: those of `before` not completed yet, then all of grid, folds and seeds."""
     config = load_config(path, overrides)
     queue = config.queue
     _check(config)
@@ -85,10 +81,8 @@ def _check(config: Config) -> None:
     axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
     if key := min(axes.keys() & config.overridden, default=""):
         axis, none = axes[key]
-        raise BadInput(
-            f"{key} was given as override, but {axis} sets it in each run of the queue. For a single run with your "
-            f"value override {axis} with {none} as well; for other runs override {axis} itself."
-        )
+        advice = f"For a single run with your value override {axis} with {none} as well; for other runs {axis} itself."
+        raise BadInput(f"{key} was given as override, but {axis} sets it in each run of the queue. {advice}")
 
 
 def is_for(path: Path, config: Config) -> bool:
@@ -112,19 +106,14 @@ def _before(path: Path, config: Config) -> list[Entry]:
     if folder := find_completed(short, output_dir):
         print(f"Only a small {name} was made earlier: {folder} (with {changed}).")
         return []
-    print(
-        f"No completed {name} was found in the output folder or the inputs: a small one is made here as {short} "
-        f"({changed}). For the whole one run {path.name} first, and mount its output."
-    )
+    advice = f"For the whole one run {path.name} first, and mount its output."
+    print(f"No completed {name} was found, here or among the inputs: a small one is {short} ({changed}). {advice}")
     small = load_config(path, {**shared, **config.queue.before_overrides, "run.name": short})
     return [Entry(small, short, is_earlier=True)]
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the folders of the runs that vote: completed folds of `folds_of` of the same size, and this queue's runs.
-
-    Returns none, with a message, while a run of this queue is not completed.
-    """
+    """Returns the runs that vote: folds of `folds_of` of this size, and this queue's; none while one is left."""
     output_dir = platform.output_dir(queue[-1].config.output_dir)
     runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
     if not all(runs):
@@ -143,10 +132,7 @@ def _places(output_dir: Path) -> list[Path]:
 
 
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
-    """Returns the folder of a completed run that kept its best weights, here or in a mounted earlier output.
-
-    With `config`, raises BadInput for one that other settings or code made.
-    """
+    """Returns a completed run with best weights, here or mounted. Raises BadInput if it is not of `config`."""
     for folder in (place / name for place in _places(output_dir)):
         summary = Summary.read(folder)
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
@@ -167,10 +153,7 @@ def newest(entry: Entry) -> Summary | None:
 
 
 def run_queue(runs: Sequence[Entry]) -> int:
-    """Trains the runs of a queue in turn until all are done or the session ends; returns the exit code.
-
-    A run that fails is left for the next call. 0: all completed; 75: session ended; 130: interrupted; 1: some failed.
-    """
+    """Trains the runs in turn; returns the exit code. A run that fails is left for the next call."""
     failures: list[str] = []
     for number, entry in enumerate(runs, 1):
         options = entry.config.session
@@ -200,10 +183,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
 
 
 def _brought(entry: Entry) -> Config:
-    """Copies a run completed in a mounted output, without checkpoints, so that this output holds the whole queue.
-
-    Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet.
-    """
+    """Copies a run completed in a mounted output; returns the configuration with its initial weights."""
     output_dir = platform.output_dir(entry.config.output_dir)
     origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
@@ -234,10 +214,7 @@ def _rates(runs: Sequence[Entry]) -> dict[str, float]:
 
 
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
-    """Returns a line a run: state, step, best validation and test, time left; then the sum in time and sessions.
-
-    Times come from `rates` of `measure` or finished runs, without evaluations. Epochs are counted on the data.
-    """
+    """Returns a line a run with its time left, by `rates` or finished runs, and the sum in sessions."""
     rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
     seconds, unknown, rates = 0.0, 0, rates or _rates(runs)
     for entry in runs:
@@ -269,13 +246,13 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
 
 def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """Returns, for each completed run that is no earlier stage, its best `validation` and its `test` in one metric."""
-    completed = {e.name: s for e in runs if not e.is_earlier and (s := newest(e)) and s.reason == "completed"}
-    pairs = {name: (s.best.get("value"), s.metrics.get(s.best.get("metric", ""))) for name, s in completed.items()}
-    return {
-        name: {"validation": best} | ({} if test is None else {"test": test})
-        for name, (best, test) in pairs.items()
-        if best is not None
-    }
+    values: dict[str, dict[str, float]] = {}
+    for entry in runs:
+        summary = None if entry.is_earlier else newest(entry)
+        if summary and summary.reason == "completed" and (best := summary.best.get("value")) is not None:
+            test = summary.metrics.get(summary.best.get("metric", ""))
+            values[entry.name] = {"validation": best} | ({} if test is None else {"test": test})
+    return values
 
 
 def verdict(runs: Sequence[Entry]) -> str:
@@ -286,10 +263,9 @@ def verdict(runs: Sequence[Entry]) -> str:
     queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
     ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
     best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
-    first = (
-        f"{len(reached)} runs by {metric} ({'larger' if better == 'max' else 'smaller'} is better): mean {mean:.4f}, "
-        f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
-    )
+    direction = "larger" if better == "max" else "smaller"
+    first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, "
+    first += f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
     judged = (("mean", mean, queue.mean_at_least), ("best", reached[best], queue.best_at_least))
     criteria = [Criterion(name, value, limit) for name, value, limit in judged if limit]
     left = sum(not entry.is_earlier for entry in runs) - len(reached)

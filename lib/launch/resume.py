@@ -50,15 +50,11 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
                 lines.append("The checkpoint is lightweight: the run resumes, but its optimizer starts anew.")
             return saved, [line for line in lines if line]
     if lines:
-        raise BadInput(
-            "\n".join(lines) + f"\nNo checkpoint of {name} is whole, and nothing was deleted. "
-            "To start afresh, delete these folders or choose another run.name."
-        )
+        advice = "To start afresh, delete these folders or choose another run.name."
+        raise BadInput("\n".join([*lines, f"No checkpoint of {name} is whole, and nothing was deleted. {advice}"]))
     if resume_from:
-        raise BadInput(
-            f"run.resume_from is {resume_from}, which has no checkpoint of {name}. Give the output folder of the "
-            "earlier session, the folder of the run in it, or leave it empty."
-        )
+        advice = "Give the output folder of the earlier session, the folder of the run in it, or leave it empty."
+        raise BadInput(f"run.resume_from is {resume_from}, which has no checkpoint of {name}. {advice}")
     return None, []
 
 
@@ -93,8 +89,8 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     if 0 < run.config.training.stop_after_evaluations <= waited and saved.step < total:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
-    left = max(0, total - saved.step)
-    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    left = f"{max(0, total - saved.step):,} of {total:,} steps left"
+    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left}."
 
 
 def session_number(run: Run) -> int:
@@ -107,10 +103,7 @@ def _newest_summary(run: Run) -> Summary | None:
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
-    """Copies history, best and frozen weights of a run that is resumed from elsewhere.
-
-    Raises BadInput if the frozen weights, which checkpoints omit, cannot be written.
-    """
+    """Copies history, best and frozen weights of a run resumed from elsewhere. Raises BadInput."""
     origin = saved.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return
@@ -137,11 +130,9 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             try:
                 checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
             except checkpoint.CheckpointNotSaved as error:
-                if kind == frozen.FOLDER:
-                    raise BadInput(
-                        f"The frozen weights of {origin} could not be copied, and without them no later session could "
-                        f"resume from this one. {error} Nothing was trained, and {origin} stays as it is."
-                    ) from error
+                if kind == frozen.FOLDER:  # without which no later session could resume from this one
+                    what = f"The frozen weights of {origin} could not be copied. {error}"
+                    raise BadInput(f"{what} Nothing was trained, and {origin} stays as it is.") from error
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
@@ -155,17 +146,14 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
     is_same = isinstance(limit["samples"], int) and limit == {"samples": limit["samples"], **training.sizes}
     most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):
-        print(
-            f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. Another "
-            "training.micro_batch or training.gradient_checkpointing lifts that."
-        )
+        advice = "Another training.micro_batch or training.gradient_checkpointing lifts that."
+        print(f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. {advice}")
     left, reached = ATTEMPTS, checkpoint.newest_step(folder)
     while True:
         try:
             return loop.train(run.task, run.config, run.folder, session, progress(run), saved, most)
         except Exception as error:
-            failure = _without_traceback(error)
-            if failure is None:
+            if (failure := _without_traceback(error)) is None:
                 raise
             now = checkpoint.newest_step(folder)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)

@@ -86,8 +86,8 @@ def prepare(config: Config) -> Run:
     name, differs = ranks.from_first(_own_name(run) if ranks.is_first() else ("", ""))
     if name == config.run.name:
         return run
-    line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
     run = _prepared(with_changes(config, {"run.name": name}))
+    line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
     return dataclasses.replace(run, lengths=[line, *run.lengths])
 
 
@@ -145,10 +145,7 @@ def _prepared(config: Config) -> Run:
 
 
 def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[str]]:
-    """Returns the configuration with its memory profile and its slots, and a line for each change of the profile.
-
-    Without `training.micro_batch_slots` a run that resumes in `places` keeps its own; a new one has one a card.
-    """
+    """Applies the profile, and without configured slots those of a run in `places`, else one a card."""
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
         cards = config.device.processes or len(ranks.cards(config.device.gpu_ids))
@@ -171,10 +168,7 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
 
 
 def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path]) -> tuple[Config, list[str]]:
-    """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold.
-
-    The check runs on the CPU: the ranks need the GPU's memory.
-    """
+    """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold."""
     if AUTO not in config.training.fp32_modules:
         return config, []
     facts = ranks.from_first(saved_facts("identity", *places))
@@ -202,8 +196,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     from lib.planner.card import card_of_gpu
 
     try:
-        card = card_of_gpu(ranks.cards(config.device.gpu_ids)[0])
-        plan = process.plan(config, card, count)
+        plan = process.plan(config, card_of_gpu(ranks.cards(config.device.gpu_ids)[0]), count)
     except NotTraceable as error:
         return config, None, [f"{error} {_UNPLANNED}"]
     except TrainingFailed as error:
@@ -222,17 +215,12 @@ def progress(run: Run) -> Progress:
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
     peak = run.predicted.prediction.peak_bytes if run.predicted else None
-    name, steps = run.config.run.name, run.config.training.max_steps
-    shown, selection = run.task.shown, run.task.selection
-    about = Watched(run.folder / METRICS, name, steps, shown, selection, baseline, memory.card_bytes(), peak)
-    return progress_of(about)
+    names = run.config.run.name, run.config.training.max_steps, run.task.shown, run.task.selection
+    return progress_of(Watched(run.folder / METRICS, *names, baseline, memory.card_bytes(), peak))
 
 
 def keep_code(run: Path, config: Config) -> Config:
-    """Writes the files of a task, and those that its settings name, into its run's folder, and removes older ones.
-
-    Returns the configuration with these paths. For a task of lib it does nothing.
-    """
+    """Copies the files of a task and of its settings into its run; returns the configuration with their paths."""
     file = file_of(config.task)
     if file is None:
         return config
@@ -249,5 +237,4 @@ def keep_code(run: Path, config: Config) -> Config:
             with disk.whole(path) as aside:
                 aside.write_bytes(content)
     places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
-    stored = with_changes(config, places) if places else config
-    return dataclasses.replace(stored, task=f"{CODE}/{label(config.task)}")
+    return with_changes(config, {**places, "task": f"{CODE}/{label(config.task)}"})

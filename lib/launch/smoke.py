@@ -26,18 +26,16 @@ def test(run: Run) -> str:
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
     outcome, card = few_steps(run), memory.card_bytes()
-    if (
-        outcome.state.precision == "fp16"
-        and (finding := gpu.examine_fp16(run.task, run.config).finding).verdict != "ok"
-    ):
-        print(f"Warning: {finding.value}. {finding.advice}", flush=True)
+    if outcome.state.precision == "fp16":
+        finding = gpu.examine_fp16(run.task, run.config).finding
+        if finding.verdict != "ok":
+            print(f"Warning: {finding.value}. {finding.advice}", flush=True)
     if card and outcome.peak_bytes > FITS * card:
-        smaller = max(1, outcome.state.micro_batch // 2)
+        smaller = f'Set OVERRIDES = {{"training.micro_batch": {max(1, outcome.state.micro_batch // 2)}}}'
         raise TrainingFailed(
             f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
-            f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). "
-            f'Set OVERRIDES = {{"training.micro_batch": {smaller}}} (now {outcome.state.micro_batch}; the effective '
-            "batch stays), or recompute more layers (training.gradient_checkpointing)."
+            f"({outcome.peak_bytes / card:.0%}); above {FITS:.0%} a longer batch or the evaluation may run out. "
+            f"{smaller} (now {outcome.state.micro_batch}), or recompute more layers (training.gradient_checkpointing)."
         )
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]

@@ -55,10 +55,7 @@ class _Died(Exception):
 
 
 def processes(config: Config) -> int:
-    """Returns how many processes train a configuration; 1 where this one does: in a rank, or for want of GPUs.
-
-    Raises BadInput for more processes than there are GPUs, or than the slots can be dealt to.
-    """
+    """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
     slots, configured = config.training.micro_batch_slots, config.device.processes
     cards = ranks.cards(config.device.gpu_ids)
     is_rank = ranks.under_torchrun() or ranks.world() > 1

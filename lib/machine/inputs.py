@@ -78,10 +78,7 @@ def named(name: str, platform: Platform) -> list[Path]:
 
 
 def earlier_runs(name: str, platform: Platform) -> list[Path]:
-    """Lists the folders that an earlier session's run `name` may have among the mounted inputs; not all exist.
-
-    It lies at the top of a notebook's output; one folder deeper in a data set, or is the data set, by its summary.
-    """
+    """Lists the folders that a run may have in outputs, data sets or a mounted run; not all exist."""
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]

@@ -38,10 +38,7 @@ def is_oom(error: BaseException | None) -> bool:
 
 
 def clear_memory() -> None:
-    """Collects garbage and empties the CUDA cache.
-
-    Call it outside an `except` block: there the traceback still holds the activations.
-    """
+    """Empties the CUDA cache. Call it outside an `except` block, whose traceback holds the activations."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -117,8 +117,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         facts = facts if isinstance(facts, dict) and isinstance(facts.get("config"), dict) else {}
     folder: Path | None
     try:
-        if (folder := find_model(name, task.is_planned)).is_file():
-            raise BadInput(f"{printable(folder)} is a file. Give the folder with the weights and config.json.")
+        folder = find_model(name, task.is_planned)
     except BadInput:
         folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
@@ -169,11 +168,7 @@ def _mark(model: Any, quantization: Any) -> None:
 
 
 def located(name: str, download: bool = True) -> tuple[str, Path] | None:
-    """Returns the folder of published weights, with the name that it has here; None for one that is nowhere.
-
-    A hub model may be mounted, too. Without `download` the internet is not used. Raises BadInput for a path that is not
-    there, and where several mounted inputs have the name.
-    """
+    """Returns name and folder of published weights, mounted or of the hub; None if nowhere. Raises BadInput."""
     if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
         return name, find_model(name)
     model = name.split("/")[1]

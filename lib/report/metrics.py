@@ -72,7 +72,7 @@ class MetricsLog:
                 names = {name for row in rows for name in row}
                 middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
                 columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
-                _replace(self.path, columns, rows)
+                disk.write_text(self.path, _csv(columns, rows, has_header=True))
                 self.rows, self._last = len(rows), math.inf
             elif self._waiting:
                 text = _csv(columns, self._waiting).encode()
@@ -116,7 +116,7 @@ class EventLog:
         try:
             rows = read(self.path, last) if self.path.exists() else []
             if rows := [*rows, *(row for row in self._waiting if row not in rows)]:
-                _replace(self.path, EVENT_COLUMNS, rows)
+                disk.write_text(self.path, _csv(EVENT_COLUMNS, rows, has_header=True))
             else:
                 self.path.unlink(missing_ok=True)
             self._waiting.clear()
@@ -124,14 +124,12 @@ class EventLog:
             self.say(f"The event could not be written to {self.path}: {error.strerror}. It waits.")
 
 
-def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    with disk.whole(path) as aside:
-        aside.write_text(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]), "utf-8")
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Row], has_header: bool = False) -> str:
     text = io.StringIO()
-    csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n").writerows(rows)
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    if has_header:
+        writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 

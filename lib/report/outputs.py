@@ -53,10 +53,7 @@ class _Bounded(io.RawIOBase):
 
 
 def package(output_dir: Path) -> Path:
-    """Packs every run of `output_dir` into outputs.tar.gz: weights of the best, tables, plots; no checkpoints.
-
-    The same content gives the same bytes: entries are sorted and carry no times or owners.
-    """
+    """Packs all runs, without checkpoints, into outputs.tar.gz; the same content gives the same bytes."""
 
     def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
@@ -127,11 +124,9 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     shown = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
     if len(shown) > _SHOWN:
         shown.sort(key=lambda row: -row[1])
-        rest = [size for _, size in shown[_SHOWN:]]
-        shown[_SHOWN:] = [(f"and {len(rest):,} smaller files", sum(rest))]
+        shown[_SHOWN:] = [(f"and {len(shown) - _SHOWN:,} smaller files", sum(size for _, size in shown[_SHOWN:]))]
     for folder in sorted(output_dir.glob("*/checkpoints")):
-        name = folder.relative_to(output_dir).as_posix()
-        shown.append((f"{name}/ (for resuming; not in the archive)", disk.held(folder)[0]))
+        shown.append((f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)", disk.held(folder)[0]))
     if (archive := output_dir / ARCHIVE).is_file():
         shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
     lines = [f"{amount(size):>10}  {name}" for name, size in shown]

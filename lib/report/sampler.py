@@ -67,10 +67,7 @@ class Sampler:
                 self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
 
     def row(self) -> dict[str, float]:
-        """Returns the mean use of the GPU, and the highest memory of GPU and RAM, since the last row.
-
-        If no second has passed since then, it returns the last values again.
-        """
+        """Returns the mean use of the GPU and the highest memory since the last row; without a sample, that again."""
         with self._guard:
             if not (self._samples or self._last):
                 self._samples.append(self._probe())  # the first row may come before the first second has passed

@@ -64,10 +64,7 @@ class Summary:
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
-        """Returns the summary in a run's folder; None if it cannot be read, as after a loss of power.
-
-        A key that is missing, or of another type, has its default; an unknown one is ignored.
-        """
+        """Returns the summary in a folder, None if unreadable. A key that is missing or misfits has its default."""
         try:
             values = untrusted.objects(untrusted.read(folder / FILE, _MOST_BYTES))
         except (OSError, ValueError):
@@ -87,10 +84,7 @@ def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict
 
 
 def results(summary: Summary) -> str:
-    """Returns what a run ends with: its test metrics and loss beside the baseline's, and the task's report.
-
-    Several metrics of several groups (`hits1_masked`, `iou_lake`) are a table of their own with a row for each group.
-    """
+    """Returns test metrics beside the baseline's, groups (`hits1_masked`) as a table, and the task's report."""
     metrics, baseline = dict(summary.metrics), summary.baseline
     if summary.test_loss is not None:
         metrics.setdefault("loss", summary.test_loss)

@@ -96,10 +96,7 @@ class Tracked:
             guard = Informing(start.__name__, "Nothing more is sent there in this session; training continues.")
             with guard:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                try:
-                    self._trackers.append((guard, *start(self)))
-                except ImportError as error:
-                    raise ImportError(f"its package is missing ({error}); install {start.__name__}") from error
+                self._trackers.append((guard, *start(self)))
         if self._trackers:
             self._remember()
             metrics.on_row.append(self._send)
