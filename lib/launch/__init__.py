@@ -77,8 +77,8 @@ def _train(run: Run) -> Summary:
             return torchrun.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             if ranks.is_first():
-                facts = config.tracking, config.run.name, flat(config), saved is not None
-                tracked = stack.enter_context(Tracked(run.folder, *facts))
+                tracked = Tracked(run.folder, config.tracking, config.run.name, flat(config), saved is not None)
+                stack.callback(tracked.end, False, {})  # of a run that fails; a second end does nothing
             outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if ranks.is_first():

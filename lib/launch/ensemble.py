@@ -14,16 +14,14 @@ from torch import nn
 
 from lib import checkpoint, untrusted
 from lib.checkpoint import Checkpoint, frozen
-from lib.config import Config, read_config, to_yaml
+from lib.config import Config, read_config
 from lib.errors import BadInput, printable
 from lib.launch.run import CODE
-from lib.machine import disk, memory
+from lib.machine import memory
 from lib.report import outputs
-from lib.report.progress import working
-from lib.report.summary import Summary, with_all
-from lib.task import Task, find_task, load_config, load_task, model_on_meta
+from lib.report.summary import Summary
+from lib.task import Task, find_task, load_config, model_on_meta
 from lib.task.files import label
-from lib.text import aligned
 from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
 
@@ -58,29 +56,6 @@ def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[
     return task, models
 
 
-def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
-    """Lets runs vote on the first one's test set; returns the summary, written to `folder`, and a text."""
-    if not runs:
-        raise BadInput("There is no completed run that could vote. Train one to its end first.")
-    first, models = load_members(runs, own_task)
-    task = load_task(first.config)
-    task.take_learned(first.learned())
-    task.members = first.members
-    disk.check_writable(folder)
-    metrics, text = task.vote(models, folder)  # type: ignore[attr-defined]
-    with working("Scoring the baseline"):
-        baseline = task.baseline()
-    scores, names = with_all(metrics, baseline), [run.name for run in runs]
-    summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)
-    (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
-    summary.write(folder)
-    metric, rows = task.selection[0], []
-    for run in runs:
-        score = Summary.read(run).metrics.get(metric)  # none where its test failed
-        rows.append((run.name, f"{metric} in its own test", "not tested" if score is None else f"{score:.4f}"))
-    return summary, f"{text}\n{aligned(rows)}"
-
-
 @contextlib.contextmanager
 def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
     """Yields the folders of the runs with best weights; those of an archive exist as long as the block lasts."""
@@ -111,16 +86,6 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
                     shutil.copyfileobj(packed.extractfile(member), file, _CHUNK)  # type: ignore[type-var]
-
-
-def damaged(run: Path) -> str:
-    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
-    for manifest in sorted(run.glob("*/step-*/manifest.json")):
-        try:
-            checkpoint.verify(manifest.parent)
-        except checkpoint.DamagedCheckpoint as damage:
-            return f"{manifest.parent.name} is damaged: {damage}"
-    return ""
 
 
 def load_members(

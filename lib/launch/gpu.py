@@ -25,7 +25,6 @@ from lib.planner.kernels import LAUNCH_SECONDS
 from lib.ranks.sums import add_counts
 from lib.report.findings import Finding
 from lib.task import Batch, Task
-from lib.text import aligned
 from lib.training import data
 from lib.training.draws import put_back, seed_all
 from lib.training.order import DROPOUT, Order, mix
@@ -87,15 +86,6 @@ class Fp16:
             value = f"{self.vanishing[worst]:.0%} of the gradient of {worst} are below fp16's smallest number"
             return Finding("fp16", value, "warning", "Raise the weight of its loss, or train in fp32.")
         return Finding("fp16", value)
-
-    def table(self, most: int = 12) -> str:
-        """Returns the modules with the largest values, activations and gradients beside fp16's limit."""
-        largest = sorted(self.activations, key=lambda name: -self.activations[name])[:most]
-        rows = [
-            [name, f"{self.activations[name]:.3g}", f"{self.gradients.get(name, 0):.3g}",
-             "fp32" if name in self.modules else ""] for name in largest
-        ]  # fmt: skip
-        return aligned([["module", "largest output", "largest gradient", ""], *rows], left={0, 3})
 
 
 def examine_fp16(task: Task, config: Config, device: torch.device | None = None) -> Fp16:

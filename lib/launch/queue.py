@@ -18,12 +18,12 @@ from lib import checkpoint, launch
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
-from lib.launch.resume import check_settings
-from lib.launch.run import prepare, resolved
+from lib.launch.run import accepted_changes, as_run, prepare, resolved
 from lib.machine import disk, inputs, memory, platform
 from lib.report.summary import Summary
 from lib.task import find_task, load_config
 from lib.text import Criterion, aligned, duration
+from lib.training import identity
 from lib.training.session import start_session
 
 
@@ -112,21 +112,6 @@ def _before(path: Path, config: Config) -> list[Entry]:
     return [Entry(small, short, is_earlier=True)]
 
 
-def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the runs that vote: folds of `folds_of` of this size, and this queue's; none while one is left."""
-    output_dir = platform.output_dir(queue[-1].config.output_dir)
-    runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
-    if not all(runs):
-        print("Not every run of the queue is completed. They vote once all of them are.")
-        return []
-    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
-    names = sorted({path.name for place in _places(output_dir) for path in place.glob(f"{name}-fold*")})
-    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
-    if not folds:
-        print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
-    return [*folds, *filter(None, runs)]
-
-
 def _places(output_dir: Path) -> list[Path]:
     return [output_dir, *inputs.mounted(platform.detect())]
 
@@ -136,8 +121,9 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
     for folder in (place / name for place in _places(output_dir)):
         summary = Summary.read(folder)
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
-            if config:
-                check_settings(summary, config, folder)
+            if config and summary.identity:  # no data is read for that
+                accepted = accepted_changes(config.run.accept_changes, folder)
+                identity.check_settings(summary.identity, as_run(config, [folder])[0], folder, accepted)
             return folder
     return None
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from lib import checkpoint, ranks
 from lib.checkpoint import contents, frozen
-from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch.run import Run, accepted_changes, as_run, progress
+from lib.launch.run import Run, accepted_changes, progress
 from lib.machine import disk, memory
 from lib.machine.inputs import saved_facts
 from lib.report.metrics import EVENTS, METRICS, EventLog
@@ -71,13 +70,6 @@ def how_to_continue(summary: Summary) -> str:
         return "A larger training.max_steps continues it."
     more = f"training.stop_after_evaluations does, with 0 or more than {summary.stopped_early.get('evaluations')}."
     return f"{summary.why_early} A larger training.max_steps does not continue it. {more}"
-
-
-def check_settings(summary: Summary, config: Config, folder: Path) -> None:
-    """Raises BadInput if other settings or code made the completed run in `folder`; it reads no data for that."""
-    if summary.identity:
-        config, _ = as_run(config, [folder])
-        identity.check_settings(summary.identity, config, folder, accepted_changes(config.run.accept_changes, folder))
 
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:

@@ -11,13 +11,9 @@ from lib.machine import hardware
 GIB = 2**30
 # Running out of memory has many names; illegal accesses and device asserts are never among them.
 _OOM_MARKS = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-)
+    "CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory",
+)  # fmt: skip
 
 
 def device() -> torch.device:

@@ -20,7 +20,8 @@ from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+_PICKLED = "pytorch_model.bin"
+_FORMS = (WHOLE, INDEX), (_PICKLED, f"{_PICKLED}.index.json")
 _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
@@ -40,7 +41,7 @@ def find_model(name: str, is_planned: bool = False) -> Path:
     one folder in it has weights, or for a plan its configuration.
     """
     base = inputs.find_input(name, platform.detect())
-    if base.is_file() or has_weights(base) or (is_planned and (base / _CONFIG).is_file()):
+    if base.is_file() or _is_usable(base, is_planned):
         return base
     folders = inputs.search([base], (WHOLE, INDEX)) or (inputs.search([base], (_CONFIG,)) if is_planned else [])
     if len(folders) == 1:
@@ -52,9 +53,9 @@ def find_model(name: str, is_planned: bool = False) -> Path:
     raise BadInput(f"The weights {printable(base)} have {problem}.")
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether a folder itself holds published weights in a supported form."""
-    return any((folder / name).is_file() for name in (WHOLE, INDEX, _PICKLED, _PICKLED_INDEX))
+def _is_usable(folder: Path, is_planned: bool) -> bool:
+    names = [name for form in _FORMS for name in form] + [_CONFIG] * is_planned
+    return any((folder / name).is_file() for name in names)
 
 
 def read(folder: Path) -> dict[str, Tensor]:
@@ -79,22 +80,19 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
     """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
-    for whole, index in ((WHOLE, INDEX), (_PICKLED, _PICKLED_INDEX)):
-        names, files, is_whole = None, [folder / whole], (folder / whole).is_file()
-        if not is_whole and not (folder / index).is_file():
-            continue
-        try:
-            if not is_whole:
-                shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
-                names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
-                if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
-                    raise ValueError("it may name files beside it alone")
-            for file in files:
-                size_of(file)  # not a pipe or a device, which would be waited for
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _unreadable(folder, error) from None
-        return files, names
-    raise BadInput(f"There are no weights in {printable(folder)}: no {WHOLE}, and no {INDEX}.")
+    whole, index = next((form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0])
+    names, files = None, [folder / whole]
+    try:
+        if not files[0].is_file():
+            shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
+            names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
+            if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
+                raise ValueError("it may name files beside it alone")
+        for file in files:
+            size_of(file)  # not a pipe or a device, which would be waited for
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(folder, error) from None
+    return files, names
 
 
 def _unreadable(path: Path, error: Exception) -> BadInput:
@@ -110,9 +108,8 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     """Does what `Task.pretrained` says."""
     rest = {"dtype": torch.float32, **options}
     dtype = rest.pop("dtype")
-    before = task.published.get(name, {})
-    facts = before if "config" in before else {}
-    if not facts:  # a plan before the run resumes
+    facts = before = task.published.get(name, {})
+    if "config" not in before:  # a plan before the run resumes
         facts = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
         facts = facts if isinstance(facts, dict) and isinstance(facts.get("config"), dict) else {}
     folder: Path | None
@@ -193,7 +190,7 @@ def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Pat
                 if not is_local:
                     raise
                 continue
-            if has_weights(folder) or (is_planned and (folder / _CONFIG).is_file()):
+            if _is_usable(folder, is_planned):
                 return folder
         why = "no weights in a form that is read"
     except Exception as error:  # of the network in many forms

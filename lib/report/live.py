@@ -23,13 +23,7 @@ from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
 
 _SHARE = 0.01  # of the time that drawing charts may take
 _GPU_LIMIT = 0.92
-_PAGE = jinja2.Environment(autoescape=True).from_string("""\
-<div style="max-width:1200px;font-size:13px;line-height:20px"><div><b>{{ title }}</b>&ensp;{{ state }}</div>
-<progress max="1" value="{{ share }}" style="width:100%"></progress><div>{{ text }}</div>
-<div style="display:flex;flex-wrap:wrap;gap:4px 24px">
-{% for name, share, limit, words in gauges %}<div>{{ name }} <meter max="1" value="{{ share }}" high="{{ limit }}"
- optimum="0"></meter> {% if share > limit %}<b style="color:#D55E00">high</b> {% endif %}{{ words }}</div>
-{% endfor %}</div></div>""")
+_PAGE = jinja2.Environment(autoescape=True).from_string(Path(__file__).with_name("live.html").read_text("utf-8"))
 _CHARTS = '<div style="display:flex;flex-wrap:wrap;gap:6px 24px;max-width:1200px">{}</div>'
 _CHART = '<div style="flex:1 1 420px;min-width:0;max-width:640px">{}</div>'
 

@@ -78,7 +78,7 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
 
 
 class Tracked:
-    """Sends a run's rows until the `with` block ends. `is_resumed`: an earlier session's runs continue."""
+    """Sends a run's rows until `end`. `is_resumed`: an earlier session's runs continue."""
 
     def __init__(self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool):
         self.folder, self.options, self.name, self.settings = run / FOLDER, options, name, settings
@@ -100,12 +100,6 @@ class Tracked:
         if self._trackers:
             self._remember()
             metrics.on_row.append(self._send)
-
-    def __enter__(self) -> "Tracked":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end(False, {})
 
     def _remember(self) -> None:
         with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:

@@ -12,7 +12,7 @@ from lib.machine import hardware
 from lib.machine.hardware import Driver, Gpu
 from lib.report import card
 from lib.report.card import Card, Predicted
-from trainbook.commands import main
+from trainbook.commands import compared, main
 
 GPU = Gpu("Tesla T4", (7, 5), 15_000_000_000)
 MEASURED = Card(
@@ -56,10 +56,10 @@ def test_a_run_on_a_cpu_has_none(toy, quick):
 ])  # fmt: skip
 def test_what_was_off_is_said_alone(tmp_path, changes, sentence):
     MEASURED.write(tmp_path)
-    assert card.read(tmp_path / card.FILE) == MEASURED and "OFF" not in card.compared(MEASURED)
-    text = card.compared(replace(MEASURED, **changes))
+    assert card.read(tmp_path / card.FILE) == MEASURED and "OFF" not in compared(MEASURED)
+    text = compared(replace(MEASURED, **changes))
     assert sentence in text and text.count("OFF") == 1 and len(text.splitlines()) <= 10
-    unplanned = card.compared(replace(MEASURED, predicted=Predicted(), **changes))
+    unplanned = compared(replace(MEASURED, predicted=Predicted(), **changes))
     assert "there was no plan" in unplanned
 
 
@@ -69,4 +69,4 @@ def test_a_file_of_anybody_is_refused_or_printed_without_its_control_characters(
         place.write_text(content)
         with pytest.raises(BadInput, match="is no card.json of a run"):
             card.read(place)
-    assert "\x1b" not in card.compared(replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"}))
+    assert "\x1b" not in compared(replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"}))

@@ -63,11 +63,11 @@ def row(step, split="train", **values):
 
 def session(folder, rows, is_resumed=False, values=None, **options):
     folder.mkdir(exist_ok=True)
-    with Tracked(folder, Tracking(**options), "toy", {"seed": 0}, is_resumed) as tracked:
-        with MetricsLog(folder / "metrics.csv", 0) as log:
-            for cells in rows:
-                log.append(cells)
-        tracked.end(values is not None, values or {})
+    tracked = Tracked(folder, Tracking(**options), "toy", {"seed": 0}, is_resumed)
+    with MetricsLog(folder / "metrics.csv", 0) as log:
+        for cells in rows:
+            log.append(cells)
+    tracked.end(values is not None, values or {})
     assert not metrics.on_row, "the next run is not sent there"
 
 
