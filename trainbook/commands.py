@@ -14,7 +14,7 @@ from lib.text import aligned
 from trainbook.kaggle import commands as kaggle_commands
 
 if TYPE_CHECKING:
-    from lib.report.card import Card
+    from lib.report.summary import Card
 
 _NEAR = 0.1  # of the predicted peak
 _MOST_MODULES = 12  # of the table of what fp16 holds
@@ -128,9 +128,9 @@ def _precision(options: argparse.Namespace) -> int:
 
 
 def _card(options: argparse.Namespace) -> int:
-    from lib.report import card
+    from lib.report.summary import read_card
 
-    print(compared(card.read(Path(options.report))))
+    print(compared(read_card(Path(options.report))))
     return 0
 
 

@@ -22,12 +22,12 @@ from lib.launch.resume import announce, bring_along, check_completed, how_to_con
 from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, hardware, platform
 from lib.ranks import sharding
-from lib.report import card, outputs
+from lib.report import outputs
 from lib.report.figure import draw_metrics
 from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
+from lib.report.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
 from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Reason, Summary, results, with_all
 from lib.report.tracking import Tracked
 from lib.task import Task
 from lib.training import learned, loop, precision
@@ -69,9 +69,9 @@ def _train(run: Run) -> Summary:
         elif ranks.is_first() and (run.has_checkpoint or not earlier):
             saved = _begin(run)
     if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
-        predicted = card.Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
+        predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
         with contextlib.suppress(OSError):  # a full disk is met by what matters more
-            card.Card(predicted=predicted).write(run.folder)
+            Card(predicted=predicted).write(run.folder)
     try:
         if count > 1:
             return torchrun.train(config, run.folder, count, progress(run))
@@ -221,12 +221,12 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
     """Writes what a session measured on a GPU beside what was predicted."""
     if not (gpus := hardware.gpus()) or not ended.steps_per_second:
         return
-    driver, predicted = hardware.driver(), card.Predicted()
+    driver, predicted = hardware.driver(), Predicted()
     with contextlib.suppress(BadInput):
-        predicted = card.read(folder / card.FILE).predicted
+        predicted = read_card(folder / CARD).predicted
     versions = {"Python": python_platform.python_version(), "torch": torch.__version__}
     versions |= {"CUDA": torch.version.cuda} if torch.version.cuda else {}
-    measured = card.Card(
+    measured = Card(
         str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
         ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
         state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,

@@ -17,9 +17,8 @@ from lib.launch import torchrun
 from lib.machine import disk, memory, platform
 from lib.machine.inputs import run_folders, saved_facts
 from lib.machine.memory import GIB
-from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
-from lib.report.progress import Progress, working
+from lib.report.progress import Progress, Watched, progress_of, working
 from lib.report.summary import Reason, Summary
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.task.files import file_of, label, named_files, own_files

@@ -14,10 +14,9 @@ from lib.launch import torchrun
 from lib.launch.run import prepare
 from lib.machine import hardware, platform
 from lib.machine.memory import GIB
-from lib.report import live
-from lib.report.live import Live, Watched, progress_of
+from lib.report import progress as showing
 from lib.report.metrics import MetricsLog
-from lib.report.progress import Plain, Relayed
+from lib.report.progress import Live, Plain, Relayed, Watched, progress_of
 from lib.report.summary import Summary
 from lib.training import evaluation
 from tests.conftest import VOLATILE_COLUMNS
@@ -122,8 +121,7 @@ def test_drawing_takes_less_than_a_percent_of_the_time_and_the_line_comes_every_
         return "charts"
 
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
-    monkeypatch.setattr(live, "time", clock)
-    monkeypatch.setattr("lib.report.progress.time", clock)
+    monkeypatch.setattr(showing, "time", clock)
     monkeypatch.setattr(Live, "charts", draw)
     monkeypatch.setattr(Live, "_gauges", lambda self: lines.append(now[0]) or [])
     monkeypatch.setattr(Live, "interval", 3.0)
