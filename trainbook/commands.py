@@ -97,7 +97,6 @@ def _doctor(options: argparse.Namespace) -> int:
     """Prints the findings; returns 2 where one is bad, else 0."""
     from lib import doctor
     from lib.doctor import rehearsal
-    from lib.report import findings
     from lib.task import load_config
 
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
@@ -105,15 +104,13 @@ def _doctor(options: argparse.Namespace) -> int:
         sections = doctor.examine(config)
         if config:
             sections["Run"] = rehearsal.check_run(config)
-    print(findings.as_json(sections) if options.json else findings.table(sections))
-    return findings.exit_code(sections)
+    return kaggle_commands.show(sections, options.json)
 
 
 def _precision(options: argparse.Namespace) -> int:
     """Prints the largest values of the task's modules; returns 2 where fp16 does not hold them."""
     from lib import launch
     from lib.launch import gpu
-    from lib.report import findings
     from lib.task import load_config
 
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
@@ -122,9 +119,8 @@ def _precision(options: argparse.Namespace) -> int:
     for name in sorted(checked.activations, key=lambda name: -checked.activations[name])[:_MOST_MODULES]:
         sizes = (f"{values.get(name, 0):.3g}" for values in (checked.activations, checked.gradients))
         rows.append([name, *sizes, "fp32" if name in checked.modules else ""])
-    sections = {"Precision": [checked.finding]}
-    print(aligned(rows, left={0, 3}), findings.table(sections), sep="\n\n")
-    return findings.exit_code(sections)
+    print(aligned(rows, left={0, 3}), end="\n\n")
+    return kaggle_commands.show({"Precision": [checked.finding]})
 
 
 def _card(options: argparse.Namespace) -> int:

@@ -229,11 +229,6 @@ class Queue:
     mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
     best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
 
-    @property
-    def has_runs(self) -> bool:
-        """Whether it makes several runs, or one that starts from another's weights."""
-        return bool(self.folds or self.seeds or self.grid or self.before or self.start_from)
-
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]

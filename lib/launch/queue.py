@@ -1,7 +1,4 @@
-"""Runs folds, seeds and grids of settings in turn, over as many sessions as it takes.
-
-A queue has no state: what is left follows from the summaries and checkpoints of its runs, here or in a mounted output.
-"""
+"""Runs folds, seeds and grids in turn; what is left follows from their summaries and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -48,18 +45,25 @@ class Entry:
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
     """Returns the runs of `queue:`: those of `before` not completed yet, then all of grid, folds and seeds."""
     config = load_config(path, overrides)
-    queue = config.queue
-    _check(config)
+    queue, (metric, better) = config.queue, find_task(config.task).selection
+    if better == "min" and (queue.mean_at_least or queue.best_at_least):
+        raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
+    if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
+        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
+    axes: dict[str, tuple[str, Sequence[Any], str]] = {key: (key, v, "queue.grid") for key, v in queue.grid.items()}
+    axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
+    axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}
+    for key in axes.keys() & config.overridden:
+        raise BadInput(
+            f"{key} was given as override, but {axes[key][2]} sets it in each run of the queue. Override that."
+        )
     runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
-    axes: list[tuple[str, str, Sequence[Any]]] = [(key.rpartition(".")[2], key, v) for key, v in queue.grid.items()]
-    axes += [("fold", queue.fold_key, range(queue.folds))] if queue.folds else []
-    axes += [("seed", "seed", queue.seeds)] if queue.seeds else []
     resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
-    for values in itertools.product(*(values for *_, values in axes)):
+    for values in itertools.product(*(values for _, values, _ in axes.values())):
+        changes: dict[str, Any] = dict(zip(axes, values, strict=True))
         words = [re.sub(r"[^A-Za-z0-9.+-]+", "_", str(value)) for value in values]
-        suffixes = [f"-{short}{word}" for (short, *_), word in zip(axes, words, strict=True)]
-        name = config.run.name + "".join(suffixes)
-        changes = {key: value for (_, key, _), value in zip(axes, values, strict=True)} | {"run.name": name}
+        suffixes = [f"-{short.rpartition('.')[2]}{w}" for (short, *_), w in zip(axes.values(), words, strict=True)]
+        name = changes["run.name"] = config.run.name + "".join(suffixes)
         changes["run.on_change"] = "stop"  # its runs are looked for by these names
         # A named earlier output may not hold every run: the others begin.
         changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
@@ -69,26 +73,10 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     return runs
 
 
-def _check(config: Config) -> None:
-    """Raises BadInput for keys of a queue that contradict each other, its metric, or overrides."""
-    queue, (metric, better) = config.queue, find_task(config.task).selection
-    if better == "min" and (queue.mean_at_least or queue.best_at_least):
-        raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
-    if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
-        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
-    axes = dict.fromkeys(queue.grid, ("queue.grid", "{}"))
-    axes |= {queue.fold_key: ("queue.folds", "0")} if queue.folds else {}
-    axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
-    if key := min(axes.keys() & config.overridden, default=""):
-        axis, none = axes[key]
-        advice = f"For a single run with your value override {axis} with {none} as well; for other runs {axis} itself."
-        raise BadInput(f"{key} was given as override, but {axis} sets it in each run of the queue. {advice}")
-
-
 def is_for(path: Path, config: Config) -> bool:
     """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
-    is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
-    return config.queue.has_runs and not is_of_a_run
+    queue, is_of_a_run = config.queue, path.name == "config.yaml" and path.absolute().parent.name == config.run.name
+    return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
 
 
 def _before(path: Path, config: Config) -> list[Entry]:

@@ -18,11 +18,7 @@ from lib.training.session import start_session
 
 
 def test(run: Run) -> str:
-    """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
-
-    On a GPU the prediction stands beside what was measured. Raises BadInput for a task that breaks its contract, and
-    TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run out of memory.
-    """
+    """Trains some steps; returns memory and speed. Raises BadInput; TrainingFailed above 92 % of the card."""
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
     outcome, card = few_steps(run), memory.card_bytes()

@@ -1,8 +1,4 @@
-"""Facts of the platforms that the code uses, and their cards; docs/facts.py has those that only the documents print.
-
-Facts change. Each one stands once, with its source and the month in which it was checked. What the machine can tell
-(free disk, memory, CPUs) is read at run time instead.
-"""
+"""Facts that the code uses, each with source and month; docs/facts.py has those that documents print."""
 
 import json
 from dataclasses import dataclass

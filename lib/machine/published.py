@@ -35,11 +35,7 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
-    """Returns the folder of published weights in a path, or a mounted model or data set by its name on Kaggle.
-
-    A model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. Raises BadInput unless exactly
-    one folder in it has weights, or for a plan its configuration.
-    """
+    """Returns the one folder with weights, for a plan config.json, in a path or mount. Raises BadInput."""
     base = inputs.find_input(name, platform.detect())
     if base.is_file() or _is_usable(base, is_planned):
         return base

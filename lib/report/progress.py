@@ -1,8 +1,4 @@
-"""Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run; a run with charts.
-
-The charts are of metrics.csv, which the training writes anyway, so they are the same if ranks train in processes of
-their own.
-"""
+"""Shows progress: a bar in a terminal, a line or charts in a notebook, plain lines in a batch run."""
 
 import contextlib
 import json

@@ -79,10 +79,7 @@ class Sampler:
 
 
 class Advice:
-    """Says what to do about rows that look bad; each sentence once a session.
-
-    `most` returns the most loader workers, and `is_cheap` whether a batch is made faster than a worker hands it over.
-    """
+    """Says once a session what to do about rows that look bad; `most` returns the most loader workers."""
 
     def __init__(self, workers: int, most: Callable[[], int], is_cheap: Callable[[], bool] = lambda: False):
         self.workers, self._most, self._is_cheap, self._guard = workers, most, is_cheap, Informing("the advice")

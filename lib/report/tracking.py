@@ -1,7 +1,4 @@
-"""Hands each row of metrics.csv to TensorBoard and Weights & Biases, whose clients write in the background.
-
-A tracker that fails costs a warning and gets nothing more in this session. Only with `online` is anything sent.
-"""
+"""Hands rows of metrics.csv to TensorBoard and Weights & Biases; one that fails costs a warning and no run."""
 
 import contextlib
 import importlib
