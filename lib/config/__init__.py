@@ -19,7 +19,6 @@ from lib.errors import BadInput, printable
 
 REMOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("removed.yaml").read_text("utf-8"))
 _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
-_MOST_RUNS = 1000  # of a queue, which lists them all at every start
 
 
 @dataclass(frozen=True)
@@ -228,12 +227,6 @@ class Queue:
     grid: dict[str, tuple[str, ...]] = option(dict, "Dotted keys and the values that runs differ in.")
     mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
     best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
-
-    @staticmethod
-    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
-        if (runs := math.prod(max(1, size) for size in sizes)) > _MOST_RUNS:
-            yield "", f"The queue has {runs:,} runs; at most {_MOST_RUNS:,} can be. Shorten queue.grid or folds."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -239,11 +239,9 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     """Writes the summary of a failed or interrupted run."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    earlier, limit = Summary.read(run.folder), {}
+    limit = earlier.limit if (earlier := Summary.read(run.folder)) else {}
     if size := getattr(error, "micro_batch", 0):
         limit = {"samples": size, **run.config.training.sizes}
-    elif earlier:
-        limit = earlier.limit
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
         run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
 

@@ -27,11 +27,7 @@ def announce(run: Run) -> checkpoint.Checkpoint | None:
 
 
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
-    """Returns the newest valid checkpoint of a run, and lines to print, such as one for each damaged one.
-
-    `quarantine` renames damaged ones in the run's own folder. Raises BadInput if all are damaged, if another
-    configuration or a later version made it, or if `run.resume_from` holds none.
-    """
+    """Returns the newest valid checkpoint, and lines; `quarantine` renames damaged ones. Raises BadInput."""
     lines: list[str] = []
     name, resume_from = run.config.run.name, run.config.run.resume_from
     for place in run.places:
@@ -128,10 +124,7 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
-    """Trains from `saved`, and again from the newest checkpoint with the smaller micro-batch of an OutOfMemory.
-
-    Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
-    """
+    """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
     training, folder = run.config.training, run.folder / "checkpoints"
     earlier = _newest_summary(run)
     limit = {"samples": 0} | (earlier.limit if earlier else {})

@@ -96,11 +96,11 @@ def check_memory() -> str:
     """Writes a line for RAM and each GPU with advice: under half used is free to start, over 80 % what to reduce."""
     lines = []
     for reading in readings():
-        full = "restart other kernels on this GPU, or lower training.micro_batch"
-        if reading.name == "RAM":
-            full = "close other notebooks, or lower data.num_workers"
-        advice = "enough for a small run" if reading.share <= 0.8 else f"nearly full: {full}"
-        advice = "free to start" if reading.share < 0.5 else advice
+        advice = "free to start" if reading.share < 0.5 else "enough for a small run"
+        if reading.share > 0.8:
+            of_gpu = "restart other kernels on this GPU, or lower training.micro_batch"
+            of_ram = "close other notebooks, or lower data.num_workers"
+            advice = f"nearly full: {of_ram if reading.name == 'RAM' else of_gpu}"
         size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
         lines.append(f"{reading.name}: {size}, {reading.detail}: {advice}")
     if not torch.cuda.is_available():

@@ -28,10 +28,7 @@ on_row: list[Callable[[Mapping[str, float | int | str]], None]] = []  # called w
 
 
 class MetricsLog:
-    """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
-
-    Drops torn rows and those past `step`, whose checkpoint was lost; prints a line if fewer than `expected` are left.
-    """
+    """Appends rows to metrics.csv (None: nowhere). Drops torn rows, and those past `step`: their save was lost."""
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
         self.path, self.rows = path, 0  # rows in the table and waiting
@@ -90,11 +87,7 @@ class MetricsLog:
 
 
 class EventLog:
-    """Prints each event, and keeps it in the table at `path` unless that is None.
-
-    Drops rows past `step`, if it is given: the run repeats them. An event that the table has already is not written
-    again. No file stays open: the next event may be the end of the process.
-    """
+    """Prints events and keeps them in a table, once each. Drops rows past `step`: the run repeats them."""
 
     def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))

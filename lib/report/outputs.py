@@ -94,13 +94,9 @@ def packed_files(output_dir: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarfile.TarFile]:
-    """Yields an archive, and reads it to its end afterwards: use nothing of it before the block has ended.
-
-    Raises BadInput for a damaged archive, and for one that unpacks to more than `most` bytes or `ratio` times its size
-    (gzip reaches 1,032 times).
-    """
+    """Yields an archive, which is read to its end afterwards: use nothing of it before. Raises BadInput."""
     try:
-        most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))
+        most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))  # gzip reaches 1,032 times
         with archive.open("rb") as raw:
             is_gzip = raw.read(2) == _GZIP
             raw.seek(0)

@@ -18,12 +18,10 @@ Sample = dict[str, float]  # by column of metrics.csv; without a GPU, or if it c
 
 
 def new_probe() -> Callable[[], Sample]:
-    """Returns what reads RAM, by the container's limit if it has one, and this process's GPU while that can be read.
-
-    NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
-    module would wait for the import lock for ever.
-    """
+    """Returns what reads RAM, by the container's limit, and this process's GPU while that can be read."""
     index = torch.cuda.current_device() if torch.cuda.is_available() else 0  # another thread's is the first
+    # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
+    # module would wait for the import lock for ever
     gpus = [hardware.gpu_reader(index)] if torch.cuda.is_available() else []
 
     def probe() -> Sample:
