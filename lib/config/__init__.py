@@ -4,7 +4,6 @@ A file may begin with `base: other.yaml`, a file beside it: every key that it do
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass

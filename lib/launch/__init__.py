@@ -84,7 +84,6 @@ def _train(run: Run) -> Summary:
             if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
-        # The process above a watched rank writes it. Of a smaller size another rank may know alone.
         if not torchrun.is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
@@ -236,7 +235,7 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
-    """Writes the summary of a failed or interrupted run."""
+    """Writes the summary of a failed run: below a launcher only that does, and any rank may know of a smaller size."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     limit = earlier.limit if (earlier := Summary.read(run.folder)) else {}

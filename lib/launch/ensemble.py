@@ -14,7 +14,9 @@ from torch import nn
 
 from lib import checkpoint, untrusted
 from lib.checkpoint import Checkpoint, frozen
-from lib.config import Config, read_config
+from lib.config import Config
+from lib.config.files import read_text
+from lib.config.reader import Reader, child
 from lib.errors import BadInput, printable
 from lib.launch.run import CODE
 from lib.machine import memory
@@ -95,11 +97,10 @@ def load_members(
     changes: Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> tuple[Task, list[nn.Module]]:
-    """Returns the task and the models of several runs' folders with their best weights, on the device.
+    """Returns the task and the models of runs with their best weights, on the device. Raises BadInput if they differ.
 
     Python files that a run names are run only if `trusted`; `own_task` gives one, file.py:Class. `changes` override
-    dotted keys. Runs of `queue.before` are left out. `name` takes one run or a queue's folds and seeds, "" all. Raises
-    BadInput for runs that differ in inputs or answers.
+    dotted keys. Runs of `queue.before` are left out. `name` takes one run or a queue's folds and seeds, "" all.
     """
     if name:
         names = ", ".join(run.name for run in runs)
@@ -114,7 +115,10 @@ def load_members(
         _check_together(members)
     first, learned, models = None, {}, []
     for run, config in members.items():
-        task, saved = find_task(config.task)(config), _best(run)
+        summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+        best = summary.best.get("step") if summary else None
+        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        task = find_task(config.task)(config)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
         if is_alike := saved.state.get("learned", {}) == learned:
             task.take_learned(restored(learned, run))
@@ -126,12 +130,6 @@ def load_members(
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
-
-
-def _best(run: Path) -> Checkpoint:
-    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
-    best = summary.best.get("step") if summary else None
-    return frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
 
 
 def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
@@ -188,15 +186,11 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
 
 def _named_by(run: Path) -> str:
     """Returns the task that a run's configuration names; "" for a damaged one. Nothing of it is imported."""
-    names: list[str] = []
-
-    def note(name: str) -> type:
-        names.append(name)
-        raise BadInput("The settings below workload: are not read.")
-
     with contextlib.suppress(BadInput):
-        read_config(run / "config.yaml", workload=note)
-    return names[0] if names else ""
+        task = child(Reader({}).root(read_text(run / "config.yaml"), "config.yaml", ""), "task")
+        file, colon, name = str(getattr(task, "value", "")).rpartition(":")
+        return f"{run / file}:{name}" if colon else name
+    return ""
 
 
 def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:

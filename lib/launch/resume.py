@@ -138,8 +138,13 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
         try:
             return loop.train(run.task, run.config, run.folder, session, progress(run), saved, most)
         except Exception as error:
-            if (failure := _without_traceback(error)) is None:
+            if isinstance(error, OutOfMemory):  # anew, without the traceback
+                failure = OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
+            elif isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
                 raise
+            else:
+                advice = "Make the model smaller, take a larger card, or divide the states by training.fully_shard."
+                failure = OutOfMemory("Memory ran out before the first step: model and states do not fit.", 0, advice)
             now = checkpoint.newest_step(folder)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
             if ranks.world() > 1 or not failure.micro_batch or not left:
@@ -151,13 +156,3 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
         start = f"step {step:,}" if saved else "the first step"
         text = f"{failure.text} Training starts again from {start} in micro-batches of {most}."
         EventLog(run.folder / EVENTS).record(step, "oom_restart", failure.before, most, text)
-
-
-def _without_traceback(error: Exception) -> OutOfMemory | None:
-    """Returns the OutOfMemory that an error means; None for any other."""
-    if isinstance(error, OutOfMemory):
-        return OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
-    if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
-        return None
-    advice = "Make the model smaller, take a larger card, or divide the states among several by training.fully_shard."
-    return OutOfMemory("Memory ran out before the first step: the model and its states alone do not fit.", 0, advice)

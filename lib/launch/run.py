@@ -18,7 +18,7 @@ from lib.machine import disk, memory, platform
 from lib.machine.inputs import run_folders, saved_facts
 from lib.machine.memory import GIB
 from lib.report.metrics import METRICS
-from lib.report.progress import Progress, Watched, progress_of, working
+from lib.report.progress import Progress, Watched, choose_progress, working
 from lib.report.summary import Reason, Summary
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.task.files import file_of, label, named_files, own_files
@@ -74,10 +74,7 @@ class Run:
 
 @ranks.together()
 def prepare(config: Config) -> Run:
-    """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput.
-
-    With `run.on_change: new` the run is the first of NAME, NAME-2, ... that no other configuration has begun.
-    """
+    """Applies profile and plan, checks the data, resolves lengths; writes nothing. Raises BadInput."""
     run = _prepared(config)
     # a rank trains the run that its launcher chose, and a named earlier output holds one run
     if config.run.on_change == "stop" or config.run.resume_from or torchrun.is_watched():
@@ -184,12 +181,8 @@ def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path])
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
-    """Plans for `count` of this machine's GPUs; returns the configuration with the plan's values, the plan, lines.
-
-    There is no plan without a GPU, nor in a rank: its launcher planned. Raises BadInput where the card cannot hold one
-    sample; outside of a notebook, TrainingFailed where the task's own code fails.
-    """
-    if not torch.cuda.is_available() or torchrun.is_watched():
+    """Plans for `count` of this machine's GPUs; returns configuration, plan, lines. Raises BadInput."""
+    if not torch.cuda.is_available() or torchrun.is_watched():  # a rank's launcher has planned
         return config, None, []
     from lib.planner import process  # 2,900 lines that a run without a GPU does without
     from lib.planner.card import card_of_gpu
@@ -215,7 +208,7 @@ def progress(run: Run) -> Progress:
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
     peak = run.predicted.prediction.peak_bytes if run.predicted else None
     names = run.config.run.name, run.config.training.max_steps, run.task.shown, run.task.selection
-    return progress_of(Watched(run.folder / METRICS, *names, baseline, memory.card_bytes(), peak))
+    return choose_progress(Watched(run.folder / METRICS, *names, baseline, memory.card_bytes(), peak))
 
 
 def keep_code(run: Path, config: Config) -> Config:

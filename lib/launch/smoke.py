@@ -55,13 +55,8 @@ def test(run: Run) -> str:
 def few_steps(run: Run) -> Outcome:
     """Trains `training.smoke_steps` in a folder that is thrown away."""
     steps = run.config.training.smoke_steps
-    changes = {
-        "training.max_steps": steps,
-        "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
-        "training.log_every_steps": max(1, steps // 5),
-        "checkpoint.keep_last": 0,
-        "checkpoint.keep_best": 0,
-    }
+    changes = dict.fromkeys(("training.max_steps", "training.evaluate_every_steps"), steps)
+    changes |= {"training.log_every_steps": max(1, steps // 5), "checkpoint.keep_last": 0, "checkpoint.keep_best": 0}
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     with tempfile.TemporaryDirectory() as folder:
         return loop.train(run.task, with_changes(run.config, changes), Path(folder), session, choose_progress())

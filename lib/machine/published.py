@@ -1,7 +1,7 @@
 """Finds, checks and reads published weights as Hugging Face lays them out, and builds models that begin with them.
 
-They are untrusted: only files inside the folder are read, and a pickle only from a named folder or hub model, by
-torch's reader that runs no code. A resumed run, and a plan, build the model from the run's first configuration.
+They are untrusted: only files inside the folder are read, a pickle only from a named folder or hub model and by
+torch's reader that runs no code.
 """
 
 import hashlib
@@ -124,8 +124,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         else:
             config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        where = "which the run began with" if facts else f"in {printable(folder)}"
-        raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({_why(error)}).") from None
+        raise BadInput(f"The configuration of {printable(name)} cannot be used ({_why(error)}).") from None
     files = _files(folder)[0] if folder and not task.is_planned else []  # an index may lead nowhere else
     if not facts and files:
         digest = hashlib.sha256()

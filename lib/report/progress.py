@@ -125,12 +125,12 @@ class Notebook(Progress):
             self._handle.update(Pretty(line))
 
 
-def choose_progress() -> Progress:
-    """Returns the form that fits the output of this process."""
+def choose_progress(watched: "Watched | None" = None) -> Progress:
+    """Returns the form that fits the output of this process: in a notebook with charts of a run."""
     if environment.RELAY in os.environ:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
-        return Notebook()
+        return Live(watched) if watched else Notebook()
     return Terminal() if sys.stdout.isatty() else Plain()
 
 
@@ -279,9 +279,3 @@ class Live(Progress):
         for column, name, limit in (("gpu_use", "GPU use", 1.0), ("data_wait_share", "Waiting for data", WAIT_LIMIT)):
             if column in machine:
                 yield name, machine[column], limit, f"{machine[column]:.0%} of the time"
-
-
-def progress_of(watched: Watched) -> Progress:
-    """Returns the form in which the output of this process shows a run: in a notebook with charts of it."""
-    plain = choose_progress()
-    return Live(watched) if isinstance(plain, Notebook) else plain
