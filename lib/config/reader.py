@@ -219,9 +219,8 @@ class _Loader(yaml.SafeLoader):
 class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
-    `removed` maps dotted keys of earlier versions to a sentence, which is printed where one is given. `types` gives the
-    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A section's class may
-    have a static method `mistakes(values)` that yields (field, sentence) for values that contradict each other.
+    `removed` maps keys of earlier versions to a sentence to print; `types` has types that a class leaves open; `known`
+    are all keys. A class may have a static method `mistakes(values)`, which yields (field, sentence).
     """
 
     def __init__(self, removed: Mapping[str, str]) -> None:

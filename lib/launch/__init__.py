@@ -136,8 +136,7 @@ def _tidy(folder: Path) -> None:
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
     state, is_completed = outcome.state, outcome.reason == "completed"
-    tested = _tested(run, state) if is_completed else {}
-    whole: dict[str, Any] = {}
+    tested, whole = _tested(run, state) if is_completed else {}, dict[str, Any]()
     if is_completed and _exports(run.task) and state.sharded:
         with state.averaged():
             whole = sharding.on_first(weights.of(state.model))

@@ -39,7 +39,6 @@ _WANTED = re.compile(
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000
 _MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
-_CHUNK = 2**20
 
 
 def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
@@ -87,7 +86,7 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
             if is_wanted and is_plain:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
-                    shutil.copyfileobj(packed.extractfile(member), file, _CHUNK)  # type: ignore[type-var]
+                    shutil.copyfileobj(packed.extractfile(member), file)  # type: ignore[type-var]
 
 
 def load_members(

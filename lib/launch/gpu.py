@@ -55,8 +55,7 @@ def few_batches(task: Task, config: Config) -> list[Batch]:
 class Fp16:
     """Largest values by module, the modules to compute in fp32 because they overflow, and the loss scale.
 
-    `scale` is the largest of 65,536, 4,096 and 64 at which all gradients are finite, with `modules` in fp32; 0 where
-    none is. `elsewhere` is the value that overflows outside of every module.
+    `scale` is the largest at which all gradients are finite; 0: none. `elsewhere` overflows outside of every module.
     """
 
     modules: dict[str, float] = field(default_factory=dict)

@@ -41,9 +41,6 @@ class Card:
         object.__setattr__(self, "capability", tuple(self.capability))  # a list in JSON
 
 
-def _rows(name: str) -> dict[str, dict]:
-    return json.loads(Path(__file__).with_name(name).read_text("utf-8"))
-
-
-FACTS = {key: Fact(**row) for key, row in _rows("facts.json").items()}
-CARDS = {key: Card(**row) for key, row in _rows("cards.json").items()}
+_FACTS, _CARDS = (json.loads(Path(__file__).with_name(f"{n}.json").read_text("utf-8")) for n in ("facts", "cards"))
+FACTS = {key: Fact(**row) for key, row in _FACTS.items()}
+CARDS = {key: Card(**row) for key, row in _CARDS.items()}

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "bad"]
-
 _WIDTH = 100  # columns of the table: what a notebook's output cell shows without wrapping
 
 

@@ -23,7 +23,6 @@ DATA_BYTES = 2**28  # of that, which the archive takes at most
 _SHOWN = 40  # rows of the table
 _MOST_AT_ONCE = 2**22  # of a header; tarfile would take any length into memory
 _ALWAYS_BYTES = 2**26  # may be unpacked of however small an archive
-_GZIP = b"\x1f\x8b"
 
 
 class TooMuch(Exception):
@@ -98,7 +97,7 @@ def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarf
     try:
         most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))  # gzip reaches 1,032 times
         with archive.open("rb") as raw:
-            is_gzip = raw.read(2) == _GZIP
+            is_gzip = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             stream = _Bounded(gzip.GzipFile(fileobj=raw) if is_gzip else raw, most)
             with tarfile.open(fileobj=stream, mode="r:") as packed:  # type: ignore[call-overload]

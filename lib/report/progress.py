@@ -28,7 +28,6 @@ from lib.text import duration
 
 Item = TypeVar("Item")
 Text = str | Callable[[], str]  # a function is called only if its text is shown
-
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
 _SHARE = 0.01  # of the time that drawing charts may take
 _GPU_LIMIT = 0.92
