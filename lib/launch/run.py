@@ -174,7 +174,7 @@ def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path])
         if precision == "fp16":
             from lib.launch import gpu
 
-            with working("Looking for what fp16 does not hold"):
+            with working("Looking for what fp16 does not hold"):  # on the CPU: the ranks need the GPU's memory
                 modules = ranks.from_first([*gpu.examine_fp16(task, config, torch.device("cpu")).modules])
     config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
     return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []

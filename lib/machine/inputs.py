@@ -102,8 +102,8 @@ def run_folders(config: Config) -> list[Path]:
 def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
     """Returns a key of the newest readable checkpoint, else best weights, of the first run that has it, or {}."""
     for folder in (run / kind for run in runs for kind in ("checkpoints", "best")):
-        states = folder.glob("step-*[0-9]/state.json")
-        for path in sorted(states, key=lambda path: (len(path.parent.name), path.parent.name), reverse=True):
+        steps = sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdecimal())
+        for path in (folder / f"step-{step:08d}" / "state.json" for step in reversed(steps)):
             with contextlib.suppress(OSError, BadInput):
                 if isinstance(facts := untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key), dict) and facts:
                     return facts
