@@ -13,13 +13,10 @@ from lib.task import Task
 from tests.conftest import ROOT, TOY
 from workloads.glacier import voting
 
-OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
-
 
 def test_folds_of_the_same_size_vote_with_a_completed_queue(tmp_path, monkeypatch, capsys):
     def complete(place, name):
-        (place / name / "best").mkdir(parents=True)
-        (place / name / "best" / "step-00000001").mkdir()
+        (place / name / "best" / "step-00000001").mkdir(parents=True)
         Summary(name, "toy", "completed").write(place / name)
 
     monkeypatch.setattr(queue.checkpoint, "steps", lambda folder: [1] if folder.is_dir() else [])
@@ -42,12 +39,9 @@ def test_folds_of_the_same_size_vote_with_a_completed_queue(tmp_path, monkeypatc
 def test_a_member_whose_test_failed_votes_and_is_named(toy, tmp_path, monkeypatch, quick):
     run = launch.prepare(toy())
     launch.train(run)
-    summary = dataclasses.replace(Summary.read(run.folder), metrics={}, missing={"test": "ValueError"})
-    summary.write(run.folder)
-    scores = {"rmse": 0.25, "loss": 1.0}
-    monkeypatch.setattr(Task, "vote", lambda self, models, folder: (scores, "Voted."), raising=False)
-    (tmp_path / "vote").mkdir()
-    voted, text = voting.vote([run.folder], tmp_path / "vote", OWN)
+    dataclasses.replace(Summary.read(run.folder), metrics={}, missing={"test": "ValueError"}).write(run.folder)
+    monkeypatch.setattr(Task, "vote", lambda *_: ({"rmse": 0.25, "loss": 1.0}, "Voted."), raising=False)
+    voted, text = voting.vote([run.folder], tmp_path / "vote", f"{ROOT / 'tests' / 'toy.py'}:Toy")
     assert voted.metrics == {"rmse": 0.25} and text.splitlines()[0] == "Voted." and "not tested" in text
     with pytest.raises(BadInput, match="no completed run that could vote"):
         voting.vote([], tmp_path)
