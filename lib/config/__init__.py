@@ -4,6 +4,7 @@ A file may begin with `base: other.yaml`, a file beside it: every key that it do
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
@@ -226,6 +227,12 @@ class Queue:
     grid: dict[str, tuple[str, ...]] = option(dict, "Dotted keys and the values that runs differ in.")
     mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
     best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
+        if (runs := math.prod(max(1, size) for size in sizes)) > 1000:  # all are listed at every start
+            yield "", f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds."
 
 
 @dataclass(frozen=True, kw_only=True)
