@@ -44,8 +44,7 @@ EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 def train(config: Config | Run) -> Summary:
     """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
 
-    Several GPUs take a process each, below this one. A completed run gets only what its files lack. Raises BadInput
-    before anything is written: for a run of another configuration, or if another process trains this one.
+    Several GPUs take a process each. Raises BadInput, before anything is written, for another configuration or process.
     """
     run = config if isinstance(config, Run) else prepare(config)
     with contextlib.ExitStack() as stack:

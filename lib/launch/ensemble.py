@@ -98,8 +98,7 @@ def load_members(
 ) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of runs with their best weights, on the device. Raises BadInput if they differ.
 
-    Python files that a run names are run only if `trusted`; `own_task` gives one, file.py:Class. `changes` override
-    dotted keys. Runs of `queue.before` are left out. `name` takes one run or a queue's folds and seeds, "" all.
+    Files of tasks are run only if `trusted`; `own_task` gives one. `name` takes a run or a queue's folds and seeds.
     """
     if name:
         names = ", ".join(run.name for run in runs)

@@ -118,8 +118,7 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
 def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
     """Trains in `count` processes until they end cleanly; returns the run's summary.
 
-    When a rank dies or hangs, all resume from the newest checkpoint. Raises what a rank raised, or RankFailed;
-    TrainingFailed after LAUNCHES deaths without a new checkpoint; KeyboardInterrupt at a second signal.
+    When a rank dies or hangs, all resume. Raises what a rank raised; TrainingFailed after LAUNCHES deaths in a row.
     """
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now

@@ -19,10 +19,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: GiB that torch sees (newer drivers leave less: the lower figure), GB/s, TFLOP/s; None: not supported.
-
-    The fp16 of GeForce is that of products that accumulate in fp32, as torch's do.
-    """
+    """A GPU: GiB that torch sees (the lower figure), GB/s, TFLOP/s of products summed in fp32; None: not supported."""
 
     name: str
     capability: tuple[int, int]

@@ -113,8 +113,7 @@ def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
     """Lists the outermost folders, among and below these, that hold a file matching a glob pattern, shallow ones first.
 
-    For train/*/*.png it is the one that holds train. Published weights and a run's files are no data. Links to folders
-    are not followed; after `limit` entries the search ends with a printed line.
+    For train/*/*.png it is the one that holds train. Links are not followed; weights and a run's files are no data.
     """
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1
