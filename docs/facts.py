@@ -1,10 +1,14 @@
-"""All facts of the platforms: those that the code uses, from lib/machine/facts.py, and those that only documents print.
+"""All facts of the platforms: those of lib/machine/facts.json, and those that only documents print.
 
 The latter are defined here, so that no notebook carries them.
 """
 
 from lib.machine.facts import FACTS as USED
-from lib.machine.facts import GB, KAGGLE_DOCS, MEASURED, SURVEY, Fact
+from lib.machine.facts import GB, Fact
+
+KAGGLE_DOCS = "kaggle.com/docs/notebooks"
+MEASURED = "measured reports, 2026-09"
+SURVEY = "the project's survey; primary source not noted"
 
 FACTS: dict[str, Fact] = {
     **USED,

@@ -1,4 +1,4 @@
-"""Computes the tables of README.md and docs/ from docs/facts.py, lib/machine/facts.py and configurations.
+"""Computes the tables of README.md and docs/ from docs/facts.py, lib/machine/facts.json and configurations.
 
     python -m docs.tables           write the tables between their marks
     python -m docs.tables --check   name the files with stale tables; exit code 1 if there are any

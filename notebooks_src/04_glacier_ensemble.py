@@ -40,6 +40,7 @@ from lib.launch import ensemble, queue
 from lib.machine import memory
 from lib.notebook import widgets
 from lib.report import outputs
+from workloads.glacier import voting
 
 runs = notebook.configure_queue("glacier_ensemble", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
@@ -69,9 +70,9 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # table has each member alone with the same views, so the last row's lead is what voting brings.
 
 # %%
-members, voted = queue.members(runs, folds_of="glacier_finetune"), run.output_dir / runs[-1].kind
+members, voted = voting.members(runs, folds_of="glacier_finetune"), run.output_dir / runs[-1].kind
 if members:
-    summary, text = ensemble.vote(members, voted)
+    summary, text = voting.vote(members, voted)
     print(text, notebook.compare(summary), sep="\n")
     drawn = [voted / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))

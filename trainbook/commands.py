@@ -5,10 +5,19 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lib import __version__, command
 from lib.config import split_overrides
+from lib.errors import printable
+from lib.text import aligned
 from trainbook.kaggle import commands as kaggle_commands
+
+if TYPE_CHECKING:
+    from lib.report.summary import Card
+
+_NEAR = 0.1  # of the predicted peak
+_MOST_MODULES = 12  # of the table of what fp16 holds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,7 +97,6 @@ def _doctor(options: argparse.Namespace) -> int:
     """Prints the findings; returns 2 where one is bad, else 0."""
     from lib import doctor
     from lib.doctor import rehearsal
-    from lib.report import findings
     from lib.task import load_config
 
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
@@ -96,29 +104,59 @@ def _doctor(options: argparse.Namespace) -> int:
         sections = doctor.examine(config)
         if config:
             sections["Run"] = rehearsal.check_run(config)
-    print(findings.as_json(sections) if options.json else findings.table(sections))
-    return findings.exit_code(sections)
+    return kaggle_commands.show(sections, options.json)
 
 
 def _precision(options: argparse.Namespace) -> int:
     """Prints the largest values of the task's modules; returns 2 where fp16 does not hold them."""
     from lib import launch
-    from lib.launch import fp16
-    from lib.report import findings
+    from lib.launch import gpu
     from lib.task import load_config
 
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
-    checked = fp16.examine(run.task, run.config)
-    sections = {"Precision": [checked.finding]}
-    print(checked.table(), findings.table(sections), sep="\n\n")
-    return findings.exit_code(sections)
+    checked = gpu.examine_fp16(run.task, run.config)
+    rows = [["module", "largest output", "largest gradient", ""]]
+    for name in sorted(checked.activations, key=lambda name: -checked.activations[name])[:_MOST_MODULES]:
+        sizes = (f"{values.get(name, 0):.3g}" for values in (checked.activations, checked.gradients))
+        rows.append([name, *sizes, "fp32" if name in checked.modules else ""])
+    print(aligned(rows, left={0, 3}), end="\n\n")
+    return kaggle_commands.show({"Precision": [checked.finding]})
 
 
 def _card(options: argparse.Namespace) -> int:
-    from lib.report import card
+    from lib.report.summary import read_card
 
-    print(card.compared(card.read(Path(options.report))))
+    print(compared(read_card(Path(options.report))))
     return 0
+
+
+def compared(card: "Card") -> str:
+    """Returns in lines what a run on a GPU measured, and what was off beside its plan."""
+    from lib.machine.memory import GIB
+
+    plan, versions = card.predicted, ", ".join(f"{name} {version}" for name, version in card.versions.items())
+    lines = [
+        f"{card.run}: {card.steps:,} steps in {card.precision} on {card.world_size} x {card.gpu}",
+        f"driver {card.driver or 'unknown'}, {versions}",
+    ]
+    if not plan.peak_bytes or len(plan.step_seconds) != 2:
+        lines.append(f"peak {card.peak_bytes / GIB:.2f} GiB, {card.step_seconds:.3g} s a step; there was no plan")
+    else:
+        off = card.peak_bytes / plan.peak_bytes - 1
+        peak = f"peak {card.peak_bytes / GIB:.2f} GiB, predicted {plan.peak_bytes / GIB:.2f}"
+        lines.append(f"{peak}: {off:+.0%}{'' if abs(off) <= _NEAR else ', OFF'}")
+        least, most = plan.step_seconds
+        nearest = min(max(card.step_seconds, least), most)
+        distance = "" if nearest == card.step_seconds else f", OFF by {card.step_seconds / nearest:.2g}"
+        lines.append(f"{card.step_seconds:.3g} s a step, predicted {least:.3g} to {most:.3g}{distance}")
+        if card.micro_batch != plan.micro_batch:
+            lines.append(f"micro-batch {card.micro_batch}, planned {plan.micro_batch}: OFF, memory ran out on the way")
+    if card.loss_scale:
+        share = card.skipped_steps / max(1, card.steps)
+        is_low = card.loss_scale < 64 or share > 0.01  # as a step warns; a scale is found in its first steps
+        lines.append(f"loss scale {card.loss_scale:,.0f}, {share:.1%} of steps skipped{', OFF' if is_low else ''}")
+    lines += [", ".join(f"{name} {value:,}" for name, value in card.clocks.items())] if card.clocks else []
+    return "\n".join(map(printable, lines))
 
 
 def _plan(options: argparse.Namespace) -> int:

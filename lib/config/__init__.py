@@ -19,7 +19,6 @@ from lib.errors import BadInput, printable
 
 REMOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("removed.yaml").read_text("utf-8"))
 _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
-_MOST_RUNS = 1000  # of a queue, which lists them all at every start
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class NoSettings:
 
 def _no_folder(name: str) -> str:
     """Returns what to change in a name that cannot become a folder; nothing for any other."""
-    is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name
+    is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name or len(name.encode()) > _NAME_BYTES
     advice = f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
-    return advice if is_odd or len(name.encode()) > _NAME_BYTES else ""
+    return advice if is_odd else ""
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,11 @@ class Run:
     """The run's name, and what it starts from."""
 
     name: str = option("", "Name of the run and its folder; empty: that of the file.")
-    initial_weights: str = option(
-        "", "Weights to start from: a .safetensors file, a run's folder or a published model.", path=True
-    )
-    initial_weights_share: float = option(
-        0.9, "Least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
-    )
+    initial_weights: str = option("", "Start from a .safetensors file, a run's folder or a published model.", path=True)
+    initial_weights_share: float = option(0.9, "Least share of its tensors that must match.", minimum=0, maximum=1)
     resume_from: str = option("", "Folder or mounted input with an earlier output; empty: searched.", path=True)
     accept_changes: bool = option(False, "Whether a run may resume with changed settings or task code.")
-    on_change: Literal["stop", "new"] = option(
-        "stop", "What an edit after a run began does: stop with what differs, or new: a run NAME-2, NAME-3."
-    )
+    on_change: Literal["stop", "new"] = option("stop", "After an edit: stop with what differs, or begin a new NAME-2.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -94,9 +87,7 @@ class Training:
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
     effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6)
     micro_batch: int = option(0, "Samples on a card at once; 0: planned.", minimum=0)
-    micro_batch_slots: int = option(
-        0, "Equal parts of the effective batch for the cards; 0: one each.", minimum=0, limit=4096
-    )
+    micro_batch_slots: int = option(0, "Equal parts of a batch for the cards; 0: one each.", minimum=0, limit=4096)
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     frozen_precision: Literal["", "fp16", "bf16"] = option("", "Format of frozen matrices; empty: as model() has them.")
     fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32; [auto]: what fp16 cannot hold.")
@@ -110,9 +101,7 @@ class Training:
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
-    start_from_baseline: bool = option(
-        False, "Whether the network adds to a simple method's answers, as far as validation shows a gain."
-    )
+    start_from_baseline: bool = option(False, "Whether a network adds to a simple method's answers, where it gains.")
     stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: never.", minimum=0)
 
     @property
@@ -177,19 +166,12 @@ class Optimizer:
     momentum: float = option(0.9, "Momentum of sgd; 0: none.", minimum=0, below=1)
     nesterov: bool = option(False, "Whether sgd looks ahead along its momentum.")
 
-    @staticmethod
-    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if values["nesterov"] and not values["momentum"]:
-            yield "nesterov", "optimizer.nesterov looks ahead along optimizer.momentum, which is 0. Give it, say 0.9."
-
 
 @dataclass(frozen=True)
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "linear", "constant", "plateau"] = option(
-        "cosine", "Schedule after the warm-up; plateau follows validation."
-    )
+    name: Literal["cosine", "linear", "constant", "plateau"] = option("cosine", "Schedule; plateau: by validation.")
     warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1)
@@ -237,29 +219,20 @@ class Queue:
     """Several runs one after another, over as many sessions as they take; see lib/launch/queue.py."""
 
     before: tuple[str, ...] = option((), "Configurations beside this one that run first.")
-    before_overrides: dict[str, str] = dataclasses.field(
-        default_factory=dict, metadata={"help": "Keys of such a run if none was completed."}
-    )
+    before_overrides: dict[str, str] = option(dict, "Keys of such a run if none was completed.")
     start_from: str = option("", "The run of `before` that the others start from.")
     folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0, limit=1000)
     fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
     seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
-    grid: dict[str, tuple[str, ...]] = dataclasses.field(
-        default_factory=dict, metadata={"help": "Dotted keys and the values that runs differ in."}
-    )
+    grid: dict[str, tuple[str, ...]] = option(dict, "Dotted keys and the values that runs differ in.")
     mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
     best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
-
-    @property
-    def has_runs(self) -> bool:
-        """Whether it makes several runs, or one that starts from another's weights."""
-        return bool(self.folds or self.seeds or self.grid or self.before or self.start_from)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
-        if (runs := math.prod(max(1, size) for size in sizes)) > _MOST_RUNS:
-            yield "", f"The queue has {runs:,} runs; at most {_MOST_RUNS:,} can be. Shorten queue.grid or folds."
+        if (runs := math.prod(max(1, size) for size in sizes)) > 1000:  # all are listed at every start
+            yield "", f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +253,7 @@ class Config:
     session: Session = Session()
     tracking: Tracking = Tracking()
     queue: Queue = dataclasses.field(default_factory=Queue)
-    workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
+    workload: Any = option(NoSettings(), "The task's own settings.")
     # Not a key: the dotted keys that were given as overrides, which no memory profile changes.
     overridden: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, metadata={"key": False})
 

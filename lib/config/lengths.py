@@ -3,19 +3,18 @@
 import dataclasses
 import math
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
+from lib.config import Config
 from lib.config.reader import length_pairs
 from lib.errors import BadInput
 
-Settings = TypeVar("Settings")
 
-
-def resolve_lengths(config: Settings, samples: int) -> tuple[Settings, list[str]]:
+def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns a configuration with every length in steps, and a line for each. Raises BadInput without samples."""
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
-    batch, lines = config.training.effective_batch, []  # type: ignore[attr-defined, var-annotated]
+    batch, lines = config.training.effective_batch, list[str]()
 
     def in_steps(value: Any, path: str) -> Any:
         if isinstance(value, tuple):

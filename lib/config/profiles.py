@@ -22,17 +22,9 @@ def settings(profile: str) -> dict[str, object]:
 
 
 def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
-    """Returns the configuration with its `memory.profile` applied, and a line for every key that it changed or left.
-
-    Overrides win over the profile. The result has an empty profile, so its config.yaml means the same when it is read
-    again. Raises BadInput where the profile contradicts another key.
-    """
+    """Applies `memory.profile`, which it clears; returns a line for every key changed or left, too."""
     if not (profile := config.memory.profile):
         return config, []
-
-    def shown(value: object) -> str:
-        return f"{value:g}" if isinstance(value, float) else str(value)
-
     changes, left = {"memory.profile": "", **settings(profile)}, []
     for key in sorted(changes):  # given are the key, the other form of its length, or the section around it
         section, _, name = key.rpartition(".")
@@ -42,10 +34,10 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     if lacks_fp16 := changes.get("training.precision") == "fp16" and not has_gpu:
         changes["training.precision"] = "auto"
     changed = with_changes(config, changes)
-    old, new = flat(config), flat(changed)
+    old, new = ({k: f"{v:g}" if isinstance(v, float) else v for k, v in flat(c).items()} for c in (config, changed))
     differing = [key for key in new if old[key] != new[key] and key != "memory.profile"]
-    lines = [f"{key} {shown(old[key])} -> {shown(new[key])}" for key in differing]
-    lines += [f"{key} stays {shown(new[key])}, which was given as override" for key in left]
+    lines = [f"{key} {old[key]} -> {new[key]}" for key in differing]
+    lines += [f"{key} stays {new[key]}, which was given as override" for key in left]
     lines += ["precision is auto instead of fp16, because there is no GPU"] if lacks_fp16 else []
     lines = lines or ["the configuration has these numbers already"]
     return changed, [f"memory.profile {profile}: {line}" for line in lines]

@@ -47,7 +47,8 @@ def option(default: Any, help: str, **bounds: float) -> Any:
     A `limit` is a bound far above sensible numbers, against what would take for ever.
     With `path=True` a text is the path of a file or folder, which counts from the folder of the file that gives it.
     """
-    return dataclasses.field(default=default, metadata={"help": help, **bounds})
+    kind: Any = "default_factory" if default is dict else "default"
+    return dataclasses.field(**{kind: default}, metadata={"help": help, **bounds})
 
 
 def keys(cls: Any) -> list[dataclasses.Field]:
@@ -93,7 +94,7 @@ def length_pairs(cls: type) -> list[tuple[str, str]]:
 
 
 def described(expected: Any) -> str:
-    """Returns the name of a type, for a sentence. Raises TypeError for one that no configuration can hold."""
+    """Returns the name of a type, for a sentence. Raises KeyError for one that no configuration can hold."""
     kind, members = get_origin(expected), get_args(expected)
     if kind in (Union, types.UnionType):
         return " or ".join(map(described, members))
@@ -103,8 +104,6 @@ def described(expected: Any) -> str:
         return "a list" if members[-1] is Ellipsis else f"a list of {len(members)} values"
     if is_dataclass(expected) or kind is dict:
         return "a section of key: value lines"
-    if expected not in _TYPES:
-        raise TypeError(f"A configuration cannot hold a {expected}; see the types in lib/config/reader.py")
     return _TYPES[expected]
 
 
@@ -125,10 +124,7 @@ def child(mapping: MappingNode, name: str | None) -> Node | None:
 
 
 def from_folder(text: str, mark: Mark) -> str:
-    """Returns a path as it is found from the working folder: what lies beside the file that gives it comes first.
-
-    One that is given as override counts from the working folder, and so does one that is not there.
-    """
+    """Returns a path from the working folder; what lies beside the file that gives it comes first."""
     try:
         path = Path(mark.name).parent / text
         return str(path) if mark.line >= 0 and text and path.exists() else text
@@ -223,9 +219,8 @@ class _Loader(yaml.SafeLoader):
 class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
-    `removed` maps dotted keys of earlier versions to a sentence, which is printed where one is given. `types` gives the
-    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A section's class may
-    have a static method `mistakes(values)` that yields (field, sentence) for values that contradict each other.
+    `removed` maps keys of earlier versions to a sentence to print; `types` has types that a class leaves open; `known`
+    are all keys. A class may have a static method `mistakes(values)`, which yields (field, sentence).
     """
 
     def __init__(self, removed: Mapping[str, str]) -> None:
@@ -278,12 +273,11 @@ class Reader:
         try:
             if not isinstance(name, ScalarNode) or not name.value or Path(name.value).name != name.value:
                 raise BadInput(f"base must be the name of a file beside this one; found {_shown(name)}.")
-            text = read_text(path.with_name(name.value))
+            base, text = path.with_name(name.value), read_text(path.with_name(name.value))
         except BadInput as error:
             self.report(name, str(error))
             self.finish()
-        else:
-            _merge(root, self.root(text, str(path.with_name(name.value)), f"It is the base of {path.name}."))
+        _merge(root, self.root(text, str(base), f"It is the base of {path.name}."))
 
     def override(self, root: MappingNode, key: str, value: object) -> Any:
         """Sets a dotted key, and deletes the other form of a length that the file gives; returns the node, or BAD."""

@@ -13,7 +13,7 @@ from lib.config import Config, profiles
 from lib.doctor.addresses import check_addresses, remote
 from lib.doctor.machine import check_kernels
 from lib.errors import BadInput
-from lib.launch import Run, fp16, operators
+from lib.launch import Run, gpu
 from lib.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
 from lib.machine import disk, hardware, memory
 from lib.report.findings import Finding, run_check
@@ -54,8 +54,8 @@ def check_run(config: Config) -> list[Finding]:
         value = "not tried: this build of PyTorch has no kernels for the GPU"
         return [*findings, Finding("save and resume", value, "warning")]
     if choose_precision(run.config.training.precision, memory.device()) == "fp16":
-        findings.append(run_check("fp16", lambda: fp16.examine(run.task, run.config).finding))
-    findings.append(run_check("GPU operators", lambda: operators.examine(run.task, run.config)))
+        findings.append(run_check("fp16", lambda: gpu.examine_fp16(run.task, run.config).finding))
+    findings.append(run_check("GPU operators", lambda: gpu.examine_operators(run.task, run.config)))
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
 

@@ -3,10 +3,10 @@
 import contextlib
 import dataclasses
 import platform as python_platform
+import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -17,17 +17,17 @@ from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures, resume, torchrun
+from lib.launch import resume, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
 from lib.launch.run import Run, keep_code, prepare, progress
 from lib.machine import disk, hardware, platform
 from lib.ranks import sharding
-from lib.report import card, outputs
+from lib.report import outputs
 from lib.report.figure import draw_metrics
-from lib.report.metrics import EVENTS, METRICS
+from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
+from lib.report.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
 from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Reason, Summary, results, with_all
 from lib.report.tracking import Tracked
 from lib.task import Task
 from lib.training import learned, loop, precision
@@ -44,15 +44,13 @@ EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 def train(config: Config | Run) -> Summary:
     """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
 
-    Several GPUs take a process each, below this one. A completed run gets only what its files lack. Raises BadInput
-    before anything is written: for a run of another configuration, or if another process trains this one.
+    Several GPUs take a process each. Raises BadInput, before anything is written, for another configuration or process.
     """
     run = config if isinstance(config, Run) else prepare(config)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:  # SIGTERM, too, leaves a summary
-        raise KeyboardInterrupt
-
-    with _alone(run.folder), contextlib.nullcontext() if ranks.under_torchrun() else handling_signals(interrupt):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(run.folder))
+        if not ranks.under_torchrun():  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
+            stack.enter_context(handling_signals(signal.default_int_handler))
         return _train(run)
 
 
@@ -69,21 +67,22 @@ def _train(run: Run) -> Summary:
             disk.check_writable(run.folder)
         elif ranks.is_first() and (run.has_checkpoint or not earlier):
             saved = _begin(run)
-    if run.plan and not ranks.under_torchrun():
-        _plan_card(run)
+    if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
+        predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
+        with contextlib.suppress(OSError):  # a full disk is met by what matters more
+            Card(predicted=predicted).write(run.folder)
     try:
         if count > 1:
             return torchrun.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             if ranks.is_first():
-                facts = config.tracking, config.run.name, flat(config), saved is not None
-                tracked = stack.enter_context(Tracked(run.folder, *facts))
+                tracked = Tracked(run.folder, config.tracking, config.run.name, flat(config), saved is not None)
+                stack.callback(tracked.end, False, {})  # of a run that fails; a second end does nothing
             outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if ranks.is_first():
                 tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
-        # The process above a watched rank writes it. Of a smaller size another rank may know alone.
         if not torchrun.is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
@@ -102,14 +101,13 @@ def _alone(folder: Path) -> Iterator[None]:
     """Holds a run's folder against a second process. Below a launcher, which holds it already, it does nothing."""
     busy = f"Another process is training in {folder}. Wait for its end, stop it, or choose another run.name."
     with contextlib.ExitStack() as stack:
-        with ranks.together():
+        with ranks.together(), disk.needed(folder, "Nothing was trained yet."):
             if ranks.is_first() and not torchrun.is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
                 except OSError:  # a passing one, or the folder cannot be used: the check raises
                     disk.check_writable(folder)
-                    with disk.needed(folder, "Nothing was trained yet."):
-                        stack.enter_context(disk.lock(folder, busy))
+                    stack.enter_context(disk.lock(folder, busy))
         yield
 
 
@@ -120,9 +118,6 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
         files = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
         print(f"checkpoint.keep_last is 0, so {files}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
-    for name in (CONFIG, METRICS, EVENTS, SUMMARY):
-        if (run.folder / name).is_dir():
-            raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
     _tidy(run.folder)
     if saved:
         bring_along(run, saved)
@@ -139,8 +134,11 @@ def _tidy(folder: Path) -> None:
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
-    state = outcome.state
-    tested, model = _tested(run, state) if outcome.reason == "completed" else ({}, None)
+    state, is_completed = outcome.state, outcome.reason == "completed"
+    tested, whole = _tested(run, state) if is_completed else {}, dict[str, Any]()
+    if is_completed and _exports(run.task) and state.sharded:
+        with state.averaged():
+            whole = sharding.on_first(weights.of(state.model))
     if not ranks.is_first():
         return run.summary(outcome.reason, state.step, number)
     missing = tested.setdefault("missing", {})
@@ -158,13 +156,11 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     _write(run.folder, ended)
     _write_card(run.folder, ended, state)
     _print_result(ended)
-    if model is not None:
-        with _noting(missing, "export", alone=True), contextlib.ExitStack() as stack:
-            if model:  # in one piece again
-                weights.put_back(network := run.task.model(), model)
-            else:
-                stack.enter_context(state.averaged())
-                network = state.model
+    if is_completed and _exports(run.task):
+        with _noting(missing, "export", alone=True), contextlib.nullcontext() if whole else state.averaged():
+            network = run.task.model() if whole else state.model
+            if whole:  # in one piece again
+                weights.put_back(network, whole)
             if (run.folder / EXPORT).is_dir():
                 disk.discard(run.folder / EXPORT)
             with disk.whole(run.folder / EXPORT) as aside:
@@ -174,16 +170,9 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     return ended
 
 
-def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Tests the best weights; returns the summary's metrics, baseline and report, and what failed as `missing`.
-
-    Then the weights of shards in one piece, {} without shards; None if nothing is exported. For all ranks.
-    """
-    missing: dict[str, str] = {}
-    scores: dict[str, float] = {}
-    baseline: dict[str, float] = {}
-    report = ""
-    model: dict[str, Any] | None = {} if _exports(run.task) else None
+def _tested(run: Run, state: State) -> dict[str, Any]:
+    """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
+    missing, scores, baseline, report = {}, {}, {}, ""
     with _noting(missing, "test"):
         best = checkpoint_from_first(_best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None)
         if best:
@@ -198,18 +187,11 @@ def _tested(run: Run, state: State) -> tuple[dict[str, Any], dict[str, Any] | No
             baseline = baseline_of(run.task)
         if scores:
             with _noting(missing, "report"):
-                report = run.task.report(scores, run.folder)
-                if not isinstance(report, str):
-                    kind, report = type(report).__name__, ""
-                    raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
-    if _exports(run.task) and state.sharded:
-        with state.averaged():
-            model = sharding.on_first(weights.of(state.model))
-    tested = {
+                report = str(run.task.report(scores, run.folder))
+    return {
         "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
         "test_loss": scores.get("loss"), "report": report,
     }  # fmt: skip
-    return tested, model
 
 
 def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Checkpoint | None:
@@ -232,23 +214,17 @@ def _write(folder: Path, summary: Summary) -> None:
         disk.twice(lambda: summary.write(folder))
 
 
-def _plan_card(run: Run) -> None:
-    """Writes what the plan predicts before the first step: a rank, which measures it, has no plan."""
-    if option := run.predicted:
-        predicted = card.Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
-        with contextlib.suppress(OSError):  # a full disk is met by what matters more
-            card.Card(predicted=predicted).write(run.folder)
-
-
 def _write_card(folder: Path, ended: Summary, state: State) -> None:
     """Writes what a session measured on a GPU beside what was predicted."""
     if not (gpus := hardware.gpus()) or not ended.steps_per_second:
         return
-    driver, predicted = hardware.driver(), card.Predicted()
+    driver, predicted = hardware.driver(), Predicted()
     with contextlib.suppress(BadInput):
-        predicted = card.read(folder / card.FILE).predicted
-    measured = card.Card(
-        str(gpus[0]), driver.version if driver else "", _versions(), hardware.clocks(), ended.run, ended.world_size,
+        predicted = read_card(folder / CARD).predicted
+    versions = {"Python": python_platform.python_version(), "torch": torch.__version__}
+    versions |= {"CUDA": torch.version.cuda} if torch.version.cuda else {}
+    measured = Card(
+        str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
         ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
         state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,
     )  # fmt: skip
@@ -256,17 +232,14 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
         measured.write(folder)
 
 
-def _versions() -> dict[str, str]:
-    cuda = {"CUDA": torch.version.cuda} if torch.version.cuda else {}
-    return {"Python": python_platform.python_version(), "torch": torch.__version__, **cuda}
-
-
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
-    """Writes the summary of a failed or interrupted run."""
+    """Writes the summary of a failed run: below a launcher only that does, and any rank may know of a smaller size."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    limit = earlier.limit if (earlier := Summary.read(run.folder)) else {}
+    if size := getattr(error, "micro_batch", 0):
+        limit = {"samples": size, **run.config.training.sizes}
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        limit = failures.limit_after(run.folder, run.config.training.sizes, error)
         run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
@@ -283,10 +256,7 @@ def _pack(output_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
-    """Notes an error of the block in `missing` and prints it: after training no error may cost the run its end.
-
-    Raises what several ranks must answer together: memory that runs out, or a lost rank. `alone`: one rank's block.
-    """
+    """Notes and prints the block's error: none may cost a run its end, unless all ranks must answer it."""
     try:
         yield
     except Exception as error:
@@ -295,11 +265,8 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
             raise
         missing[name] = f"{type(error).__name__}: {error}"
         print("" if is_sentence else traceback.format_exc(), end="")
-        print(
-            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
-            "on the disk, and run again: what is missing is made, and nothing is trained again.",
-            flush=True,
-        )
+        advice = "Correct the cause, or free room on the disk, and run again: only what is missing is made."
+        print(f"Warning: the {name} failed ({missing[name]}). The run itself is whole. {advice}", flush=True)
 
 
 def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:

@@ -14,16 +14,16 @@ from torch import nn
 
 from lib import checkpoint, untrusted
 from lib.checkpoint import Checkpoint, frozen
-from lib.config import Config, read_config, to_yaml
+from lib.config import Config
+from lib.config.files import read_text
+from lib.config.reader import Reader, child
 from lib.errors import BadInput, printable
 from lib.launch.run import CODE
-from lib.machine import disk, memory
+from lib.machine import memory
 from lib.report import outputs
-from lib.report.progress import working
-from lib.report.summary import Summary, with_all
-from lib.task import Task, find_task, load_config, load_task, model_on_meta
+from lib.report.summary import Summary
+from lib.task import Task, find_task, load_config, model_on_meta
 from lib.task.files import label
-from lib.text import aligned
 from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
 
@@ -39,7 +39,6 @@ _WANTED = re.compile(
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000
 _MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
-_CHUNK = 2**20
 
 
 def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
@@ -51,41 +50,11 @@ def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
 
 
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
-    """Returns the task and the best models of outputs.tar.gz, of a run's folder, or of a folder of runs.
-
-    Raises BadInput if there are no models, or if they differ in task, inputs or answers.
-    """
+    """Returns task and best models of outputs.tar.gz, a run's folder or a folder of runs. Raises BadInput."""
     with contextlib.ExitStack() as unpacked:
         task, models = load_members(unpacked.enter_context(_runs(archive, False)), own_task, name=name)
         weakref.finalize(task, unpacked.pop_all().close)  # the data that the run stored is read when it predicts
     return task, models
-
-
-def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
-    """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
-
-    Raises BadInput if they do not fit together.
-    """
-    if not runs:
-        raise BadInput("There is no completed run that could vote. Train one to its end first.")
-    first, models = load_members(runs, own_task)
-    task = load_task(first.config)
-    task.take_learned(first.learned())
-    task.members = first.members
-    disk.check_writable(folder)
-    if not (together := getattr(task, "vote", None)):
-        raise BadInput(f"{type(task).__name__} has no vote(models, folder). Write it: it returns metrics and a text.")
-    metrics, text = together(models, folder)
-    with working("Scoring the baseline"):
-        baseline = task.baseline()
-    scores, names = with_all(metrics, baseline), [run.name for run in runs]
-    summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)
-    (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
-    summary.write(folder)
-    name = task.selection[0]
-    tests = [(run.name, Summary.read(run).metrics.get(name)) for run in runs]  # none where a run's test failed
-    rows = [(run, f"{name} in its own test", "not tested" if score is None else f"{score:.4f}") for run, score in tests]
-    return summary, f"{text}\n{aligned(rows)}"
 
 
 @contextlib.contextmanager
@@ -106,10 +75,7 @@ def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
 
 
 def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
-    """Writes configurations, summaries, weights and stored data of an archive's runs into a folder, and no more.
-
-    Links, devices and other names stay packed; `with_code` takes a trusted archive's tasks too. Raises BadInput.
-    """
+    """Unpacks configurations, summaries, weights and data of runs; `with_code`: tasks too. Raises BadInput."""
     with outputs.opened(archive, ratio=_MOST_RATIO) as packed:
         for number, member in enumerate(packed, 1):
             if number > _MOST_MEMBERS:
@@ -120,17 +86,7 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
             if is_wanted and is_plain:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
-                    shutil.copyfileobj(packed.extractfile(member), file, _CHUNK)  # type: ignore[type-var]
-
-
-def damaged(run: Path) -> str:
-    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
-    for manifest in sorted(run.glob("*/step-*/manifest.json")):
-        try:
-            checkpoint.verify(manifest.parent)
-        except checkpoint.DamagedCheckpoint as damage:
-            return f"{manifest.parent.name} is damaged: {damage}"
-    return ""
+                    shutil.copyfileobj(packed.extractfile(member), file)  # type: ignore[type-var]
 
 
 def load_members(
@@ -140,11 +96,9 @@ def load_members(
     changes: Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> tuple[Task, list[nn.Module]]:
-    """Returns the task and the models of several runs' folders with their best weights, on the device.
+    """Returns the task and the models of runs with their best weights, on the device. Raises BadInput if they differ.
 
-    Python files that a run names are run only if `trusted`; `own_task` gives one, file.py:Class. `changes` override
-    dotted keys. Runs of `queue.before` are left out. `name` takes one run or a queue's folds and seeds, "" all. Raises
-    BadInput for runs that differ in inputs or answers.
+    Files of tasks are run only if `trusted`; `own_task` gives one. `name` takes a run or a queue's folds and seeds.
     """
     if name:
         names = ", ".join(run.name for run in runs)
@@ -159,15 +113,16 @@ def load_members(
         _check_together(members)
     first, learned, models = None, {}, []
     for run, config in members.items():
-        task, saved = find_task(config.task)(config), _best(run)
+        summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+        best = summary.best.get("step") if summary else None
+        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        task = find_task(config.task)(config)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
         if is_alike := saved.state.get("learned", {}) == learned:
             task.take_learned(restored(learned, run))
         if not is_alike or (task is not first and _form(task) != _form(first)):
-            raise BadInput(
-                f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or answers "
-                "differ, or what they learned from data. Give runs of one kind, or the folder of a single run."
-            )
+            what = "their inputs or answers differ, or what they learned from data"
+            raise BadInput(f"{printable(run.name)} cannot vote together with {first.config.run.name}: {what}.")
         models.append(_model(task, saved, run))
     assert first
     first.members = [run.name for run in members]
@@ -175,27 +130,16 @@ def load_members(
     return first, models
 
 
-def _best(run: Path) -> Checkpoint:
-    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
-    best = summary.best.get("step") if summary else None
-    return frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
-
-
 def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
-    """Returns the model with a run's weights, on the device.
-
-    Raises BadInput, before it takes memory, if it is far larger than its weights and those frozen in model and run.
-    """
+    """Returns the model with a run's weights, on the device. Raises BadInput for a far larger one."""
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
     model = model_on_meta(task)
     made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
     described = sum(value.numel() for value in model.state_dict().values()) - made
     if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
-        raise BadInput(
-            f"config.yaml of {printable(run.name)} describes a model of {described:,} numbers, and its weights have "
-            "fewer than half of them. They do not belong together."
-        )
+        what = f"describes a model of {described:,} numbers, and its weights have fewer than half of them"
+        raise BadInput(f"config.yaml of {printable(run.name)} {what}. They do not belong together.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
         model = task.model()
@@ -234,41 +178,34 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
     except BadInput as refusal:
         if task or ":" not in _named_by(run):
             raise
-        raise BadInput(
-            f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
-            f"file in its folder {CODE} is run."
-        ) from None
+        advice = f"If you trust who trained it as you trust a program, add --trust: it runs the file in its {CODE}."
+        raise BadInput(f"{refusal} {advice}") from None
 
 
 def _named_by(run: Path) -> str:
     """Returns the task that a run's configuration names; "" for a damaged one. Nothing of it is imported."""
-    names: list[str] = []
-
-    def note(name: str) -> type:
-        names.append(name)
-        raise BadInput("The settings below workload: are not read.")
-
     with contextlib.suppress(BadInput):
-        read_config(run / "config.yaml", workload=note)
-    return names[0] if names else ""
+        task = child(Reader({}).root(read_text(run / "config.yaml"), "config.yaml", ""), "task")
+        file, colon, name = str(getattr(task, "value", "")).rpartition(":")
+        return f"{run / file}:{name}" if colon else name
+    return ""
 
 
 def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
-    """Returns the task of each run, file.py:Class in its own folder; "" for one of lib. Raises BadInput for another.
-
-    Nothing is run. Runs with the same code share the first one's file: their tasks and settings are of one class.
-    """
+    """Returns the task of each run, file.py:Class in its folder or "" of lib; runs nothing. Raises BadInput."""
     tasks: dict[Path, str] = {}
     first: dict[object, str] = {}
     for run in runs:
         task, folder = _named_by(run), (run / CODE).resolve()
-        file = Path(task.rpartition(":")[0])
-        if ":" in task and not (file.resolve().is_relative_to(folder) and file.is_file()):
-            raise BadInput(
-                f"The configuration of {printable(run.name)} names the task {printable(task, most=200)}, and no such "
-                f"file is in its folder {CODE}. Give the file here: --task file.py:Class."
+        file, colon, _ = task.rpartition(":")
+        if not colon:
+            tasks[run] = ""
+            continue
+        if not (Path(file).resolve().is_relative_to(folder) and Path(file).is_file()):
+            what = (
+                f"The task of {printable(run.name)} is {printable(task, most=200)}, and no such file is in its folder"
             )
-        files = sorted(folder.rglob("*.py")) if ":" in task else []
-        content = tuple((path.relative_to(folder).as_posix(), path.read_bytes()) for path in files)
-        tasks[run] = first.setdefault((label(task), content), task) if files else ""
+            raise BadInput(f"{what} {CODE}. Give the file here: --task file.py:Class.")
+        content = tuple((path.relative_to(folder), path.read_bytes()) for path in sorted(folder.rglob("*.py")))
+        tasks[run] = first.setdefault((label(task), content), task)
     return tasks

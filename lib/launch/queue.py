@@ -1,7 +1,4 @@
-"""Runs folds, seeds and grids of settings in turn, over as many sessions as it takes.
-
-A queue has no state: what is left follows from the summaries and checkpoints of its runs, here or in a mounted output.
-"""
+"""Runs folds, seeds and grids in turn; what is left follows from their summaries and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -18,12 +15,12 @@ from lib import checkpoint, launch
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
-from lib.launch.resume import check_settings
-from lib.launch.run import prepare, resolved
+from lib.launch.run import accepted_changes, as_run, prepare, resolved
 from lib.machine import disk, inputs, memory, platform
 from lib.report.summary import Summary
 from lib.task import find_task, load_config
 from lib.text import Criterion, aligned, duration
+from lib.training import identity
 from lib.training.session import start_session
 
 
@@ -46,59 +43,40 @@ class Entry:
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
-    """Returns the runs of a `queue:` section in order: those of `before`, then all of folds, seeds and grid.
-
-    One of `queue.before` that was completed earlier is left out; `queue.before_overrides` shortens the others. Raises
-    BadInput.
-    """
+    """Returns the runs of `queue:`: those of `before` not completed yet, then all of grid, folds and seeds."""
     config = load_config(path, overrides)
-    queue = config.queue
-    _check(config)
-    runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
-    axes: list[list[tuple[str, dict[str, Any]]]] = [
-        [(f"-{key.rpartition('.')[2]}{re.sub(r'[^A-Za-z0-9.+-]+', '_', value)}", {key: value}) for value in values]
-        for key, values in queue.grid.items()
-    ]
-    kinds = len(axes)  # runs that differ in fold or seed alone take the same time
-    axes += [[(f"-fold{fold}", {queue.fold_key: fold}) for fold in range(queue.folds)]] if queue.folds else []
-    axes += [[(f"-seed{seed}", {"seed": seed}) for seed in queue.seeds]] if queue.seeds else []
-    resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
-    for choices in itertools.product(*axes):
-        suffixes = [suffix for suffix, _ in choices]
-        name = config.run.name + "".join(suffixes)
-        changes = {key: value for _, change in choices for key, value in change.items()} | {"run.name": name}
-        changes["run.on_change"] = "stop"  # its runs are looked for by these names
-        # A named earlier output may not hold every run: the others begin.
-        changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
-        kind = config.run.name + "".join(suffixes[:kinds])
-        runs.append(Entry(load_config(path, {**(overrides or {}), **changes}), kind, starts_from=queue.start_from))
-    return runs
-
-
-def _check(config: Config) -> None:
-    """Raises BadInput for keys of a queue that contradict each other, its metric, or overrides."""
     queue, (metric, better) = config.queue, find_task(config.task).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
     if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
-        raise BadInput(
-            f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
-        )
-    axes = dict.fromkeys(queue.grid, ("queue.grid", "{}"))
-    axes |= {queue.fold_key: ("queue.folds", "0")} if queue.folds else {}
-    axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
-    if key := min(axes.keys() & config.overridden, default=""):
-        axis, none = axes[key]
-        raise BadInput(
-            f"{key} was given as override, but {axis} sets it in each run of the queue. For a single run with your "
-            f"value override {axis} with {none} as well; for other runs override {axis} itself."
-        )
+        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
+    axes: dict[str, tuple[str, Sequence[Any], str]] = {key: (key, v, "queue.grid") for key, v in queue.grid.items()}
+    axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
+    axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}
+    for key in axes.keys() & config.overridden:
+        axis = axes[key][2]
+        advice = f"Override {axis} too; with nothing in it there is a single run, with your value."
+        raise BadInput(f"{key} was given as override, but {axis} sets it in each run of the queue. {advice}")
+    runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
+    resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
+    for values in itertools.product(*(values for _, values, _ in axes.values())):
+        changes: dict[str, Any] = dict(zip(axes, values, strict=True))
+        words = [re.sub(r"[^A-Za-z0-9.+-]+", "_", str(value)) for value in values]
+        suffixes = [f"-{short.rpartition('.')[2]}{w}" for (short, *_), w in zip(axes.values(), words, strict=True)]
+        name = changes["run.name"] = config.run.name + "".join(suffixes)
+        changes["run.on_change"] = "stop"  # its runs are looked for by these names
+        # A named earlier output may not hold every run: the others begin.
+        changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
+        # runs that differ in fold or seed alone take the same time
+        kind = config.run.name + "".join(suffixes[: len(queue.grid)])
+        runs.append(Entry(load_config(path, {**(overrides or {}), **changes}), kind, starts_from=queue.start_from))
+    return runs
 
 
 def is_for(path: Path, config: Config) -> bool:
     """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
-    is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
-    return config.queue.has_runs and not is_of_a_run
+    queue, is_of_a_run = config.queue, path.name == "config.yaml" and path.absolute().parent.name == config.run.name
+    return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
@@ -116,30 +94,10 @@ def _before(path: Path, config: Config) -> list[Entry]:
     if folder := find_completed(short, output_dir):
         print(f"Only a small {name} was made earlier: {folder} (with {changed}).")
         return []
-    print(
-        f"No completed {name} was found in the output folder or the inputs: a small one is made here as {short} "
-        f"({changed}). For the whole one run {path.name} first, and mount its output."
-    )
+    advice = f"For the whole one run {path.name} first, and mount its output."
+    print(f"No completed {name} was found, here or among the inputs: a small one is {short} ({changed}). {advice}")
     small = load_config(path, {**shared, **config.queue.before_overrides, "run.name": short})
     return [Entry(small, short, is_earlier=True)]
-
-
-def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the folders of the runs that vote: completed folds of `folds_of` of the same size, and this queue's runs.
-
-    Returns none, with a message, while a run of this queue is not completed.
-    """
-    output_dir = platform.output_dir(queue[-1].config.output_dir)
-    runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
-    if not all(runs):
-        print("Not every run of the queue is completed. They vote once all of them are.")
-        return []
-    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
-    names = sorted({path.name for place in _places(output_dir) for path in place.glob(f"{name}-fold*")})
-    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
-    if not folds:
-        print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
-    return [*folds, *filter(None, runs)]
 
 
 def _places(output_dir: Path) -> list[Path]:
@@ -147,15 +105,13 @@ def _places(output_dir: Path) -> list[Path]:
 
 
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
-    """Returns the folder of a completed run that kept its best weights, here or in a mounted earlier output.
-
-    With `config`, raises BadInput for one that other settings or code made.
-    """
+    """Returns a completed run with best weights, here or mounted. Raises BadInput if it is not of `config`."""
     for folder in (place / name for place in _places(output_dir)):
         summary = Summary.read(folder)
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
-            if config:
-                check_settings(summary, config, folder)
+            if config and summary.identity:  # no data is read for that
+                accepted = accepted_changes(config.run.accept_changes, folder)
+                identity.check_settings(summary.identity, as_run(config, [folder])[0], folder, accepted)
             return folder
     return None
 
@@ -171,10 +127,7 @@ def newest(entry: Entry) -> Summary | None:
 
 
 def run_queue(runs: Sequence[Entry]) -> int:
-    """Trains the runs of a queue in turn until all are done or the session ends; returns the exit code.
-
-    A run that fails is left for the next call. 0: all completed; 75: session ended; 130: interrupted; 1: some failed.
-    """
+    """Trains the runs in turn; returns the exit code. A run that fails is left for the next call."""
     failures: list[str] = []
     for number, entry in enumerate(runs, 1):
         options = entry.config.session
@@ -204,10 +157,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
 
 
 def _brought(entry: Entry) -> Config:
-    """Copies a run completed in a mounted output, without checkpoints, so that this output holds the whole queue.
-
-    Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet.
-    """
+    """Copies a run completed in a mounted output; returns the configuration with its initial weights."""
     output_dir = platform.output_dir(entry.config.output_dir)
     origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
@@ -238,10 +188,7 @@ def _rates(runs: Sequence[Entry]) -> dict[str, float]:
 
 
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
-    """Returns a line a run: state, step, best validation and test, time left; then the sum in time and sessions.
-
-    Times come from `rates` of `measure` or finished runs, without evaluations. Epochs are counted on the data.
-    """
+    """Returns a line a run with its time left, by `rates` or finished runs, and the sum in sessions."""
     rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
     seconds, unknown, rates = 0.0, 0, rates or _rates(runs)
     for entry in runs:
@@ -273,13 +220,13 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
 
 def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """Returns, for each completed run that is no earlier stage, its best `validation` and its `test` in one metric."""
-    completed = {e.name: s for e in runs if not e.is_earlier and (s := newest(e)) and s.reason == "completed"}
-    pairs = {name: (s.best.get("value"), s.metrics.get(s.best.get("metric", ""))) for name, s in completed.items()}
-    return {
-        name: {"validation": best} | ({} if test is None else {"test": test})
-        for name, (best, test) in pairs.items()
-        if best is not None
-    }
+    values: dict[str, dict[str, float]] = {}
+    for entry in runs:
+        summary = None if entry.is_earlier else newest(entry)
+        if summary and summary.reason == "completed" and (best := summary.best.get("value")) is not None:
+            test = summary.metrics.get(summary.best.get("metric", ""))
+            values[entry.name] = {"validation": best} | ({} if test is None else {"test": test})
+    return values
 
 
 def verdict(runs: Sequence[Entry]) -> str:
@@ -290,10 +237,9 @@ def verdict(runs: Sequence[Entry]) -> str:
     queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
     ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
     best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
-    first = (
-        f"{len(reached)} runs by {metric} ({'larger' if better == 'max' else 'smaller'} is better): mean {mean:.4f}, "
-        f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
-    )
+    direction = "larger" if better == "max" else "smaller"
+    first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, "
+    first += f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
     judged = (("mean", mean, queue.mean_at_least), ("best", reached[best], queue.best_at_least))
     criteria = [Criterion(name, value, limit) for name, value, limit in judged if limit]
     left = sum(not entry.is_earlier for entry in runs) - len(reached)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from lib import checkpoint, ranks
 from lib.checkpoint import contents, frozen
-from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures
-from lib.launch.run import Run, accepted_changes, as_run, progress, saved_facts
+from lib.launch.run import Run, accepted_changes, progress
 from lib.machine import disk, memory
+from lib.machine.inputs import saved_facts
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
@@ -28,11 +27,7 @@ def announce(run: Run) -> checkpoint.Checkpoint | None:
 
 
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
-    """Returns the newest valid checkpoint of a run, and lines to print, such as one for each damaged one.
-
-    `quarantine` renames damaged ones in the run's own folder. Raises BadInput if all are damaged, if another
-    configuration or a later version made it, or if `run.resume_from` holds none.
-    """
+    """Returns the newest valid checkpoint, and lines; `quarantine` renames damaged ones. Raises BadInput."""
     lines: list[str] = []
     name, resume_from = run.config.run.name, run.config.run.resume_from
     for place in run.places:
@@ -50,21 +45,17 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
                 lines.append("The checkpoint is lightweight: the run resumes, but its optimizer starts anew.")
             return saved, [line for line in lines if line]
     if lines:
-        raise BadInput(
-            "\n".join(lines) + f"\nNo checkpoint of {name} is whole, and nothing was deleted. "
-            "To start afresh, delete these folders or choose another run.name."
-        )
+        advice = "To start afresh, delete these folders or choose another run.name."
+        raise BadInput("\n".join([*lines, f"No checkpoint of {name} is whole, and nothing was deleted. {advice}"]))
     if resume_from:
-        raise BadInput(
-            f"run.resume_from is {resume_from}, which has no checkpoint of {name}. Give the output folder of the "
-            "earlier session, the folder of the run in it, or leave it empty."
-        )
+        advice = "Give the output folder of the earlier session, the folder of the run in it, or leave it empty."
+        raise BadInput(f"run.resume_from is {resume_from}, which has no checkpoint of {name}. {advice}")
     return None, []
 
 
 def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
-    saved = summary.identity or saved_facts(run.folder, "identity")
+    saved = summary.identity or saved_facts("identity", run.folder)
     accepted = accepted_changes(run.config.run.accept_changes, run.folder)
     return identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted) if saved else ""
 
@@ -77,13 +68,6 @@ def how_to_continue(summary: Summary) -> str:
     return f"{summary.why_early} A larger training.max_steps does not continue it. {more}"
 
 
-def check_settings(summary: Summary, config: Config, folder: Path) -> None:
-    """Raises BadInput if other settings or code made the completed run in `folder`; it reads no data for that."""
-    if summary.identity:
-        config, _ = as_run(config, [folder])
-        identity.check_settings(summary.identity, config, folder, accepted_changes(config.run.accept_changes, folder))
-
-
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     """Returns one sentence: the checkpoint, its step, and how many steps are left."""
     total, name = run.config.training.max_steps, run.config.run.name
@@ -93,20 +77,21 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     if 0 < run.config.training.stop_after_evaluations <= waited and saved.step < total:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
-    left = max(0, total - saved.step)
-    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    left = f"{max(0, total - saved.step):,} of {total:,} steps left"
+    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left}."
 
 
 def session_number(run: Run) -> int:
     """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
-    return 1 + next((summary.session for summary in map(Summary.read, [run.folder, *run.places]) if summary), 0)
+    return 1 + (earlier.session if (earlier := _newest_summary(run)) else 0)
+
+
+def _newest_summary(run: Run) -> Summary | None:
+    return next(filter(None, map(Summary.read, [run.folder, *run.places])), None)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
-    """Copies history, best and frozen weights of a run that is resumed from elsewhere.
-
-    Raises BadInput if the frozen weights, which checkpoints omit, cannot be written.
-    """
+    """Copies history, best and frozen weights of a run resumed from elsewhere. Raises BadInput."""
     origin = saved.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return
@@ -133,33 +118,33 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             try:
                 checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
             except checkpoint.CheckpointNotSaved as error:
-                if kind == frozen.FOLDER:
-                    raise BadInput(
-                        f"The frozen weights of {origin} could not be copied, and without them no later session could "
-                        f"resume from this one. {error} Nothing was trained, and {origin} stays as it is."
-                    ) from error
+                if kind == frozen.FOLDER:  # without which no later session could resume from this one
+                    what = f"The frozen weights of {origin} could not be copied. {error}"
+                    raise BadInput(f"{what} Nothing was trained, and {origin} stays as it is.") from error
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
-    """Trains from `saved`, and again from the newest checkpoint with the smaller micro-batch of an OutOfMemory.
-
-    Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
-    """
+    """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
     training, folder = run.config.training, run.folder / "checkpoints"
-    most = ranks.from_first(failures.newest_limit([run.folder, *run.places], training.sizes))
+    earlier = _newest_summary(run)
+    limit = {"samples": 0} | (earlier.limit if earlier else {})
+    is_same = isinstance(limit["samples"], int) and limit == {"samples": limit["samples"], **training.sizes}
+    most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):
-        print(
-            f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. Another "
-            "training.micro_batch or training.gradient_checkpointing lifts that."
-        )
+        advice = "Another training.micro_batch or training.gradient_checkpointing lifts that."
+        print(f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. {advice}")
     left, reached = ATTEMPTS, checkpoint.newest_step(folder)
     while True:
         try:
             return loop.train(run.task, run.config, run.folder, session, progress(run), saved, most)
         except Exception as error:
-            failure = _without_traceback(error)
-            if failure is None:
+            if isinstance(error, OutOfMemory):  # anew, without the traceback
+                failure = OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
+            elif isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
                 raise
+            else:
+                advice = "Make the model smaller, take a larger card, or divide the states by training.fully_shard."
+                failure = OutOfMemory("Memory ran out before the first step: model and states do not fit.", 0, advice)
             now = checkpoint.newest_step(folder)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
             if ranks.world() > 1 or not failure.micro_batch or not left:
@@ -171,13 +156,3 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
         start = f"step {step:,}" if saved else "the first step"
         text = f"{failure.text} Training starts again from {start} in micro-batches of {most}."
         EventLog(run.folder / EVENTS).record(step, "oom_restart", failure.before, most, text)
-
-
-def _without_traceback(error: Exception) -> OutOfMemory | None:
-    """Returns the OutOfMemory that an error means; None for any other."""
-    if isinstance(error, OutOfMemory):
-        return OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
-    if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
-        return None
-    advice = "Make the model smaller, take a larger card, or divide the states among several by training.fully_shard."
-    return OutOfMemory("Memory ran out before the first step: the model and its states alone do not fit.", 0, advice)

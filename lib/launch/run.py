@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import glob
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,11 +14,11 @@ from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch import torchrun
-from lib.machine import disk, inputs, memory, platform
+from lib.machine import disk, memory, platform
+from lib.machine.inputs import run_folders, saved_facts
 from lib.machine.memory import GIB
-from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
-from lib.report.progress import Progress, working
+from lib.report.progress import Progress, Watched, choose_progress, working
 from lib.report.summary import Reason, Summary
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.task.files import file_of, label, named_files, own_files
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from lib.planner.search import Option, Plan
 
 CODE = "code"  # in a run's folder: the files of a task of one's own
-_STATE_BYTES = 2**24  # of a state.json
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
@@ -76,10 +74,7 @@ class Run:
 
 @ranks.together()
 def prepare(config: Config) -> Run:
-    """Applies profile and plan, checks the data, turns lengths into steps; writes nothing. Raises BadInput.
-
-    With `run.on_change: new` the run is the first of NAME, NAME-2, ... that no other configuration has begun.
-    """
+    """Applies profile and plan, checks the data, resolves lengths; writes nothing. Raises BadInput."""
     run = _prepared(config)
     # a rank trains the run that its launcher chose, and a named earlier output holds one run
     if config.run.on_change == "stop" or config.run.resume_from or torchrun.is_watched():
@@ -87,8 +82,8 @@ def prepare(config: Config) -> Run:
     name, differs = ranks.from_first(_own_name(run) if ranks.is_first() else ("", ""))
     if name == config.run.name:
         return run
-    line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
     run = _prepared(with_changes(config, {"run.name": name}))
+    line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
     return dataclasses.replace(run, lengths=[line, *run.lengths])
 
 
@@ -106,7 +101,7 @@ def _own_name(run: Run) -> tuple[str, str]:
         for place in run_folders(with_changes(run.config, {"run.name": name})):
             summary = Summary.read(place)
             is_done = summary is not None and summary.is_done(run.config.training)
-            if saved := (summary.identity if summary and is_done else {}) or saved_facts(place, "identity"):
+            if saved := (summary.identity if summary and is_done else {}) or saved_facts("identity", place):
                 break
         accepted = accepted_changes(run.config.run.accept_changes, place)
         different, is_other = identity.compare(saved, now, is_done, accepted) if saved else ({}, False)
@@ -132,7 +127,7 @@ def _prepared(config: Config) -> Run:
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
-    values = next(filter(None, (learned.restored(saved_facts(run, "learned"), run) for run in places)), {})
+    values = next(filter(None, (learned.restored(saved_facts("learned", run), run) for run in places)), {})
     values = ranks.from_first(values)  # what the task learned when a run began that resumes now
     if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
         raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
@@ -145,36 +140,12 @@ def _prepared(config: Config) -> Run:
     return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
 
 
-def run_folders(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
-    name, here = config.run.name, platform.detect()
-    if config.run.resume_from:
-        base = inputs.find_input(config.run.resume_from, here)
-        inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
-        return [base, base / name, *inner]
-    return [platform.output_dir(config.output_dir) / name, *inputs.earlier_runs(name, here)]
-
-
-def saved_facts(run: Path, key: str) -> dict[str, Any]:
-    """Returns what the newest readable checkpoint of a run, else its best weights, has of a key; empty without one."""
-    for folder in (run / "checkpoints", run / "best"):
-        for path in (checkpoint.path_of(folder, step) / "state.json" for step in reversed(checkpoint.steps(folder))):
-            with contextlib.suppress(OSError, BadInput):
-                if isinstance(facts := untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key), dict):
-                    return facts
-    return {}
-
-
 def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[str]]:
-    """Returns the configuration with its memory profile and its slots, and a line for each change of the profile.
-
-    Without `training.micro_batch_slots` a run that resumes in `places` keeps its own; a new one has one a card.
-    """
+    """Applies the profile, and without configured slots those of a run in `places`, else one a card."""
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
         cards = config.device.processes or len(ranks.cards(config.device.gpu_ids))
-        facts = next(filter(None, (saved_facts(place, "identity") for place in places)), {})
-        slots = facts.get("training.micro_batch_slots", 0)
+        slots = saved_facts("identity", *places).get("training.micro_batch_slots", 0)
         is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
         config = with_changes(config, ranks.from_first(changed))
@@ -193,39 +164,31 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
 
 
 def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path]) -> tuple[Config, list[str]]:
-    """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold.
-
-    The check runs on the CPU: the ranks need the GPU's memory.
-    """
+    """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold."""
     if AUTO not in config.training.fp32_modules:
         return config, []
-    facts = ranks.from_first(next(filter(None, (saved_facts(place, "identity") for place in places)), {}))
+    facts = ranks.from_first(saved_facts("identity", *places))
     modules = facts.get("training.fp32_modules", [])
     if not facts or not untrusted.fits(modules, list[str]):
         modules = []
         if precision == "fp16":
-            from lib.launch import fp16
+            from lib.launch import gpu
 
-            with working("Looking for what fp16 does not hold"):
-                modules = ranks.from_first([*fp16.examine(task, config, torch.device("cpu")).modules])
+            with working("Looking for what fp16 does not hold"):  # on the CPU: the ranks need the GPU's memory
+                modules = ranks.from_first([*gpu.examine_fp16(task, config, torch.device("cpu")).modules])
     config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
     return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
-    """Plans for `count` of this machine's GPUs; returns the configuration with the plan's values, the plan, lines.
-
-    There is no plan without a GPU, nor in a rank: its launcher planned. Raises BadInput where the card cannot hold one
-    sample; outside of a notebook, TrainingFailed where the task's own code fails.
-    """
-    if not torch.cuda.is_available() or torchrun.is_watched():
+    """Plans for `count` of this machine's GPUs; returns configuration, plan, lines. Raises BadInput."""
+    if not torch.cuda.is_available() or torchrun.is_watched():  # a rank's launcher has planned
         return config, None, []
     from lib.planner import process  # 2,900 lines that a run without a GPU does without
     from lib.planner.card import card_of_gpu
 
     try:
-        card = card_of_gpu(ranks.cards(config.device.gpu_ids)[0])
-        plan = process.plan(config, card, count)
+        plan = process.plan(config, card_of_gpu(ranks.cards(config.device.gpu_ids)[0]), count)
     except NotTraceable as error:
         return config, None, [f"{error} {_UNPLANNED}"]
     except TrainingFailed as error:
@@ -244,17 +207,12 @@ def progress(run: Run) -> Progress:
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
     peak = run.predicted.prediction.peak_bytes if run.predicted else None
-    name, steps = run.config.run.name, run.config.training.max_steps
-    shown, selection = run.task.shown, run.task.selection
-    about = Watched(run.folder / METRICS, name, steps, shown, selection, baseline, memory.card_bytes(), peak)
-    return progress_of(about)
+    names = run.config.run.name, run.config.training.max_steps, run.task.shown, run.task.selection
+    return choose_progress(Watched(run.folder / METRICS, *names, baseline, memory.card_bytes(), peak))
 
 
 def keep_code(run: Path, config: Config) -> Config:
-    """Writes the files of a task, and those that its settings name, into its run's folder, and removes older ones.
-
-    Returns the configuration with these paths. For a task of lib it does nothing.
-    """
+    """Copies the files of a task and of its settings into its run; returns the configuration with their paths."""
     file = file_of(config.task)
     if file is None:
         return config
@@ -271,5 +229,4 @@ def keep_code(run: Path, config: Config) -> Config:
             with disk.whole(path) as aside:
                 aside.write_bytes(content)
     places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
-    stored = with_changes(config, places) if places else config
-    return dataclasses.replace(stored, task=f"{CODE}/{label(config.task)}")
+    return with_changes(config, {**places, "task": f"{CODE}/{label(config.task)}"})

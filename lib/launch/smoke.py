@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.config import with_changes
 from lib.errors import TrainingFailed
-from lib.launch import fp16, torchrun
+from lib.launch import gpu, torchrun
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.machine.memory import GIB
@@ -18,23 +18,20 @@ from lib.training.session import start_session
 
 
 def test(run: Run) -> str:
-    """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
-
-    On a GPU the prediction stands beside what was measured. Raises BadInput for a task that breaks its contract, and
-    TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run out of memory.
-    """
+    """Trains some steps; returns memory and speed. Raises BadInput; TrainingFailed above 92 % of the card."""
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
     outcome, card = few_steps(run), memory.card_bytes()
-    if outcome.state.precision == "fp16" and (finding := fp16.examine(run.task, run.config).finding).verdict != "ok":
-        print(f"Warning: {finding.value}. {finding.advice}", flush=True)
+    if outcome.state.precision == "fp16":
+        finding = gpu.examine_fp16(run.task, run.config).finding
+        if finding.verdict != "ok":
+            print(f"Warning: {finding.value}. {finding.advice}", flush=True)
     if card and outcome.peak_bytes > FITS * card:
-        smaller = max(1, outcome.state.micro_batch // 2)
+        smaller = f'Set OVERRIDES = {{"training.micro_batch": {max(1, outcome.state.micro_batch // 2)}}}'
         raise TrainingFailed(
             f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
-            f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). "
-            f'Set OVERRIDES = {{"training.micro_batch": {smaller}}} (now {outcome.state.micro_batch}; the effective '
-            "batch stays), or recompute more layers (training.gradient_checkpointing)."
+            f"({outcome.peak_bytes / card:.0%}); above {FITS:.0%} a longer batch or the evaluation may run out. "
+            f"{smaller} (now {outcome.state.micro_batch}), or recompute more layers (training.gradient_checkpointing)."
         )
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
@@ -58,13 +55,8 @@ def test(run: Run) -> str:
 def few_steps(run: Run) -> Outcome:
     """Trains `training.smoke_steps` in a folder that is thrown away."""
     steps = run.config.training.smoke_steps
-    changes = {
-        "training.max_steps": steps,
-        "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
-        "training.log_every_steps": max(1, steps // 5),
-        "checkpoint.keep_last": 0,
-        "checkpoint.keep_best": 0,
-    }
+    changes = dict.fromkeys(("training.max_steps", "training.evaluate_every_steps"), steps)
+    changes |= {"training.log_every_steps": max(1, steps // 5), "checkpoint.keep_last": 0, "checkpoint.keep_best": 0}
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     with tempfile.TemporaryDirectory() as folder:
         return loop.train(run.task, with_changes(run.config, changes), Path(folder), session, choose_progress())

@@ -17,7 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,9 +28,7 @@ import psutil
 from lib import checkpoint, ranks
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures
-from lib.launch.failures import Signs
-from lib.machine import hardware, memory
+from lib.machine import disk, hardware, memory
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress
@@ -38,14 +37,25 @@ from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
+# Without a sign of life from a starting rank. A thread gives one every second; only loading a large library blocks it,
+# and meanwhile the process uses the CPU or the disk.
+SILENT_SECONDS = 60.0
+_LOOK_SECONDS = 1.0  # of silence that one look may count: a machine that was asleep gives everyone time to answer
+# Errors that name no cause but another rank that is gone or does not answer.
+_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
 _LIBRARY = Path(__file__).resolve().parents[2]
 
 
-def processes(config: Config) -> int:
-    """Returns how many processes train a configuration; 1 where this one does: in a rank, or for want of GPUs.
+class RankFailed(RuntimeError):
+    """A rank raised an error; its text is that rank's traceback."""
 
-    Raises BadInput for more processes than there are GPUs, or than the slots can be dealt to.
-    """
+
+class _Died(Exception):
+    """A rank is gone, or does not answer, without an error of its own."""
+
+
+def processes(config: Config) -> int:
+    """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
     slots, configured = config.training.micro_batch_slots, config.device.processes
     cards = ranks.cards(config.device.gpu_ids)
     is_rank = ranks.under_torchrun() or ranks.world() > 1
@@ -86,18 +96,29 @@ def as_rank() -> Iterator[None]:
         except BaseException as error:
             if not place:
                 raise
-            failures.write_last_words(Path(place), number, error)
+            write_last_words(Path(place), number, error)
             raise SystemExit(1) from None  # the launcher prints it, once
     if place:
         (Path(place) / f"done-{number}").touch()
 
 
+def write_last_words(folder: Path, number: int, error: BaseException) -> None:
+    """Writes a rank's error for the launcher. `lost` ones name no cause but that another rank is gone."""
+    text, is_sentence = str(error), isinstance(error, BadInput | TrainingFailed)
+    words = {
+        "rank": number, "kind": type(error).__name__, "text": text, "time": time.time(),
+        "traceback": "".join(traceback.format_exception(error)),
+        "micro_batch": getattr(error, "micro_batch", 0), "before": getattr(error, "before", 0),
+        "lost": isinstance(error, RuntimeError) and not is_sentence and bool(_LOST.search(text)),
+    }  # fmt: skip
+    with disk.whole(folder / f"failed-{number}.json", cache=True) as aside:
+        aside.write_text(json.dumps(words), "utf-8")
+
+
 def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
     """Trains in `count` processes until they end cleanly; returns the run's summary.
 
-    When a rank dies or hangs, all resume from the newest checkpoint. Raises what a rank raised: BadInput and
-    TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths without a new checkpoint;
-    KeyboardInterrupt at a second signal.
+    When a rank dies or hangs, all resume. Raises what a rank raised; TrainingFailed after LAUNCHES deaths in a row.
     """
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
@@ -113,7 +134,7 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
         now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
             earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", session=0)
-            limit = failures.limit_after(folder, config.training.sizes, failure)
+            limit = {"samples": size, **config.training.sizes}
             dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
             text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
             events.record(now, "oom_sharded", failure.before, size, text)
@@ -128,10 +149,6 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
             )
         text = f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint)."
         events.record(now, "relaunch", count, count, text)
-
-
-class _Died(Exception):
-    """A rank is gone, or does not answer, without an error of its own."""
 
 
 class _Launch:
@@ -200,8 +217,8 @@ class _Launch:
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
                 self._look_for_ranks()
-                self._hung, words = signs.look(self._ranks), failures.read_words(self._place)
-                if self._hung or failures.silent(self._place, words) or not all(error["lost"] for error in words):
+                self._hung, words = signs.look(self._ranks), self._words()
+                if self._hung or self._silent(words) or not all(error["lost"] for error in words):
                     return  # the cause is known
                 if agent.poll() is not None or words:
                     until = min(until, looked + GRACE_SECONDS)
@@ -226,23 +243,35 @@ class _Launch:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
+    def _words(self) -> list[dict[str, Any]]:
+        """Returns the errors that ranks left."""
+        return [json.loads(path.read_text("utf-8")) for path in self._place.glob("failed-*.json")]
+
+    def _silent(self, words: Iterable[Mapping[str, Any]]) -> set[int]:
+        """Returns the ranks that torchrun saw fail without `words`, none that it ended because of others."""
+        failed = {number for number, code in exit_codes(self._place).items() if code not in (0, -signal.SIGTERM)}
+        return failed - {error["rank"] for error in words}
+
     def _verdict(self, code: int) -> Exception | None:
-        words = failures.read_words(self._place)
+        words = self._words()
         if not words and code == 0:
             return None
         if self._signals:
             raise KeyboardInterrupt
-        causes = sorted((error for error in words if not error["lost"]), key=lambda error: error["time"])
-        if causes:
-            return failures.error_of(causes[0])
+        if causes := [error for error in words if not error["lost"]]:
+            first = min(causes, key=lambda error: error["time"])
+            if first["kind"] == "OutOfMemory":
+                return OutOfMemory(first["text"], first["micro_batch"], before=first["before"])
+            kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
+            return kind(first["text"]) if kind else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
         if self._hung:
             return _Died(self._hung)
-        if silent := failures.silent(self._place, words):
-            return _Died(failures.ending_of(self._place, min(silent)))
+        if silent := self._silent(words):
+            return _Died(ending_of(self._place, min(silent)))
         ended = {number for number in range(self.count) if (self._place / f"done-{number}").exists()}
         if words and (mute := set(range(self.count)) - ended - {error["rank"] for error in words}):
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            return _Died(f"Rank {min(mute)} hung." if late else failures.ending_of(self._place, min(mute)))
+            return _Died(f"Rank {min(mute)} hung." if late else ending_of(self._place, min(mute)))
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -256,3 +285,49 @@ class _Launch:
                 self._ranks[0].send_signal(signal.SIGINT)
         elif self._agent:
             self._agent.kill()
+
+
+def exit_codes(place: Path) -> dict[int, int]:
+    """Returns the exit codes that torchrun saw, by rank."""
+    texts = {int(path.stem.partition("-")[2]): path.read_text("utf-8") for path in place.glob("ended-*")}
+    return {number: int(text) for number, text in texts.items() if text}
+
+
+def ending_of(place: Path, number: int) -> str:
+    """Describes how a rank ended, by its exit code."""
+    code = exit_codes(place).get(number)
+    if code is None:
+        return f"Rank {number} was killed or crashed."
+    if code >= 0:
+        return f"Rank {number} ended with exit code {code} and left no error."
+    name = signal.Signals(-code).name
+    hint = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
+    return f"Rank {number} was ended by signal {-code} ({name}).{hint}"
+
+
+class Signs:
+    """Signs of life of starting ranks: until its first step a rank that hangs looks like one that is slow."""
+
+    def __init__(self, place: Path):
+        self.place, self._looked = place, time.monotonic()
+        self._shown: dict[int, Any] = {}
+        self._silent: dict[int, float] = {}
+
+    def look(self, processes: Mapping[int, psutil.Process]) -> str:
+        """Describes a rank without a sign of life for SILENT_SECONDS; empty while there is none."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, _LOOK_SECONDS), now
+        for number, process in processes.items():
+            stage = boot.read_stage(self.place, number)
+            shown: Any = now  # of a process that has just ended, which is seen elsewhere
+            with contextlib.suppress(OSError, psutil.Error):  # time of its last touch, CPU time, bytes from the disk
+                path, times = self.place / f"alive-{number}", process.cpu_times()
+                read = process.io_counters().read_bytes if hasattr(process, "io_counters") else 0  # not on macOS
+                shown = path.stat().st_mtime_ns if path.exists() else 0, times.user + times.system, read
+            is_alive = stage == boot.TRAINING or shown != self._shown.get(number)
+            self._shown[number] = shown
+            self._silent[number] = 0.0 if is_alive else self._silent.get(number, 0.0) + passed
+            if self._silent[number] >= SILENT_SECONDS:
+                where = f"in the stage {stage!r}" if stage else "before its first line"
+                return f"Rank {number} hung while it started, {where}: no sign of life for {SILENT_SECONDS:.0f} s."
+        return ""

@@ -1,7 +1,6 @@
 """What this process may use of its machine: CPUs and RAM within a container's limits, GPUs, drivers, the network."""
 
 import contextlib
-import functools
 import os
 import re
 import warnings
@@ -140,18 +139,17 @@ class Ram:
 
 
 def ram() -> Ram:
-    """Returns the machine's memory, or what the container (cgroup) allows of it; takes about 0.1 ms."""
+    """Returns the machine's memory, or what the container (cgroup) allows of it."""
     machine = psutil.virtual_memory()
     smallest = Ram(machine.available, machine.total, False)
     for folder in _cgroups("memory"):
-        limit = _number(folder, "memory.max", "memory.limit_in_bytes")
-        if limit is not None and limit < smallest.total:
-            used = _number(folder, "memory.current", "memory.usage_in_bytes") or 0
-            fields = dict(line.split() for line in _read(folder, "memory.stat").splitlines())
+        limit = _read(folder / "memory.max", folder / "memory.limit_in_bytes")
+        if limit.isdigit() and int(limit) < smallest.total:  # not "max"
+            used = int(_read(folder / "memory.current", folder / "memory.usage_in_bytes") or 0)
+            fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
             # files that nobody read lately count as used, and are given up before memory runs out
             inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-            free = max(0, limit - (used - inactive))
-            smallest = Ram(min(free, smallest.available), limit, True)
+            smallest = Ram(min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True)
     return smallest
 
 
@@ -160,10 +158,9 @@ def cpus() -> float:
     # macOS has no affinity
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     for folder in _cgroups("cpu"):
-        quota, period = (*_read(folder, "cpu.max").split(), "", "")[:2]
-        if not quota:
-            quota, period = _read(folder, "cpu.cfs_quota_us"), _read(folder, "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit():  # not "max", not -1
+        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        quota, period = _read(folder / "cpu.max").split() or version_1
+        if quota.isdigit():  # not "max", not -1
             count = min(count, int(quota) / int(period))
     return count
 
@@ -173,28 +170,20 @@ def cpus_per_process(processes: int) -> int:
     return max(1, int(cpus() // processes))
 
 
-def _cgroups(controller: str) -> tuple[str, ...]:
-    return _cgroup_folders(_read(str(_OWN_CGROUP.parent), _OWN_CGROUP.name), _CGROUPS, controller)
-
-
-@functools.cache  # finding them takes longer than reading their files
-def _cgroup_folders(own_groups: str, base: Path, controller: str) -> tuple[str, ...]:
-    """Lists the folders of the groups in /proc/self/cgroup (`own_groups`) and around them, version 2 or 1."""
-    for _, controllers, path in (line.split(":", 2) for line in own_groups.splitlines()):
+def _cgroups(controller: str) -> list[Path]:
+    """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
+    for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
         if not controllers or controller in controllers.split(","):
-            root = base / controller if controllers else base
+            root = _CGROUPS / controller if controllers else _CGROUPS
             own = root / path.strip("/")
             # version 1 tells a container its path on the host, which it cannot see; its root is its own group
-            return tuple(str(p) for p in (own, *own.parents) if p.is_relative_to(root) and p.is_dir())
-    return ()
+            return [folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder.is_dir()]
+    return []
 
 
-def _number(folder: str, *names: str) -> int | None:
-    return next((int(text) for text in (_read(folder, name) for name in names) if text.isdigit()), None)
-
-
-def _read(folder: str, name: str) -> str:
-    """Reads a small file of the kernel, stripped; empty where there is none."""
-    with contextlib.suppress(OSError), open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123  ten times faster
-        return file.read().decode().strip()
+def _read(*paths: Path) -> str:
+    """Reads the first of several small files of the kernel that is there, stripped; empty without one."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return path.read_text().strip()
     return ""

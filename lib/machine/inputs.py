@@ -2,19 +2,21 @@
 
 import contextlib
 import fnmatch
-import json
+import glob
 import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from lib.config.files import read_bytes
+from lib import untrusted
+from lib.config import Config
 from lib.errors import BadInput, printable
-from lib.machine.platform import Platform
+from lib.machine.platform import Platform, detect, output_dir
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
-_MOST_BYTES = 2**22  # of a summary
+_MOST_BYTES = 2**24  # of a summary.json or a state.json
 _DEEPEST = 12  # folders below an input
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 # Published weights, whose vocabulary is a text file too
@@ -41,63 +43,77 @@ def _folders(folder: Path) -> list[Path]:
 
 def find_input(name: str, platform: Platform) -> Path:
     """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
-    base, matches, mounts = platform.input_dir, [], mounted(platform)
+    base, shown = platform.input_dir, printable(name, most=200)
     try:
         path = Path(name).expanduser()
-        if path.exists():
-            return path
-        if base and (base / path).exists():
-            return base / path
+        for place in (path, base / path) if base else (path,):
+            if place.exists():
+                return place
     except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"There is no input {printable(name, most=200)} ({why}). Give a path that exists.") from None
-    if base:
-        matches = [mount for mount in mounts if _is_named(mount.relative_to(base).parts, path.parts)]
-    if len(matches) == 1:
+        raise BadInput(f"There is no input {shown} ({why}). Give a path that exists.") from None
+    if len(matches := named(name, platform)) == 1:
         return matches[0]
-    name = printable(name, most=200)
-    names = ", ".join(printable(mount.relative_to(base)) for mount in matches or mounts if base) or "nothing"
+    mounts = matches or mounted(platform)
+    names = ", ".join(printable(mount.relative_to(base)) for mount in mounts if base) or "nothing"
     if matches:
-        raise BadInput(f"The name {name} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
+        raise BadInput(f"The name {shown} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
     advice = "Add it with Add Input, or correct the name." if platform.name == "kaggle" else "Give a path that exists."
-    raise BadInput(f"There is no input {name}: no such path, and no such mounted input (mounted: {names}). {advice}")
+    raise BadInput(f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). {advice}")
 
 
-def is_mounted(name: str, platform: Platform) -> bool:
-    """Says whether a mounted input, or several, go by the name that `find_input` takes."""
-    base, parts = platform.input_dir, Path(name).parts
-    return base is not None and any(_is_named(mount.relative_to(base).parts, parts) for mount in mounted(platform))
+def named(name: str, platform: Platform) -> list[Path]:
+    """Lists the mounted inputs that go by "slug" or "owner/slug"."""
+    wanted = Path(name).parts
 
+    def goes_by_it(parts: tuple[str, ...]) -> bool:
+        if len(parts) == 1:  # the old layout has no owners
+            return len(wanted) <= 2 and parts[0] == wanted[-1]
+        if parts[0] == "models":  # models/<owner>/<model>/<framework>/<variation>/<version>
+            return wanted in (parts[1:][: len(wanted)], parts[2:][: len(wanted)])
+        return parts[1:][-len(wanted) :] == wanted
 
-def _is_named(parts: tuple[str, ...], name: tuple[str, ...]) -> bool:
-    """Says whether "slug" or "owner/slug", cut at its slashes, names a mount by its parts below the inputs."""
-    if len(parts) == 1:  # the old layout has no owners
-        return len(name) <= 2 and parts[0] == name[-1]
-    if parts[0] == "models":  # models/<owner>/<model>/<framework>/<variation>/<version>
-        return name in (parts[1:][: len(name)], parts[2:][: len(name)])
-    return parts[1:][-len(name) :] == name
+    base = platform.input_dir or Path()
+    return [mount for mount in mounted(platform) if goes_by_it(mount.relative_to(base).parts)]
 
 
 def earlier_runs(name: str, platform: Platform) -> list[Path]:
-    """Lists the folders that an earlier session's run `name` may have among the mounted inputs; not all exist.
-
-    It lies at the top of a notebook's output; one folder deeper in a data set, or is the data set, by its summary.
-    """
+    """Lists the folders that a run may have in outputs, data sets or a mounted run; not all exist."""
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            # not by report.Summary, which stands above the machine
+        with contextlib.suppress(OSError, BadInput):  # not by report.Summary, which stands above the machine
             if (mount / "checkpoints").is_dir():
-                folders += [mount] * (json.loads(read_bytes(mount / "summary.json", _MOST_BYTES))["run"] == name)
+                summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
+                folders += [mount] if summary.get("run") == name else []
     return folders
+
+
+def run_folders(config: Config) -> list[Path]:
+    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
+    name, here = config.run.name, detect()
+    if config.run.resume_from:
+        base = find_input(config.run.resume_from, here)
+        inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
+        return [base, base / name, *inner]
+    return [output_dir(config.output_dir) / name, *earlier_runs(name, here)]
+
+
+def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
+    """Returns a key of the newest readable checkpoint, else best weights, of the first run that has it, or {}."""
+    for folder in (run / kind for run in runs for kind in ("checkpoints", "best")):
+        steps = sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdecimal())
+        for path in (folder / f"step-{step:08d}" / "state.json" for step in reversed(steps)):
+            with contextlib.suppress(OSError, BadInput):
+                if isinstance(facts := untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key), dict) and facts:
+                    return facts
+    return {}
 
 
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
     """Lists the outermost folders, among and below these, that hold a file matching a glob pattern, shallow ones first.
 
-    For a pattern with folders, train/*/*.png, it is the one that holds train. Published weights and a run's files are
-    no data. Links to folders are not followed; after `limit` entries the search ends with a printed line.
+    For train/*/*.png it is the one that holds train. Links are not followed; weights and a run's files are no data.
     """
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1

@@ -11,13 +11,9 @@ from lib.machine import hardware
 GIB = 2**30
 # Running out of memory has many names; illegal accesses and device asserts are never among them.
 _OOM_MARKS = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-)
+    "CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory",
+)  # fmt: skip
 
 
 def device() -> torch.device:
@@ -27,22 +23,18 @@ def device() -> torch.device:
 
 def is_oom(error: BaseException | None) -> bool:
     """Says whether `error`, or an error it came from, means that memory ran out."""
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
+    seen: set[int] = set()  # a chain may have a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        has_mark = isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OOM_MARKS)
+        if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
         error = error.__cause__ or error.__context__
-    return any(
-        isinstance(link, torch.OutOfMemoryError | MemoryError)
-        or (isinstance(link, RuntimeError) and any(mark in str(link) for mark in _OOM_MARKS))
-        for link in chain
-    )
+    return False
 
 
 def clear_memory() -> None:
-    """Collects garbage and empties the CUDA cache.
-
-    Call it outside an `except` block: there the traceback still holds the activations.
-    """
+    """Empties the CUDA cache. Call it outside an `except` block, whose traceback holds the activations."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -104,11 +96,11 @@ def check_memory() -> str:
     """Writes a line for RAM and each GPU with advice: under half used is free to start, over 80 % what to reduce."""
     lines = []
     for reading in readings():
-        full = "restart other kernels on this GPU, or lower training.micro_batch"
-        if reading.name == "RAM":
-            full = "close other notebooks, or lower data.num_workers"
-        advice = "enough for a small run" if reading.share <= 0.8 else f"nearly full: {full}"
-        advice = "free to start" if reading.share < 0.5 else advice
+        advice = "free to start" if reading.share < 0.5 else "enough for a small run"
+        if reading.share > 0.8:
+            of_gpu = "restart other kernels on this GPU, or lower training.micro_batch"
+            of_ram = "close other notebooks, or lower data.num_workers"
+            advice = f"nearly full: {of_ram if reading.name == 'RAM' else of_gpu}"
         size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
         lines.append(f"{reading.name}: {size}, {reading.detail}: {advice}")
     if not torch.cuda.is_available():

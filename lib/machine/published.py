@@ -1,10 +1,9 @@
 """Finds, checks and reads published weights as Hugging Face lays them out, and builds models that begin with them.
 
-They are untrusted: only files inside the folder are read, and a pickle only from a named folder or hub model, by
-torch's reader that runs no code. A resumed run, and a plan, build the model from the run's first configuration.
+They are untrusted: only files inside the folder are read, a pickle only from a named folder or hub model and by
+torch's reader that runs no code.
 """
 
-import contextlib
 import hashlib
 import json
 import re
@@ -16,13 +15,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lib.config import Config
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+_PICKLED = "pytorch_model.bin"
+_FORMS = (WHOLE, INDEX), (_PICKLED, f"{_PICKLED}.index.json")
 _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
@@ -36,13 +35,9 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
-    """Returns the folder of published weights in a path, or a mounted model or data set by its name on Kaggle.
-
-    A model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. Raises BadInput unless exactly
-    one folder in it has weights, or for a plan its configuration.
-    """
+    """Returns the one folder with weights, for a plan config.json, in a path or mount. Raises BadInput."""
     base = inputs.find_input(name, platform.detect())
-    if base.is_file() or has_weights(base) or (is_planned and (base / _CONFIG).is_file()):
+    if base.is_file() or _is_usable(base, is_planned):
         return base
     folders = inputs.search([base], (WHOLE, INDEX)) or (inputs.search([base], (_CONFIG,)) if is_planned else [])
     if len(folders) == 1:
@@ -54,9 +49,9 @@ def find_model(name: str, is_planned: bool = False) -> Path:
     raise BadInput(f"The weights {printable(base)} have {problem}.")
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether a folder itself holds published weights in a supported form."""
-    return any((folder / name).is_file() for name in (WHOLE, INDEX, _PICKLED, _PICKLED_INDEX))
+def _is_usable(folder: Path, is_planned: bool) -> bool:
+    names = [name for form in _FORMS for name in form] + [_CONFIG] * is_planned
+    return any((folder / name).is_file() for name in names)
 
 
 def read(folder: Path) -> dict[str, Tensor]:
@@ -81,22 +76,19 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
     """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
-    for whole, index in ((WHOLE, INDEX), (_PICKLED, _PICKLED_INDEX)):
-        names, files, is_whole = None, [folder / whole], (folder / whole).is_file()
-        if not is_whole and not (folder / index).is_file():
-            continue
-        try:
-            if not is_whole:
-                shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
-                names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
-                if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
-                    raise ValueError("it may name files beside it alone")
-            for file in files:
-                size_of(file)  # not a pipe or a device, which would be waited for
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _unreadable(folder, error) from None
-        return files, names
-    raise BadInput(f"There are no weights in {printable(folder)}: no {WHOLE}, and no {INDEX}.")
+    whole, index = next((form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0])
+    names, files = None, [folder / whole]
+    try:
+        if not files[0].is_file():
+            shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
+            names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
+            if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
+                raise ValueError("it may name files beside it alone")
+        for file in files:
+            size_of(file)  # not a pipe or a device, which would be waited for
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(folder, error) from None
+    return files, names
 
 
 def _unreadable(path: Path, error: Exception) -> BadInput:
@@ -112,12 +104,13 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     """Does what `Task.pretrained` says."""
     rest = {"dtype": torch.float32, **options}
     dtype = rest.pop("dtype")
-    before = task.published.get(name, {})
-    facts = before if "config" in before else _facts_of_run(task.config, name)
+    facts = before = task.published.get(name, {})
+    if "config" not in before:  # a plan before the run resumes
+        facts = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
+        facts = facts if isinstance(facts, dict) and isinstance(facts.get("config"), dict) else {}
     folder: Path | None
     try:
-        if (folder := find_model(name, task.is_planned)).is_file():
-            raise BadInput(f"{printable(folder)} is a file. Give the folder with the weights and config.json.")
+        folder = find_model(name, task.is_planned)
     except BadInput:
         folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
@@ -131,8 +124,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         else:
             config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        where = "which the run began with" if facts else f"in {printable(folder)}"
-        raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({_why(error)}).") from None
+        raise BadInput(f"The configuration of {printable(name)} cannot be used ({_why(error)}).") from None
     files = _files(folder)[0] if folder and not task.is_planned else []  # an index may lead nowhere else
     if not facts and files:
         digest = hashlib.sha256()
@@ -168,16 +160,12 @@ def _mark(model: Any, quantization: Any) -> None:
 
 
 def located(name: str, download: bool = True) -> tuple[str, Path] | None:
-    """Returns the folder of published weights, with the name that it has here; None for one that is nowhere.
-
-    A hub model may be mounted, too. Without `download` the internet is not used. Raises BadInput for a path that is not
-    there, and where several mounted inputs have the name.
-    """
+    """Returns name and folder of published weights, mounted or of the hub; None if nowhere. Raises BadInput."""
     if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
         return name, find_model(name)
     model = name.split("/")[1]
     for mount in dict.fromkeys([name, model, model.lower()]):
-        if inputs.is_mounted(mount, platform.detect()):
+        if inputs.named(mount, platform.detect()):
             return mount, find_model(mount)
     folder = _from_hub(name, download)
     return None if folder is None else (name, folder)
@@ -197,27 +185,11 @@ def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Pat
                 if not is_local:
                     raise
                 continue
-            if has_weights(folder) or (is_planned and (folder / _CONFIG).is_file()):
+            if _is_usable(folder, is_planned):
                 return folder
         why = "no weights in a form that is read"
     except Exception as error:  # of the network in many forms
         why = type(error).__name__
     if download:
         print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({why}): mount it.")
-    return None
-
-
-def _facts_of_run(config: Config, name: str) -> Mapping[str, Any] | None:
-    """Returns what the newest checkpoint of the run has on published weights, for a plan before the run resumes."""
-    run, here = config.run.name, platform.detect()
-    folders = [platform.output_dir(config.output_dir) / run, *inputs.earlier_runs(run, here)]
-    if config.run.resume_from:
-        base = inputs.find_input(config.run.resume_from, here)
-        folders = [base, base / run]
-    for folder in folders:
-        for path in sorted((folder / "checkpoints").glob("step-*/state.json"), reverse=True):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                facts = json.loads(read_bytes(path, _MOST_BYTES))["published"][name]
-                if isinstance(facts["config"], dict):
-                    return facts
     return None

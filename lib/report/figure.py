@@ -97,10 +97,7 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str 
 
 
 def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
-    """Draws losses, the validation metrics in `shown` beside their baselines, and a small panel for each other series.
-
-    Writes a PNG to `out`, whose folder it makes, and returns `out`.
-    """
+    """Draws losses, the metrics in `shown` beside baselines, and small panels of all else, into the PNG `out`."""
     from matplotlib.figure import Figure  # half a second that only a drawing needs
 
     rows = read(csv_path)

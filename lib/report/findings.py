@@ -1,16 +1,14 @@
-"""A finding with its verdict; many of them as a table or as JSON."""
+"""A finding with its verdict; many of them as a table."""
 
-import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "bad"]
-
 _WIDTH = 100  # columns of the table: what a notebook's output cell shows without wrapping
 
 
@@ -47,18 +45,6 @@ def table(sections: Sections) -> str:
     words = {"bad": "bad", "warning": "to look at"}
     totals = ", ".join(f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict])
     return "\n".join([*lines, f"{count.total()} checks: {totals or 'all is well'}."])
-
-
-def as_json(sections: Sections) -> str:
-    """Returns {"verdict": the worst one, "checks": [{"section", "name", "value", "verdict", "advice"}, ...]}."""
-    rows = [{"section": title.lower(), **asdict(f)} for title, findings in sections.items() for f in findings]
-    worst = max((row["verdict"] for row in rows), key=("ok", "warning", "bad").index)
-    return json.dumps({"verdict": worst, "checks": rows}, indent=1)
-
-
-def exit_code(sections: Sections) -> int:
-    """Returns 2 where a finding is bad, otherwise 0: a warning does not keep a run from its end."""
-    return 2 if any(finding.verdict == "bad" for finding in chain(*sections.values())) else 0
 
 
 def run_check(name: str, check: Callable[[], Finding]) -> Finding:

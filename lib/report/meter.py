@@ -29,10 +29,7 @@ def add_figures(
     terms: Collection[str],
     columns: Collection[str] = (),
 ) -> None:
-    """Adds the figures of a micro-batch of `size` samples to `logged`; the trainer itself fills these `columns`.
-
-    Raises BadInput for a name that metrics.csv has another use for, and for what is no single number.
-    """
+    """Adds a micro-batch's figures to `logged`. Raises BadInput for a column's name and for what is no number."""
     taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns, *(f"loss_{term}" for term in terms)}
     for name, value in figures.items():
         if name in taken:
@@ -56,10 +53,7 @@ def _add(logged: Logged, more: Logged) -> None:
 
 
 class Meter:
-    """Sums losses on the device, so that only a logged row waits for it, and times training without its pauses.
-
-    `pending` is part of a checkpoint: a row that began before a resume is the same as without one.
-    """
+    """Sums losses on the device, so that only a row waits for it, and times training without its pauses."""
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
         terms = {name: value for name, value in pending.items() if name not in ("steps", "figures", _ORDER)}
@@ -110,10 +104,7 @@ class Meter:
             begin = time.perf_counter()
 
     def pending(self) -> dict[str, Any]:
-        """Returns what `__init__` needs to resume in the middle of a row; sums survive JSON exactly.
-
-        Each rank resumes its own figures. All ranks must call it.
-        """
+        """Returns what `__init__` needs to resume within a row; sums survive JSON exactly. All ranks call it."""
         numbers = {name: (float(total), samples) for name, (total, samples) in self._logged.items()}
         by_rank = ranks.gathered(  # as text if JSON or the checkpoint's bounds do not take a number
             {name: [total if abs(total) < _MOST else str(total), n] for name, (total, n) in numbers.items()}
@@ -124,10 +115,7 @@ class Meter:
         return state | ({_ORDER: list(self._sums)} if len(self._sums) > 2 else {})
 
     def row(self, effective_batch: int) -> dict[str, float]:
-        """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped.
-
-        A single term of the name `loss` has that one column. All ranks must call it.
-        """
+        """Returns means since the last row, speed and memory; no losses if every step was skipped. For all ranks."""
         terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
         means = {"loss": sum(terms.values())} if terms else {}
         means |= {} if self._sums.keys() == {"loss"} else terms

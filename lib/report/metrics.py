@@ -28,10 +28,7 @@ on_row: list[Callable[[Mapping[str, float | int | str]], None]] = []  # called w
 
 
 class MetricsLog:
-    """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
-
-    Drops torn rows and those past `step`, whose checkpoint was lost; prints a line if fewer than `expected` are left.
-    """
+    """Appends rows to metrics.csv (None: nowhere). Drops torn rows, and those past `step`: their save was lost."""
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
         self.path, self.rows = path, 0  # rows in the table and waiting
@@ -72,7 +69,7 @@ class MetricsLog:
                 names = {name for row in rows for name in row}
                 middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
                 columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
-                _replace(self.path, columns, rows)
+                disk.write_text(self.path, _csv(columns, rows, has_header=True))
                 self.rows, self._last = len(rows), math.inf
             elif self._waiting:
                 text = _csv(columns, self._waiting).encode()
@@ -90,11 +87,7 @@ class MetricsLog:
 
 
 class EventLog:
-    """Prints each event, and keeps it in the table at `path` unless that is None.
-
-    Drops rows past `step`, if it is given: the run repeats them. An event that the table has already is not written
-    again. No file stays open: the next event may be the end of the process.
-    """
+    """Prints events and keeps them in a table, once each. Drops rows past `step`: the run repeats them."""
 
     def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))
@@ -116,7 +109,7 @@ class EventLog:
         try:
             rows = read(self.path, last) if self.path.exists() else []
             if rows := [*rows, *(row for row in self._waiting if row not in rows)]:
-                _replace(self.path, EVENT_COLUMNS, rows)
+                disk.write_text(self.path, _csv(EVENT_COLUMNS, rows, has_header=True))
             else:
                 self.path.unlink(missing_ok=True)
             self._waiting.clear()
@@ -124,14 +117,12 @@ class EventLog:
             self.say(f"The event could not be written to {self.path}: {error.strerror}. It waits.")
 
 
-def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    with disk.whole(path) as aside:
-        aside.write_text(_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]), "utf-8")
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Row], has_header: bool = False) -> str:
     text = io.StringIO()
-    csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n").writerows(rows)
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    if has_header:
+        writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 

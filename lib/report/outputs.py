@@ -23,7 +23,6 @@ DATA_BYTES = 2**28  # of that, which the archive takes at most
 _SHOWN = 40  # rows of the table
 _MOST_AT_ONCE = 2**22  # of a header; tarfile would take any length into memory
 _ALWAYS_BYTES = 2**26  # may be unpacked of however small an archive
-_GZIP = b"\x1f\x8b"
 
 
 class TooMuch(Exception):
@@ -53,17 +52,13 @@ class _Bounded(io.RawIOBase):
 
 
 def package(output_dir: Path) -> Path:
-    """Packs every run of `output_dir` into outputs.tar.gz: weights of the best, tables, plots; no checkpoints.
-
-    The same content gives the same bytes: entries are sorted and carry no times or owners.
-    """
+    """Packs all runs, without checkpoints, into outputs.tar.gz; the same content gives the same bytes."""
 
     def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
         return entry
 
     final = output_dir / ARCHIVE
-    entries = {path.relative_to(output_dir).as_posix(): path for path in packed_files(output_dir)}
     with (
         disk.whole(final) as aside,
         aside.open("wb") as raw,
@@ -71,9 +66,9 @@ def package(output_dir: Path) -> Path:
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, path in sorted(entries.items()):
+        for path in sorted(packed_files(output_dir), key=lambda path: path.relative_to(output_dir).as_posix()):
             with contextlib.suppress(FileNotFoundError):  # another run beside this one has just deleted it
-                archive.add(path, arcname=name, filter=anonymous)
+                archive.add(path, path.relative_to(output_dir).as_posix(), filter=anonymous)
     return final
 
 
@@ -98,15 +93,11 @@ def packed_files(output_dir: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarfile.TarFile]:
-    """Yields an archive, and reads it to its end afterwards: use nothing of it before the block has ended.
-
-    Raises BadInput for a damaged archive, and for one that unpacks to more than `most` bytes or `ratio` times its size
-    (gzip reaches 1,032 times).
-    """
+    """Yields an archive, which is read to its end afterwards: use nothing of it before. Raises BadInput."""
     try:
-        most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))
+        most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))  # gzip reaches 1,032 times
         with archive.open("rb") as raw:
-            is_gzip = raw.read(2) == _GZIP
+            is_gzip = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             stream = _Bounded(gzip.GzipFile(fileobj=raw) if is_gzip else raw, most)
             with tarfile.open(fileobj=stream, mode="r:") as packed:  # type: ignore[call-overload]
@@ -128,11 +119,9 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     shown = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
     if len(shown) > _SHOWN:
         shown.sort(key=lambda row: -row[1])
-        rest = [size for _, size in shown[_SHOWN:]]
-        shown[_SHOWN:] = [(f"and {len(rest):,} smaller files", sum(rest))]
+        shown[_SHOWN:] = [(f"and {len(shown) - _SHOWN:,} smaller files", sum(size for _, size in shown[_SHOWN:]))]
     for folder in sorted(output_dir.glob("*/checkpoints")):
-        name = folder.relative_to(output_dir).as_posix()
-        shown.append((f"{name}/ (for resuming; not in the archive)", disk.held(folder)[0]))
+        shown.append((f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)", disk.held(folder)[0]))
     if (archive := output_dir / ARCHIVE).is_file():
         shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
     lines = [f"{amount(size):>10}  {name}" for name, size in shown]

@@ -37,7 +37,7 @@ def write(
         return f"True against predicted numbers: {figure.save(drawn, folder / 'plots' / 'numbers.png')}"
     if kind == "labels":
         shown = [*names, *map(str, range(len(names), true.shape[1]))]
-        return _by_class((true & guess).sum(0), guess.sum(0), true.sum(0), shown)
+        return _by_class(kind, (true & guess).sum(0), guess.sum(0), true.sum(0), shown)
     count = max(classes, int(max(true.max(), guess.max())) + 1)
     if count > _MOST_ROWS:
         return ""
@@ -49,19 +49,15 @@ def write(
     if count <= _MOST_DRAWN:
         unit = "samples" if kind == "classes" else "tokens"
         where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
-    by_class = _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown, overlap=kind == "tokens")
+    by_class = _by_class(kind, matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown)
     return f"{by_class}\n\nWhich class was taken for which: {where}"
 
 
-def _by_class(
-    right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str], overlap: bool = False
-) -> str:
-    ratios = [(right, guessed), (right, true), (2 * right, guessed + true), (right, guessed + true - right)][
-        : 3 + overlap
-    ]
-    columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
-    rows = zip(names, map(str, true), *columns, strict=True)
-    return aligned([["class", "number", "precision", "recall", "F1", "IoU"][: 5 + overlap], *rows], left={0})
+def _by_class(kind: str, right: np.ndarray, guess: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
+    ratios = {"precision": (right, guess), "recall": (right, true), "F1": (2 * right, guess + true)}
+    ratios |= {"IoU": (right, guess + true - right)} if kind == "tokens" else {}
+    columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios.values()]
+    return aligned([["class", "number", *ratios], *zip(names, map(str, true), *columns, strict=True)], left={0})
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:

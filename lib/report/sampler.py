@@ -9,7 +9,7 @@ import torch
 from lib.machine import hardware
 from lib.report.printing import Informing
 
-SECONDS = 1.0  # a reading takes 0.15 ms of CPU, so a seven-thousandth of one core
+SECONDS = 1.0  # a reading takes a quarter of a millisecond of CPU
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
 WAIT_ROWS = 3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
 RAM_LIMIT = 0.8
@@ -18,12 +18,10 @@ Sample = dict[str, float]  # by column of metrics.csv; without a GPU, or if it c
 
 
 def new_probe() -> Callable[[], Sample]:
-    """Returns what reads RAM, by the container's limit if it has one, and this process's GPU while that can be read.
-
-    NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
-    module would wait for the import lock for ever.
-    """
+    """Returns what reads RAM, by the container's limit, and this process's GPU while that can be read."""
     index = torch.cuda.current_device() if torch.cuda.is_available() else 0  # another thread's is the first
+    # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
+    # module would wait for the import lock for ever
     gpus = [hardware.gpu_reader(index)] if torch.cuda.is_available() else []
 
     def probe() -> Sample:
@@ -67,10 +65,7 @@ class Sampler:
                 self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
 
     def row(self) -> dict[str, float]:
-        """Returns the mean use of the GPU, and the highest memory of GPU and RAM, since the last row.
-
-        If no second has passed since then, it returns the last values again.
-        """
+        """Returns the mean use of the GPU and the highest memory since the last row; without a sample, that again."""
         with self._guard:
             if not (self._samples or self._last):
                 self._samples.append(self._probe())  # the first row may come before the first second has passed
@@ -82,10 +77,7 @@ class Sampler:
 
 
 class Advice:
-    """Says what to do about rows that look bad; each sentence once a session.
-
-    `most` returns the most loader workers, and `is_cheap` whether a batch is made faster than a worker hands it over.
-    """
+    """Says once a session what to do about rows that look bad; `most` returns the most loader workers."""
 
     def __init__(self, workers: int, most: Callable[[], int], is_cheap: Callable[[], bool] = lambda: False):
         self.workers, self._most, self._is_cheap, self._guard = workers, most, is_cheap, Informing("the advice")
@@ -94,26 +86,21 @@ class Advice:
 
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
-        sentences: dict[str, str] = {}
+        lines, now = [], f"(now {self.workers})"
         with self._guard:
             waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
             self._waiting_rows = self._waiting_rows + 1 if waits else 0
             if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
-                advice = (
-                    f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
-                    "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
-                )
+                self._printed.add("wait")
+                advice = "Raise data.prefetch_factor against stretches of slow samples, or prepare samples beforehand"
                 if self.workers and self._is_cheap():
-                    now = f"set data.num_workers to 0 (now {self.workers})"
-                    advice = f"A batch is made faster than a worker hands it over: {now}."
+                    advice = f"A batch is made faster than a worker hands it over: set data.num_workers to 0 {now}"
                 elif self.workers < (most := self._most()):
                     limit = f"{most}, the most that this process may have"
-                    advice = f"Raise data.num_workers from {self.workers} to {limit}."
-                sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
+                    advice = f"Raise data.num_workers from {self.workers} to {limit}"
+                lines.append(f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}.")
             if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
-                sentences["ram"] = (
-                    f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
-                    f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
-                )
-            self._printed |= sentences.keys()
-        return [*sentences.values()]
+                self._printed.add("ram")
+                advice = f"Lower data.num_workers {now} or data.prefetch_factor, or close other notebooks."
+                lines.append(f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. {advice}")
+        return lines

@@ -1,4 +1,4 @@
-"""summary.json: how a run ended and what it reached, in one shape for whoever writes or reads it."""
+"""summary.json: how a run ended and what it reached; card.json: what it met on its GPU, beside its plan."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from lib import untrusted
 from lib.config import Training
-from lib.errors import printable
+from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.text import aligned
 
-FILE = "summary.json"
+FILE, CARD = "summary.json", "card.json"
 _MOST_BYTES = 2**22
 Reason = Literal["completed", "deadline", "interrupted", "failed"]
 
@@ -43,7 +43,7 @@ class Summary:
     skipped_steps: int = 0
     stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
-    limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.failures
+    limit: dict[str, Any] = field(default_factory=dict)  # "samples" of the next micro-batch, and the sizes it is for
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, training: Training) -> bool:
@@ -60,15 +60,11 @@ class Summary:
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
         finite = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)  # JSON has no nan and no infinity
-        with disk.whole(folder / FILE) as aside:
-            aside.write_text(json.dumps(finite, indent=1) + "\n", "utf-8")
+        disk.write_text(folder / FILE, json.dumps(finite, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
-        """Returns the summary in a run's folder; None if it cannot be read, as after a loss of power.
-
-        A key that is missing, or of another type, has its default; an unknown one is ignored.
-        """
+        """Returns the summary in a folder, None if unreadable. A key that is missing or misfits has its default."""
         try:
             values = untrusted.objects(untrusted.read(folder / FILE, _MOST_BYTES))
         except (OSError, ValueError):
@@ -88,10 +84,7 @@ def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict
 
 
 def results(summary: Summary) -> str:
-    """Returns what a run ends with: its test metrics and loss beside the baseline's, and the task's report.
-
-    Several metrics of several groups (`hits1_masked`, `iou_lake`) are a table of their own with a row for each group.
-    """
+    """Returns test metrics beside the baseline's, groups (`hits1_masked`) as a table, and the task's report."""
     metrics, baseline = dict(summary.metrics), summary.baseline
     if summary.test_loss is not None:
         metrics.setdefault("loss", summary.test_loss)
@@ -114,3 +107,46 @@ def results(summary: Summary) -> str:
         lines = [[group, *(pairs.get(names.get(c, ""), "") for c in columns)] for group, names in wide.items()]
         tables.append(aligned([["model (baseline)", *columns], *lines], left={0}))
     return "\n\n".join(filter(None, [*tables, summary.report]))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a plan says of a run as it is configured; without one all is 0."""
+
+    micro_batch: int = 0
+    peak_bytes: int = 0
+    step_seconds: list[float] = field(default_factory=list)  # at best and at worst
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, and what a session measured on it. `clocks` are in MHz and degrees, where the driver answers."""
+
+    gpu: str = ""
+    driver: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    clocks: dict[str, int] = field(default_factory=dict)
+    run: str = ""
+    world_size: int = 1
+    precision: str = ""
+    micro_batch: int = 0
+    steps: int = 0
+    peak_bytes: int = 0
+    step_seconds: float = 0.0
+    loss_scale: float = 0.0  # 0: none
+    skipped_steps: int = 0
+    predicted: Predicted = field(default_factory=Predicted)
+
+    def write(self, folder: Path) -> None:
+        """Writes `card.json` into a run's folder, whole or not at all. Raises OSError."""
+        disk.make_folders(folder)
+        disk.write_text(folder / CARD, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read_card(path: Path) -> Card:
+    """Reads a `card.json`, which may be anybody's. Raises BadInput."""
+    try:
+        return untrusted.parse(untrusted.read(path, _MOST_BYTES), Card)
+    except (OSError, BadInput) as error:
+        problem = f"is no {CARD} of a run ({printable(getattr(error, 'strerror', None) or error, most=200)})"
+        raise BadInput(f"{printable(path)} {problem}. The archive of a run on a GPU has it.") from None

@@ -1,7 +1,4 @@
-"""Hands each row of metrics.csv to TensorBoard and Weights & Biases, whose clients write in the background.
-
-A tracker that fails costs a warning and gets nothing more in this session. Only with `online` is anything sent.
-"""
+"""Hands rows of metrics.csv to TensorBoard and Weights & Biases; one that fails costs a warning and no run."""
 
 import contextlib
 import importlib
@@ -58,22 +55,15 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
             with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
                 os.environ[KEY] = os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
         if not os.environ.get(KEY):
-            raise LookupError(
-                f"tracking.online needs {KEY}: add it under Add-ons > Secrets on Kaggle (the key icon on Colab), or "
-                "set it as an environment variable"
-            )
+            where = "under Add-ons > Secrets on Kaggle (the key icon on Colab), or as an environment variable"
+            raise LookupError(f"tracking.online needs {KEY}: add it {where}")
     else:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # which is sent offline too
     run = client.init(
-        project=tracked.options.project,
-        name=tracked.name,
-        id=tracked.id,
-        resume="allow",
-        dir=str(tracked.folder),
-        mode="online" if tracked.options.online else "offline",
-        config=dict(tracked.settings),
+        project=tracked.options.project, name=tracked.name, id=tracked.id, resume="allow", dir=str(tracked.folder),
+        mode="online" if tracked.options.online else "offline", config=dict(tracked.settings),
         settings=client.Settings(console="off", silent=True, init_timeout=30.0),
-    )
+    )  # fmt: skip
 
     def end(completed: bool, step: int, values: dict[str, float]) -> None:
         run.summary.update(values)
@@ -85,7 +75,7 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
 
 
 class Tracked:
-    """Sends a run's rows until the `with` block ends. `is_resumed`: an earlier session's runs continue."""
+    """Sends a run's rows until `end`. `is_resumed`: an earlier session's runs continue."""
 
     def __init__(self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool):
         self.folder, self.options, self.name, self.settings = run / FOLDER, options, name, settings
@@ -103,19 +93,10 @@ class Tracked:
             guard = Informing(start.__name__, "Nothing more is sent there in this session; training continues.")
             with guard:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                try:
-                    self._trackers.append((guard, *start(self)))
-                except ImportError as error:
-                    raise ImportError(f"its package is missing ({error}); install {start.__name__}") from error
+                self._trackers.append((guard, *start(self)))
         if self._trackers:
             self._remember()
             metrics.on_row.append(self._send)
-
-    def __enter__(self) -> "Tracked":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end(False, {})
 
     def _remember(self) -> None:
         with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
@@ -139,12 +120,12 @@ class Tracked:
         if self._send not in metrics.on_row:
             return
         metrics.on_row.remove(self._send)
-        last, named = max(self._sent.values(), default=0), {f"test/{name}": value for name, value in values.items()}
+        step, scores = max(self._sent.values(), default=0), {f"test/{name}": value for name, value in values.items()}
 
         def end_all() -> None:
             for guard, _, end in self._trackers:
                 with guard:
-                    end(completed, last, named)
+                    end(completed, step, scores)
 
         ending = threading.Thread(target=end_all, name="tracking ends", daemon=True)
         ending.start()

@@ -1,6 +1,5 @@
 """Trained models out of an archive, a run's folder or a folder of runs."""
 
-import dataclasses
 import shutil
 
 import pytest
@@ -9,9 +8,9 @@ import torch
 from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.launch.ensemble import load, vote
+from lib.launch.ensemble import load
 from lib.report.summary import Summary
-from lib.task import Task, find_task
+from lib.task import find_task
 from tests.conftest import ROOT
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
@@ -67,17 +66,3 @@ def test_what_holds_no_trained_run_is_refused_with_what_to_give(tmp_path):
     (tmp_path / "torn.tar.gz").write_bytes(b"\x1f\x8b half")
     with pytest.raises(BadInput, match="cannot be unpacked"):
         load(tmp_path / "torn.tar.gz")
-    with pytest.raises(BadInput, match="no completed run that could vote"):
-        vote([], tmp_path)
-
-
-def test_a_member_whose_test_failed_votes_and_is_named(toy, tmp_path, monkeypatch):
-    run = launch.prepare(toy())
-    launch.train(run)
-    summary = dataclasses.replace(Summary.read(run.folder), metrics={}, missing={"test": "ValueError"})
-    summary.write(run.folder)
-    scores = {"rmse": 0.25, "loss": 1.0}
-    monkeypatch.setattr(Task, "vote", lambda self, models, folder: (scores, "Voted."), raising=False)
-    (tmp_path / "vote").mkdir()
-    voted, text = vote([run.folder], tmp_path / "vote", OWN)
-    assert voted.metrics == {"rmse": 0.25} and text.splitlines()[0] == "Voted." and "not tested" in text

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from lib import launch
 from lib.errors import BadInput
-from lib.launch import fp16
+from lib.launch import gpu
 from lib.planner.half import Fp16OnCpu
 from lib.task import load_config, load_task
 from lib.training.precision import keep_in_fp32
@@ -132,7 +132,7 @@ class Head(nn.Module):
 
 def examined(toy, body, **overrides):
     config = toy(overrides)
-    return fp16.examine(type("Planted", (Planted,), {"body": staticmethod(body)})(config), config)
+    return gpu.examine_fp16(type("Planted", (Planted,), {"body": staticmethod(body)})(config), config)
 
 
 @pytest.mark.parametrize(("body", "names"), PLANTED.values(), ids=PLANTED)
@@ -185,7 +185,7 @@ def test_auto_decides_once_and_a_resumed_run_keeps_it(toy, quick, monkeypatch):
     run = launch.prepare(toy(options))
     assert run.config.training.fp32_modules == ("1",) and run.lengths[-1] == "In fp32 (training.fp32_modules): 1."
     assert run.identity["training.fp32_modules"] == ["1"] and launch.train(run).skipped_steps < 4
-    monkeypatch.setattr(fp16, "examine", lambda *_: pytest.fail("it decided again"))
+    monkeypatch.setattr(gpu, "examine_fp16", lambda *_: pytest.fail("it decided again"))
     longer = launch.prepare(toy({**options, "training.max_steps": 14}))
     assert longer.config.training.fp32_modules == ("1",) and launch.train(longer).step == 14
 
@@ -211,7 +211,7 @@ def small(name, tmp_path, **overrides):
 def test_the_small_workloads_hold_in_fp16(name, tmp_path):
     mlm = {"workload.objective.mlm_steps": 1} if name == "graphmer" else {}
     run = launch.prepare(small(name, tmp_path, **mlm))
-    checked = fp16.examine(run.task, run.config)
+    checked = gpu.examine_fp16(run.task, run.config)
     assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding
 
 
@@ -221,7 +221,7 @@ def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
     new.write("my", kind, tmp_path)
     for seed in range(20):
         run = launch.prepare(load_config("my.yaml", {"seed": seed}))
-        checked = fp16.examine(run.task, run.config)
+        checked = gpu.examine_fp16(run.task, run.config)
         assert checked.finding.verdict == "ok" and checked.scale == 65_536, f"seed {seed}: {checked.finding}"
 
 
@@ -236,7 +236,7 @@ class Staged(Planted):
 
 
 def test_a_module_of_a_later_stage_is_examined_too(toy):
-    assert list(fp16.examine(Staged(toy()), toy()).modules) == ["2.layer"]
+    assert list(gpu.examine_fp16(Staged(toy()), toy()).modules) == ["2.layer"]
 
 
 class Prices(Planted):
@@ -251,6 +251,6 @@ class Prices(Planted):
 
 
 def test_a_gradient_that_the_loss_makes_too_large_is_named_by_what_it_reaches(toy):
-    finding = fp16.examine(Prices(toy()), toy()).finding
+    finding = gpu.examine_fp16(Prices(toy()), toy()).finding
     assert finding.verdict == "bad" and "the gradient that reaches" in finding.value
     assert "standardised targets" in finding.advice

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lib import launch
-from lib.launch import operators
+from lib.launch import gpu
 from tests.launch.test_fp16 import FEW, small
 from tests.toy import Toy
 
@@ -35,10 +35,10 @@ class Planted(Toy):
 @pytest.mark.parametrize("name", PLANTED)
 def test_an_operator_that_a_gpu_refuses_or_waits_for_is_named(name, toy):
     task = type("Own", (Planted,), {"planted": staticmethod(PLANTED[name])})
-    finding = operators.examine(task(toy()), config := toy({"training.deterministic": True}))
+    finding = gpu.examine_operators(task(toy()), config := toy({"training.deterministic": True}))
     waits = name in ("x[mask]", "_local_scalar_dense")
     assert finding.verdict == ("warning" if waits else "bad") and name in finding.value
-    assert operators.examine(Planted(config), config).verdict == "ok"
+    assert gpu.examine_operators(Planted(config), config).verdict == "ok"
 
 
 def one_hot(y):
@@ -47,16 +47,16 @@ def one_hot(y):
 
 def test_what_a_cpu_alone_looks_at_is_no_wait(toy):
     task = type("Own", (Planted,), {"planted": staticmethod(one_hot)})
-    assert not operators.of_step(task(toy()), toy())["_local_scalar_dense"]
+    assert not gpu.operators_of_step(task(toy()), toy())["_local_scalar_dense"]
 
 
 def test_kernels_are_counted_with_what_they_take_a_cpu_to_launch(toy):
     task = type("Own", (Planted,), {"planted": staticmethod(lambda y: y.T.T.view(-1).sum())})  # views are no kernels
-    few, many = operators.of_step(task(toy()), toy()).total(), 40
+    few, many = gpu.operators_of_step(task(toy()), toy()).total(), 40
     task.planted = staticmethod(lambda y: sum((y + k).sum() for k in range(many)))
-    counts = operators.of_step(task(toy()), toy())
+    counts = gpu.operators_of_step(task(toy()), toy())
     assert counts["sum"] >= many and counts.total() > few + 2 * many
-    value = operators.examine(task(toy()), toy()).value
+    value = gpu.examine_operators(task(toy()), toy()).value
     milliseconds = f"{0.015 * counts.total():.0f} to {0.034 * counts.total():.0f} ms"
     assert f"{counts.total():,} kernels" in value and milliseconds in value
 
@@ -67,6 +67,6 @@ LOOKS = {"legal": 1, "vqa": 2}  # of transformers, whether all of a mask is true
 @pytest.mark.parametrize("name", [*FEW, "graphmer"])
 def test_a_gpu_refuses_no_operator_of_the_workloads_and_their_losses_wait_for_it_once(name, tmp_path):
     run = launch.prepare(small(name, tmp_path, **{"training.deterministic": True}))
-    assert operators.examine(run.task, run.config).verdict == "ok"
-    counts = operators.of_step(run.task, run.config)
+    assert gpu.examine_operators(run.task, run.config).verdict == "ok"
+    counts = gpu.operators_of_step(run.task, run.config)
     assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts["_local_scalar_dense"] == LOOKS.get(name, 0)

@@ -218,24 +218,3 @@ def test_train_trains_every_run_of_a_queue_but_not_under_torchrun(config, tmp_pa
     assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
     monkeypatch.setattr("lib.ranks.under_torchrun", lambda: True)
     assert main(["train", str(path)]) == 2 and "Start it without torchrun" in capsys.readouterr().err
-
-
-def test_folds_of_the_same_size_vote_with_a_completed_queue(config, tmp_path, monkeypatch, capsys):
-    def complete(place, name):
-        (place / name / "best").mkdir(parents=True)
-        (place / name / "best" / "step-00000001").mkdir()
-        Summary(name, "toy", "completed").write(place / name)
-
-    monkeypatch.setattr(queue.checkpoint, "steps", lambda folder: [1] if folder.is_dir() else [])
-    mount, runs = tmp_path / "input", tmp_path / "runs"
-    monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
-    entries = queue_of(config("queue: {seeds: [1, 2]}\n", name="vote_small"))
-    complete(runs, "vote_small-seed1")
-    assert queue.members(entries, "tune") == [] and "They vote once all of them are" in capsys.readouterr().out
-    complete(runs, "vote_small-seed2")
-    own = [runs / "vote_small-seed1", runs / "vote_small-seed2"]
-    complete(mount, "tune-fold0")  # another size
-    assert queue.members(entries, "tune") == own and "No fold of tune_small" in capsys.readouterr().out
-    complete(mount, "tune_small-fold1")
-    complete(runs, "tune_small-fold0")
-    assert queue.members(entries, "tune") == [runs / "tune_small-fold0", mount / "tune_small-fold1", *own]

@@ -13,7 +13,7 @@ import torch
 
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import failures, torchrun
+from lib.launch import torchrun
 from lib.ranks import boot
 from lib.report.summary import Summary
 from tests import several
@@ -117,16 +117,16 @@ def test_threads_are_the_containers_cpus_divided_among_the_ranks(ended, small_co
 
 
 def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(ended, tmp_path):
-    failures.write_last_words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
+    torchrun.write_last_words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
     try:
         several.Held.loss(None, None, {}["x"])
     except KeyError as error:
-        failures.write_last_words(tmp_path, 1, error)
+        torchrun.write_last_words(tmp_path, 1, error)
     failure = ended._verdict(1)
-    assert isinstance(failure, failures.RankFailed)
+    assert isinstance(failure, torchrun.RankFailed)
     assert str(failure).startswith("Rank 1 failed:\nTraceback") and "several.Held.loss(None" in str(failure)
     for error in (BadInput("There is no graph."), OutOfMemory("Memory ran out.", 4)):
-        failures.write_last_words(tmp_path, 1, error)
+        torchrun.write_last_words(tmp_path, 1, error)
         again = ended._verdict(1)
         assert type(again) is type(error) and str(again) == str(error)
     assert again.micro_batch == 4
@@ -138,13 +138,13 @@ def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun
     (tmp_path / "ended-0").write_text("-15")
     (tmp_path / "ended-1").write_text("-6")
     assert str(ended._verdict(1)) == "Rank 1 was ended by signal 6 (SIGABRT)."
-    failures.write_last_words(tmp_path, 0, RuntimeError("Connection reset by peer"))
+    torchrun.write_last_words(tmp_path, 0, RuntimeError("Connection reset by peer"))
     (tmp_path / "ended-0").write_text("1")
     assert str(ended._verdict(1)) == "Rank 1 was ended by signal 6 (SIGABRT).", "the others lost it"
 
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(tmp_path):
-    assert failures.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
+    assert torchrun.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
     for number, line, text in (
         (1, "os.kill(os.getpid(), signal.SIGSEGV)", "Rank 1 was ended by signal 11 (SIGSEGV)."),
         (2, "os._exit(3)", "Rank 2 ended with exit code 3 and left no error."),
@@ -152,7 +152,7 @@ def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(t
         environment = {**os.environ, "RANK": str(number), "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
         rank = boot._Recorded([sys.executable, "-c", f"import os, signal; {line}"], env=environment)
         wait_for(lambda rank=rank: rank.poll() is not None)
-        assert failures.ending_of(tmp_path, number) == text
+        assert torchrun.ending_of(tmp_path, number) == text
 
 
 class Clock:
@@ -177,8 +177,8 @@ def test_a_rank_without_a_sign_of_life_is_named_with_its_stage_and_one_that_is_s
     tmp_path, monkeypatch, sign
 ):
     clock = Clock()
-    monkeypatch.setattr(failures.time, "monotonic", lambda: clock.now)
-    signs = failures.Signs(tmp_path)
+    monkeypatch.setattr(torchrun.time, "monotonic", lambda: clock.now)
+    signs = torchrun.Signs(tmp_path)
     if sign == "none":
         assert clock.looks(signs, 59) == ""
         boot.write_stage(tmp_path, 1, "reading the data")

@@ -10,9 +10,8 @@ from lib.config import with_changes
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.machine.hardware import Driver, Gpu
-from lib.report import card
-from lib.report.card import Card, Predicted
-from trainbook.commands import main
+from lib.report.summary import CARD, Card, Predicted, read_card
+from trainbook.commands import compared, main
 
 GPU = Gpu("Tesla T4", (7, 5), 15_000_000_000)
 MEASURED = Card(
@@ -31,7 +30,7 @@ def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick,
     summary = launch.train(run)
     with tarfile.open(run.output_dir / "outputs.tar.gz") as archive:
         archive.extract("toy/card.json", tmp_path, filter="data")
-    found = card.read(tmp_path / "toy" / "card.json")
+    found = read_card(tmp_path / "toy" / "card.json")
     assert found.predicted == Predicted(
         plan.chosen.micro_batch, plan.chosen.prediction.peak_bytes, [*plan.chosen.step_seconds]
     )
@@ -44,7 +43,7 @@ def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick,
 
 def test_a_run_on_a_cpu_has_none(toy, quick):
     launch.train(toy())
-    assert not list((launch.prepare(toy()).folder).glob(card.FILE))
+    assert not list((launch.prepare(toy()).folder).glob(CARD))
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
@@ -56,17 +55,17 @@ def test_a_run_on_a_cpu_has_none(toy, quick):
 ])  # fmt: skip
 def test_what_was_off_is_said_alone(tmp_path, changes, sentence):
     MEASURED.write(tmp_path)
-    assert card.read(tmp_path / card.FILE) == MEASURED and "OFF" not in card.compared(MEASURED)
-    text = card.compared(replace(MEASURED, **changes))
+    assert read_card(tmp_path / CARD) == MEASURED and "OFF" not in compared(MEASURED)
+    text = compared(replace(MEASURED, **changes))
     assert sentence in text and text.count("OFF") == 1 and len(text.splitlines()) <= 10
-    unplanned = card.compared(replace(MEASURED, predicted=Predicted(), **changes))
+    unplanned = compared(replace(MEASURED, predicted=Predicted(), **changes))
     assert "there was no plan" in unplanned
 
 
 def test_a_file_of_anybody_is_refused_or_printed_without_its_control_characters(tmp_path):
-    place = tmp_path / card.FILE
+    place = tmp_path / CARD
     for content in ("", "[1]", '{"steps": "many"}', '{"predicted": 3}'):
         place.write_text(content)
         with pytest.raises(BadInput, match="is no card.json of a run"):
-            card.read(place)
-    assert "\x1b" not in card.compared(replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"}))
+            read_card(place)
+    assert "\x1b" not in compared(replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"}))

@@ -14,10 +14,9 @@ from lib.launch import torchrun
 from lib.launch.run import prepare
 from lib.machine import hardware, platform
 from lib.machine.memory import GIB
-from lib.report import live
-from lib.report.live import Live, Watched, progress_of
+from lib.report import progress as showing
 from lib.report.metrics import MetricsLog
-from lib.report.progress import Plain, Relayed
+from lib.report.progress import Live, Plain, Relayed, Watched, choose_progress
 from lib.report.summary import Summary
 from lib.training import evaluation
 from tests.conftest import VOLATILE_COLUMNS
@@ -122,8 +121,7 @@ def test_drawing_takes_less_than_a_percent_of_the_time_and_the_line_comes_every_
         return "charts"
 
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
-    monkeypatch.setattr(live, "time", clock)
-    monkeypatch.setattr("lib.report.progress.time", clock)
+    monkeypatch.setattr(showing, "time", clock)
     monkeypatch.setattr(Live, "charts", draw)
     monkeypatch.setattr(Live, "_gauges", lambda self: lines.append(now[0]) or [])
     monkeypatch.setattr(Live, "interval", 3.0)
@@ -150,13 +148,13 @@ def test_the_drawing_stays_in_its_own_place_and_the_last_one_is_of_the_whole_run
 
 def test_the_form_follows_the_place(monkeypatch, tmp_path):
     watched, forms = Watched(tmp_path / "metrics.csv", "toy", 1), []
-    forms.append(progress_of(watched))  # no notebook
+    forms.append(choose_progress(watched))  # no notebook
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    forms.append(progress_of(watched))
+    forms.append(choose_progress(watched))
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    forms.append(progress_of(watched))  # its notebook shows the plot at its end
+    forms.append(choose_progress(watched))  # its notebook shows the plot at its end
     monkeypatch.setenv(environment.RELAY, "1")
-    forms.append(progress_of(watched))  # the process above shows it
+    forms.append(choose_progress(watched))  # the process above shows it
     assert [*map(type, forms)] == [Plain, Live, Plain, Relayed]
 
 

@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from lib.report.live import Live, Watched
 from lib.report.printing import Informing
-from lib.report.progress import Plain
+from lib.report.progress import Live, Plain, Watched
 from lib.report.sampler import Sampler
 from tests.conftest import ROOT
 

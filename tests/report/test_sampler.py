@@ -99,7 +99,7 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("cpus, words", [(8.0, "Raise data.num_workers from 2 to 4, the most"),
-                                         (4.0, "It has all the loader workers")])  # fmt: skip
+                                         (4.0, "Raise data.prefetch_factor against")])  # fmt: skip
 def test_the_advice_never_asks_for_more_workers_than_a_run_may_have(toy, monkeypatch, cpus, words):
     monkeypatch.setattr(hardware, "cpus", lambda: cpus)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))

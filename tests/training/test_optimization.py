@@ -7,7 +7,6 @@ from torch import nn
 
 from lib.checkpoint import contents
 from lib.config import Config, Optimizer, Scheduler, Training
-from lib.errors import BadInput
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.report.metrics import read, series
@@ -195,8 +194,3 @@ def test_the_average_equals_its_formula_and_is_applied_only_inside():
     assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())
     assert [p.data_ptr() for p in model.parameters()] == places, "no number is moved"
     assert all(ema.average[name] is value for name, value in held.items())
-
-
-def test_nesterov_without_momentum_is_refused(toy):
-    with pytest.raises(BadInput, match="nesterov looks ahead along optimizer.momentum, which is 0"):
-        toy({"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True})

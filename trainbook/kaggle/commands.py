@@ -2,9 +2,11 @@
 
 import argparse
 import contextlib
+import json
 import re
 import sys
 import webbrowser
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +281,14 @@ _PREFLIGHT: Options = {
 }
 
 
+def show(sections: findings.Sections, as_json: bool = False) -> int:
+    """Prints findings, as JSON or as a table; returns 2 where one is bad, else 0: a warning stops no run."""
+    rows = [{"section": title.lower(), **asdict(f)} for title, listed in sections.items() for f in listed]
+    worst = max((row["verdict"] for row in rows), key=("ok", "warning", "bad").index)
+    print(json.dumps({"verdict": worst, "checks": rows}, indent=1) if as_json else findings.table(sections))
+    return 2 if worst == "bad" else 0
+
+
 def _preflight(options: argparse.Namespace) -> int:
     """Prints the findings; returns 1 where one is bad, else 0. A command that cannot run at all ends with 2."""
     from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
@@ -287,8 +297,7 @@ def _preflight(options: argparse.Namespace) -> int:
         path, root = _path(options.name)
         settings = split_overrides(options.set)
         sections = preflight.check(path, settings, options.data, options.steps_per_second, root)
-    print(findings.as_json(sections) if options.json else findings.table(sections))
-    code = min(1, findings.exit_code(sections))
+    code = min(1, show(sections, options.json))
     if not code and not options.json:
         print("Ready to push.")
     return code

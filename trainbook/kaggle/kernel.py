@@ -255,9 +255,13 @@ def _checked(run: Path, beside: Summary | None) -> Summary:
         if last > summary.step or (summary.reason == "completed" and last < summary.step):
             wrong = f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
     if not wrong and any(run.glob("*/step-*/manifest.json")):
-        from lib.launch import ensemble  # not at the top: torch takes seconds to import
+        from lib import checkpoint  # not at the top: torch takes seconds to import
 
-        wrong = ensemble.damaged(run)
+        for manifest in sorted(run.glob("*/step-*/manifest.json")):
+            try:
+                checkpoint.verify(manifest.parent)
+            except checkpoint.DamagedCheckpoint as damage:
+                wrong = wrong or f"{manifest.parent.name} is damaged: {damage}"
     if wrong or summary is None:
         raise BadInput(f"The results of {run.name} do not fit together: {wrong}. Fetch again; nothing was replaced.")
     return summary

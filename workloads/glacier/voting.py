@@ -1,0 +1,60 @@
+"""Lets the folds of one queue and the seeds of another vote together on the test of the first."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lib.config import to_yaml
+from lib.errors import BadInput
+from lib.launch.ensemble import load_members
+from lib.launch.queue import Entry, find_completed
+from lib.machine import disk, inputs, platform
+from lib.report.progress import working
+from lib.report.summary import Summary, with_all
+from lib.task import load_task
+from lib.text import aligned
+
+
+def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
+    """Returns the folders of the runs that vote: completed folds of `folds_of` of the same size, and this queue's runs.
+
+    Returns none, with a message, while a run of this queue is not completed.
+    """
+    output_dir = platform.output_dir(queue[-1].config.output_dir)
+    runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
+    if not all(runs):
+        print("Not every run of the queue is completed. They vote once all of them are.")
+        return []
+    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
+    places = [output_dir, *inputs.mounted(platform.detect())]
+    names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
+    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
+    if not folds:
+        print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
+    return [*folds, *filter(None, runs)]
+
+
+def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
+    """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
+
+    `Task.vote(models, folder)` returns metrics and a text. Raises BadInput if the runs do not fit together.
+    """
+    if not runs:
+        raise BadInput("There is no completed run that could vote. Train one to its end first.")
+    first, models = load_members(runs, own_task)
+    task = load_task(first.config)
+    task.take_learned(first.learned())
+    task.members = first.members
+    disk.check_writable(folder)
+    metrics, text = task.vote(models, folder)  # type: ignore[attr-defined]
+    with working("Scoring the baseline"):
+        baseline = task.baseline()
+    scores, names = with_all(metrics, baseline), [run.name for run in runs]
+    summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)
+    (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
+    summary.write(folder)
+    metric, rows = task.selection[0], []
+    for run in runs:
+        earlier = Summary.read(run)
+        score = earlier.metrics.get(metric) if earlier else None  # none where its test failed
+        rows.append((run.name, f"{metric} in its own test", "not tested" if score is None else f"{score:.4f}"))
+    return summary, f"{text}\n{aligned(rows)}"
