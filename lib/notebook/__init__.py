@@ -1,12 +1,12 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
 import difflib
-import html
 import io
 import re
 import shlex
 import sys
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
 from lib.task import load_config
-from lib.text import aligned
+from lib.text import aligned, as_html
 from lib.training import identity
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
@@ -42,6 +42,16 @@ class Ended(Exception):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
+
+
+def show(text: str, html: str = "") -> None:
+    """Prints a text; a notebook shows `html`, by default the text with tables of HTML and sentences that wrap."""
+    if not platform.in_notebook():
+        print(text)
+        return
+    from IPython.display import display
+
+    display({"text/html": html or as_html(text), "text/plain": text}, raw=True)
 
 
 def end_if(smoke_only: bool) -> None:
@@ -176,7 +186,7 @@ def page(path: Path, height: int = 480) -> Any:
     """Returns a page of HTML to show in a frame of its own, so that its styles stay in it."""
     from IPython import display
 
-    content = html.escape(path.read_text("utf-8"), quote=True)
+    content = escape(path.read_text("utf-8"), quote=True)
     style = f"width:100%;height:{height}px;border:1px solid #ccc"
     return display.HTML(f'<div><iframe srcdoc="{content}" style="{style}"></iframe></div>')
 

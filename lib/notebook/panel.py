@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lib import planner
+from lib import notebook, planner
 from lib.config import Config, profiles, with_changes
 from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
@@ -90,7 +90,7 @@ def show(
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
         plan = start.plan()
-        widgets.print_answer(of_plan(plan), in_text(start, plan))
+        notebook.show(in_text(start, plan), of_plan(plan))
 
 
 def in_text(choice: Choice, plan: Plan) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lib import planner
+from lib import notebook, planner
 from lib.machine import memory, platform
 from lib.planner import Plan, file
 from lib.planner.html import framed, of_plan
@@ -46,15 +46,6 @@ def show_live(widget: Any, otherwise: str) -> None:
     display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
 
 
-def print_answer(html: str, text: str) -> None:
-    """Shows an answer without controls: as a picture in a notebook, as text in a log, and in a batch run as both."""
-    is_batch = platform.detect().batch
-    if is_batch or not platform.in_notebook():
-        print(text)  # the log of a session has no pictures
-    if platform.in_notebook():
-        SavedAnswer().show(html, "" if is_batch else text)
-
-
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
     """Shows a plan with a button that puts it into the notebook's `overrides`; for None nothing.
 
@@ -62,9 +53,8 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
     """
     if plan is None:
         return
-    picture, text = of_plan(plan), planner.of_plan(plan)
+    notebook.show(planner.of_plan(plan), of_plan(plan))
     if not live() or not torch.cuda.is_available():
-        print_answer(picture, text)
         return
     import ipywidgets
 
@@ -79,7 +69,6 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
         )
 
     use.on_click(on_use)
-    SavedAnswer().show(picture, text)
     show_live(ipywidgets.VBox([use, message]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
 
 

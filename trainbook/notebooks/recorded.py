@@ -10,12 +10,13 @@ from typing import Any
 
 from PIL import Image
 
+from lib.text import as_html
 from trainbook.notebooks.source import libraries
 
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(Path(__file__).parents[2] / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
-_MOST_HTML = 8_000  # characters; a page that needs more is shown as its text
+_MOST_HTML = 30_000  # characters; a page that needs more is shown as its text
 
 
 def execute(text: str, name: str) -> str:
@@ -67,7 +68,7 @@ def _shown(output: Any) -> Any:
     is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
     page = data.get("text/html", "")
     if "<svg" in page or len(page) > _MOST_HTML:  # GitHub draws no SVG in a notebook, and leaves out styles
-        del data["text/html"]
+        data["text/html"] = as_html(data.get("text/plain", ""))
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
     return None if is_widget or is_bar or not any(data.values()) else output
