@@ -35,6 +35,9 @@ KEYS = {
     "SESSION_MINUTES": "session.minutes",
     "RESUME_FROM": "run.resume_from",
 }
+# Jupyter breaks what cells print inside of words, and its classic pages the packed line of the library into thousands.
+_WRAPS = """<style>.jp-OutputArea-output pre,div.output_area pre{white-space:pre-wrap;word-break:normal}
+div.input_area pre{white-space:pre;overflow-x:auto}</style>"""
 
 
 class Ended(Exception):
@@ -51,7 +54,7 @@ def show(text: str, html: str = "") -> None:
         return
     from IPython.display import display
 
-    display({"text/html": html or as_html(text), "text/plain": text}, raw=True)
+    display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True)
 
 
 def end_if(smoke_only: bool) -> None:
