@@ -47,14 +47,14 @@ class Ended(Exception):
         return [str(self)]
 
 
-def show(text: str, html: str = "") -> None:
-    """Prints a text; a notebook shows `html`, by default the text with tables of HTML and sentences that wrap."""
-    if not platform.in_notebook():
-        print(text)
-        return
-    from IPython.display import display
+def show(text: str, html: str = "", **options: Any) -> None:
+    """Prints a text; a notebook displays `html`, by default the text with tables of HTML and sentences that wrap."""
+    if platform.in_notebook():
+        from IPython.display import display
 
-    display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True)
+        display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True, **options)
+    else:
+        print(text)
 
 
 def end_if(smoke_only: bool) -> None:

@@ -1,6 +1,5 @@
 """Interactive cells, of core widgets only; without widgets or a live kernel the same cell prints the same answer."""
 
-import uuid
 from html import escape
 from importlib.util import find_spec
 from typing import Any
@@ -16,26 +15,6 @@ from lib.planner.html import framed, of_plan
 def live() -> bool:
     """Returns whether widgets work here: in a notebook that a person runs, with ipywidgets installed."""
     return platform.in_notebook() and not platform.detect().batch and find_spec("ipywidgets") is not None
-
-
-class SavedAnswer:
-    """An answer for the saved notebook, where a widget is blank: a picture, and text where pictures are not shown.
-
-    `hides` is HTML that hides it: a live widget that shows the same answer includes it.
-    """
-
-    def __init__(self) -> None:
-        self._name = f"trainbook-{uuid.uuid4().hex[:12]}"
-        self.hides = f"<style>.{self._name}{{display:none}}</style>"
-        self._shown = False
-
-    def show(self, html: str, text: str) -> None:
-        """Shows the answer in place of the previous one."""
-        from IPython.display import display
-
-        bundle = {"text/html": f'<div class="{self._name}">{html}</div>', "text/plain": text}
-        display(bundle, raw=True, display_id=self._name, update=self._shown)
-        self._shown = True
 
 
 def show_live(widget: Any, otherwise: str) -> None:

@@ -33,7 +33,7 @@ def execute(text: str, name: str) -> str:
         notebook = libraries()[1].reads(path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = _joined([shown for output in cell.outputs if (shown := _shown(output))])
+            cell.outputs = [shown for output in cell.outputs if (shown := _shown(output))]
     return libraries()[1].writes(notebook)
 
 
@@ -45,17 +45,6 @@ def of(text: str) -> Shown:
         return {}
     run = [cell for cell in cells if cell.cell_type == "code" and cell.get("outputs")]
     return {(cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count} for cell in run}
-
-
-def _joined(outputs: list[Any]) -> list[Any]:
-    """Returns the outputs with neighbouring pieces of printed text as one."""
-    joined: list[Any] = []
-    for output in outputs:
-        if joined and output.output_type == joined[-1].output_type == "stream":
-            joined[-1].text += output.text
-        else:
-            joined.append(output)
-    return joined
 
 
 def _shown(output: Any) -> Any:
