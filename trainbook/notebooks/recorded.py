@@ -58,6 +58,8 @@ def _shown(output: Any) -> Any:
     page = data.get("text/html", "")
     if "<svg" in page or len(page) > _MOST_HTML:  # GitHub draws no SVG in a notebook, and leaves out styles
         data["text/html"] = as_html(data.get("text/plain", ""))
+    if data.get("text/html"):
+        data.pop("text/plain", None)  # which no page shows beside it
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
     return None if is_widget or is_bar or not any(data.values()) else output
