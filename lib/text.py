@@ -30,8 +30,9 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
     """
     for number, part in enumerate(_ROWS.split(text)):
         lines = part.strip("\n").split("\n")
-        inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
-        columns = [match.span() for match in re.finditer(r"x+( x+)*", inked)]
+        columns, shifted = _columns(lines), [lines[0].rjust(max(map(len, lines))), *lines[1:]]
+        if len(_columns(shifted)) == 2 + len(re.findall("  +", lines[0].strip())) > len(columns):
+            lines, columns = shifted, _columns(shifted)  # the head lost its indent
         if number % 2 and len(columns) > 1:
             rows: list[list[str]] = []
             for line in lines:
@@ -41,8 +42,14 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
                 else:
                     rows.append([*cells, last])
             yield rows
-        elif inked:
+        elif columns:
             yield "\n".join(lines)
+
+
+def _columns(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns where each column begins and ends: two blanks in all lines divide them."""
+    inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
+    return [match.span() for match in re.finditer(r"x+( x+)*", inked)]
 
 
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:

@@ -20,6 +20,7 @@ def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_spaces():
 @given(st.data(), st.integers(2, 4), st.sets(st.integers(0, 3)))
 def test_a_table_in_a_text_is_split_into_the_cells_that_it_was_set_from(data, columns, left):
     rows = data.draw(st.lists(st.lists(CELLS, min_size=columns, max_size=columns), min_size=2))
+    rows[0][0] = ""  # as some heads begin
     text = f"A sentence.\n\n{aligned(rows, left)}\nAnother one:\n  an indented line"
     assert list(split_tables(text)) == ["A sentence.", rows, "Another one:\n  an indented line"]
 
@@ -32,6 +33,8 @@ def test_a_page_has_a_head_above_numbers_alone_and_keeps_lines_indents_and_signs
     wrapped = "ok   GPU  a long\n          text\nbad  x    y"
     assert [*split_tables(wrapped)] == [[["ok", "GPU", "a long text"], ["bad", "x", "y"]]]
     assert table([["a", "1"], ["b", "2"]], bold="b").count("bold") == 1
+    rows = [["", "loss", "the gain"], ["a thing", "1.0", "+0.100"], ["b", "2.0", ""]]
+    assert [*split_tables(aligned(rows, left={0}).strip())] == [rows], "without the indent of its head"
     page = as_html("x < y:\n  a & b")
     assert "<table" not in page and ">x &lt; y:<br>&emsp;a &amp; b<" in page
 
