@@ -127,7 +127,8 @@ def plan() -> None:
         path = ROOT / "configs" / f"{config}.yaml"
         if not path.is_file():
             continue
-        made = planner.make(load_config(path, {"workload.base": str(base)} if config == "chat" else {}), planner.find_card("t4"), 0, 1000)
+        changes = {"workload.base": str(base)} if config == "chat" else {}
+        made = planner.make(load_config(path, changes), planner.find_card("t4"), 0, 1000)
         steps = made.max_steps or made.steps_for(1000)
         runs[config] = {"steps": steps, "hours": round(made.seconds(steps) / 3600, 2)}
         print(f"{config}: {runs[config]}", flush=True)

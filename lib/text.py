@@ -1,7 +1,13 @@
 """Text for a person: aligned tables, durations, amounts of bytes, criteria beside what was reached."""
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import zip_longest
+
+_NUMBER = re.compile(r"[+-]?\d[\d.,:/%e-]*( .*)?")
+_ROWS = re.compile(r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE)  # lines that two spaces divide or indent
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
@@ -15,6 +21,64 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
         for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+def split_tables(text: str) -> Iterator[str | list[list[str]]]:
+    """Yields the parts of a text in their order: rows of cells for what `aligned` set in it, other lines as they are.
+
+    No cell may hold two spaces. Lines of one column stay text; one that has the last cell alone continues that above.
+    """
+    for number, part in enumerate(_ROWS.split(text)):
+        lines = part.strip("\n").split("\n")
+        columns, shifted = _columns(lines), [lines[0].rjust(max(map(len, lines))), *lines[1:]]
+        if len(_columns(shifted)) == 2 + len(re.findall("  +", lines[0].strip())) > len(columns):
+            lines, columns = shifted, _columns(shifted)  # the head lost its indent
+        if number % 2 and len(columns) > 1:
+            rows: list[list[str]] = []
+            for line in lines:
+                *cells, last = (line[begin:end].strip() for begin, end in columns)
+                if rows and not any(cells):  # the line above goes on
+                    rows[-1][-1] += f" {last}"
+                else:
+                    rows.append([*cells, last])
+            yield rows
+        elif columns:
+            yield "\n".join(lines)
+
+
+def _columns(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns where each column begins and ends: two blanks in all lines divide them."""
+    inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
+    return [match.span() for match in re.finditer(r"x+( x+)*", inked)]
+
+
+def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
+    """Returns rows as a table of HTML; words above numbers are its head, and the row that begins with `bold` is bold.
+
+    It looks like a data frame in Jupyter. GitHub, which drops styles, shows it too.
+    """
+    columns = list(zip(*rows, strict=True))
+    numbers = [any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell) for column in columns]
+    has_head = any(is_number and not _NUMBER.fullmatch(rows[0][place]) for place, is_number in enumerate(numbers))
+    lines = ""
+    for place, row in enumerate(rows):
+        tag, right = ("th", "right") if has_head and not place else ("td", "right;white-space:nowrap")
+        cells = zip([right if is_number else "left" for is_number in numbers], map(escape, row), strict=True)
+        shown = "".join(f'<{tag} style="text-align:{look}">{cell}</{tag}>' for look, cell in cells)
+        lines += f'<tr style="font-weight:bold">{shown}</tr>' if row[0] == bold else f"<tr>{shown}</tr>"
+    return f'<div style="overflow-x:auto"><table cellpadding="3" style="margin:4px 0">{lines}</table></div>'
+
+
+def as_html(text: str) -> str:
+    """Returns a text as HTML: its tables, and between them paragraphs whose lines and indents stay."""
+    parts = ""
+    for part in split_tables(text):
+        if isinstance(part, str):
+            lines = re.sub("^ +", "&emsp;", escape(part), flags=re.MULTILINE).replace("\n", "<br>")
+            parts += f'<div style="max-width:72em;margin:4px 0">{lines}</div>'
+        else:
+            parts += table(part)
+    return parts
 
 
 def duration(seconds: float) -> str:

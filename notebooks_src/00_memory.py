@@ -49,10 +49,10 @@ OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platfo
 # The machine that this notebook runs on. It needs no GPU.
 
 # %%
-from lib import doctor, planner
+from lib import doctor, notebook, planner
 from lib.notebook import panel
 
-print(doctor.in_short(doctor.examine(trains=False)))
+notebook.show(doctor.in_short(doctor.examine(trains=False)))
 
 # %% [markdown]
 # ## The panel
@@ -78,7 +78,7 @@ panel.show(HOME / "configs", CONFIG, CARD, CARDS, OVERRIDES, OUTPUT_DIR)
 # ## The same run on several cards
 
 # %%
-print(panel.side_by_side(HOME / "configs" / f"{CONFIG}.yaml", OVERRIDES, BESIDE))
+notebook.show(panel.side_by_side(HOME / "configs" / f"{CONFIG}.yaml", OVERRIDES, BESIDE))
 
 # %% [markdown]
 # | name | card | GiB that PyTorch sees |
@@ -125,7 +125,7 @@ def step(model: nn.Module) -> torch.Tensor:
     return nn.functional.cross_entropy(model(images), labels)
 
 
-print(planner.predict(Classifier, step, card=CARD or "t4", precision="fp16"))
+notebook.show(str(planner.predict(Classifier, step, card=CARD or "t4", precision="fp16")))
 
 # %% [markdown]
 # ## How far to trust it

@@ -94,16 +94,20 @@ config = notebook.configure("graphmer", HOME, globals())
 # tables, and the completed graph.
 
 # %%
+import contextlib
+import io
 from pathlib import Path
 
 from lib.errors import BadInput
 from lib.launch import ensemble
 
-try:
-    task, models = ensemble.load(run.folder)
-    answers = task.predict(models, Path(outputs.__file__).parent, None)
-except BadInput as refusal:  # a run that is not completed has no best weights yet
-    print(refusal)
+with contextlib.redirect_stdout(io.StringIO()) as printed:
+    try:
+        task, models = ensemble.load(run.folder)
+        answers = task.predict(models, Path(outputs.__file__).parent, None)
+    except BadInput as refusal:  # a run that is not completed has no best weights yet
+        print(refusal)
+notebook.show(printed.getvalue())
 
 # %% shared: packaging
 

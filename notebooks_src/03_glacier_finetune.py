@@ -76,11 +76,11 @@ import pandas
 
 from lib.report import figure
 
-print(queue.verdict(runs))
+notebook.show(queue.verdict(runs))
 scores = queue.scores(runs)
 for entry in runs:
     if entry.name in scores:
-        print(f"\n{entry.name}", notebook.compare(Summary.read(entry.folder)), sep="\n")
+        notebook.show(f"{entry.name}\n{notebook.compare(Summary.read(entry.folder))}")
 
 # %%
 if scores:

@@ -65,14 +65,16 @@ config = notebook.configure("legal", HOME, globals())
 
 # %% [markdown]
 # ## A memory profile
-# A profile sets batches, precision and saves at once. The lines below have what each of them changes in this configuration,
+# A profile sets batches, precision and saves at once. The table has what each of them changes in this configuration,
 # old -> new. To choose one, write `OVERRIDES["memory.profile"] = "optimized"` in a cell here, and run the cells from
 # `notebook.configure` on again: the run, the plan and the memory panel then all follow it.
 
 # %%
+rows = []
 for name in profiles.names():
     _, changes = profiles.apply(with_changes(config, {"memory.profile": name}), has_gpu=True)
-    print(name, *changes, sep="\n  ")
+    rows.append([name, ", ".join(change.partition(": ")[2] for change in changes)])
+notebook.show(aligned(rows, left={0, 1}))
 
 # %% [markdown]
 # ## Data
@@ -115,7 +117,7 @@ for size, variants in {"base": {**ways, **recomputed}, "large": ways}.items():
             f"{size}, {name}", f"{option.micro_batch} x {option.passes}", f"{option.prediction.peak_bytes / 2**30:.2f}",
             "yes" if option.fits else "no", *(duration(files * each) for files in (1_000, 5_000, 10_000)),
         ])  # fmt: skip
-print(aligned(rows, left={0}))
+notebook.show(aligned(rows, left={0}))
 
 # %% shared: smoke-run
 

@@ -76,7 +76,8 @@ config = notebook.configure("vqa", HOME, globals())
 stages = run.config.workload.stages
 rows = [[name, f"{one.from_steps:,}", *(f"{w:g}" for w in (one.answer, one.reasoning, one.format)), ", ".join(one.rests)]
         for name, one in stages.items()]  # fmt: skip
-print(aligned([["stage", "from step", "answer", "reasoning", "form", "not trained"], *rows], left={0, 5}))
+head = ["stage", "from step", "answer", "reasoning", "form", "not trained"]
+notebook.show(aligned([head, *rows], left={0, 5}))
 
 # %% [markdown]
 # ## Memory check and plan
@@ -117,7 +118,7 @@ for name, changes in rungs.items():
     option = planner.as_configured(changed, planner.find_card("t4"))
     split, peak = f"{option.micro_batch} x {option.passes}", f"{option.prediction.peak_bytes / 2**30:.2f}"
     rows.append([name, split, peak, "yes" if option.fits else "no", f"{option.expected_seconds:.3g}"])
-print(aligned(rows, left={0}))
+notebook.show(aligned(rows, left={0}))
 
 # %% shared: smoke-run
 
@@ -132,7 +133,7 @@ seconds = {"measured here": steps / smoke.few_steps(run).steps_per_second, "repo
 if run.plan:
     seconds["planned for this card"] = run.plan.seconds(steps)
 rows = [[name, duration(time), *map(str, quota(time))] for name, time in seconds.items()]
-print(aligned([["", "whole run", "of a week's quota", "sessions"], *rows], left={0}))
+notebook.show(aligned([["", "whole run", "of a week's quota", "sessions"], *rows], left={0}))
 
 # %% shared: resume-run
 

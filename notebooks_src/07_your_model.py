@@ -217,7 +217,7 @@ if summary.reason == "completed" and (drawn := looks.worst(run)):
 # All runs of this notebook, each with what was edited:
 
 # %%
-print(notebook.runs(run))
+notebook.show(notebook.runs(run))
 
 # %% [markdown]
 # ## New images, and a submission
@@ -231,7 +231,7 @@ TTA = False  # True: each answer is the mean over the image and its mirror image
 if not NEW_DATA and (PROJECT / "new").is_dir():
     NEW_DATA, SAMPLE = str(PROJECT / "new"), str(PROJECT / "new" / "sample_submission.csv")
 if NEW_DATA and summary.reason == "completed":
-    print(looks.predict(run, NEW_DATA, SAMPLE, TTA))
+    notebook.show(looks.predict(run, NEW_DATA, SAMPLE, TTA))
 
 # %% shared: packaging
 

@@ -96,11 +96,16 @@ config = notebook.configure("chat", HOME, globals())
 QUESTIONS = ["wake me at 7 am with the label coffee", "how many feet are 250 metres"]
 
 # %%
+import csv
+
+from lib.text import aligned
+
 if summary.reason == "completed":
     questions = run.folder / "questions.txt"
     questions.write_text("\n".join(QUESTIONS), "utf-8")
     print(ensemble.run(run.folder, questions, run.folder / "predictions"))
-    print((run.folder / "predictions" / "predictions.csv").read_text("utf-8"))
+    with (run.folder / "predictions" / "predictions.csv").open(encoding="utf-8") as file:
+        notebook.show(aligned([*csv.reader(file)], left={1}))
 
 # %% shared: packaging
 

@@ -26,9 +26,9 @@ def in_short(sections: Mapping[str, Sequence[Finding]]) -> str:
     return table({**sections, "Versions": [*odd, *([others] if fine else [])]})
 
 
-def admit(config: Config) -> None:
-    """Prints the findings. Raises BadInput, which stops a notebook's "run all", if one is bad."""
+def admit(config: Config) -> str:
+    """Returns the table of the findings. Raises BadInput, which stops a notebook's "run all", if one is bad."""
     sections = examine(config)
-    print(in_short(sections))
     if bad := [finding for findings in sections.values() for finding in findings if finding.verdict == "bad"]:
         raise BadInput("\n".join(f"{finding.name}: {finding.value}. {finding.advice}" for finding in bad))
+    return in_short(sections)

@@ -1,12 +1,12 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
 import difflib
-import html
 import io
 import re
 import shlex
 import sys
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
 from lib.task import load_config
-from lib.text import aligned
+from lib.text import aligned, as_html
 from lib.training import identity
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
@@ -35,6 +35,9 @@ KEYS = {
     "SESSION_MINUTES": "session.minutes",
     "RESUME_FROM": "run.resume_from",
 }
+# Jupyter breaks what cells print inside of words, and its classic pages the packed line of the library into thousands.
+_WRAPS = """<style>.jp-OutputArea-output pre,div.output_area pre{white-space:pre-wrap;word-break:normal}
+div.input_area pre{white-space:pre;overflow-x:auto}</style>"""
 
 
 class Ended(Exception):
@@ -42,6 +45,16 @@ class Ended(Exception):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
+
+
+def show(text: str, html: str = "", **options: Any) -> None:
+    """Prints a text; a notebook displays `html`, by default the text with tables of HTML and sentences that wrap."""
+    if platform.in_notebook():
+        from IPython.display import display
+
+        display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True, **options)
+    else:
+        print(text)
 
 
 def end_if(smoke_only: bool) -> None:
@@ -176,7 +189,7 @@ def page(path: Path, height: int = 480) -> Any:
     """Returns a page of HTML to show in a frame of its own, so that its styles stay in it."""
     from IPython import display
 
-    content = html.escape(path.read_text("utf-8"), quote=True)
+    content = escape(path.read_text("utf-8"), quote=True)
     style = f"width:100%;height:{height}px;border:1px solid #ccc"
     return display.HTML(f'<div><iframe srcdoc="{content}" style="{style}"></iframe></div>')
 

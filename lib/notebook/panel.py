@@ -6,6 +6,7 @@ ends that process.
 
 import threading
 import traceback
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lib import planner
+from lib import notebook, planner
 from lib.config import Config, profiles, with_changes
 from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
@@ -90,7 +91,7 @@ def show(
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
         plan = start.plan()
-        widgets.print_answer(of_plan(plan), in_text(start, plan))
+        notebook.show(in_text(start, plan), of_plan(plan))
 
 
 def in_text(choice: Choice, plan: Plan) -> str:
@@ -122,7 +123,7 @@ class Panel:
         self._planned: tuple[Choice, Plan] | None = None  # that is shown
         self._html = ""
         self._setting = False
-        self._saved = widgets.SavedAnswer()
+        self._id, self._is_saved = f"trainbook-{uuid.uuid4().hex[:12]}", False
         self._make_controls(start)
         self._take_sizes(start.path)
 
@@ -268,15 +269,20 @@ class Panel:
             self._planned = choice, answer
             html = of_plan(answer)
             line = widgets.code(choice.to_paste(answer))
-            self._saved.show(f"{html}To follow this plan:{line}", in_text(choice, answer))
+            self._save(in_text(choice, answer), f"{html}To follow this plan:{line}")
         else:
             html = refusal(answer)
-            self._saved.show(html, answer)
+            self._save(answer, html)
         self.status.value = self.message.value = ""
-        self._html = self.answer.value = self._saved.hides + html
+        self._html = self.answer.value = f"<style>.{self._id}{{display:none}}</style>{html}"  # not the answer twice
         self.use.disabled = not isinstance(answer, Plan)
         if torch.cuda.is_available():
             self.gauge.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
+
+    def _save(self, text: str, html: str) -> None:
+        """Shows the answer for the saved notebook, where a widget is blank."""
+        notebook.show(text, f'<div class="{self._id}">{html}</div>', display_id=self._id, update=self._is_saved)
+        self._is_saved = True
 
     def _use(self, _: Any) -> None:
         """Shows the line to paste, and writes the file that a training notebook reads."""

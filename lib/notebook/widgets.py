@@ -1,13 +1,12 @@
 """Interactive cells, of core widgets only; without widgets or a live kernel the same cell prints the same answer."""
 
-import uuid
 from html import escape
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from lib import planner
+from lib import notebook, planner
 from lib.machine import memory, platform
 from lib.planner import Plan, file
 from lib.planner.html import framed, of_plan
@@ -18,41 +17,12 @@ def live() -> bool:
     return platform.in_notebook() and not platform.detect().batch and find_spec("ipywidgets") is not None
 
 
-class SavedAnswer:
-    """An answer for the saved notebook, where a widget is blank: a picture, and text where pictures are not shown.
-
-    `hides` is HTML that hides it: a live widget that shows the same answer includes it.
-    """
-
-    def __init__(self) -> None:
-        self._name = f"trainbook-{uuid.uuid4().hex[:12]}"
-        self.hides = f"<style>.{self._name}{{display:none}}</style>"
-        self._shown = False
-
-    def show(self, html: str, text: str) -> None:
-        """Shows the answer in place of the previous one."""
-        from IPython.display import display
-
-        bundle = {"text/html": f'<div class="{self._name}">{html}</div>', "text/plain": text}
-        display(bundle, raw=True, display_id=self._name, update=self._shown)
-        self._shown = True
-
-
 def show_live(widget: Any, otherwise: str) -> None:
     """Shows a widget; where there is no kernel, as in an exported page, the text `otherwise`."""
     from IPython.display import display
 
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
-
-
-def print_answer(html: str, text: str) -> None:
-    """Shows an answer without controls: as a picture in a notebook, as text in a log, and in a batch run as both."""
-    is_batch = platform.detect().batch
-    if is_batch or not platform.in_notebook():
-        print(text)  # the log of a session has no pictures
-    if platform.in_notebook():
-        SavedAnswer().show(html, "" if is_batch else text)
 
 
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
@@ -62,9 +32,8 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
     """
     if plan is None:
         return
-    picture, text = of_plan(plan), planner.of_plan(plan)
+    notebook.show(planner.of_plan(plan), of_plan(plan))
     if not live() or not torch.cuda.is_available():
-        print_answer(picture, text)
         return
     import ipywidgets
 
@@ -79,7 +48,6 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
         )
 
     use.on_click(on_use)
-    SavedAnswer().show(picture, text)
     show_live(ipywidgets.VBox([use, message]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
 
 

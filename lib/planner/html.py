@@ -14,6 +14,7 @@ from lib.planner.card import FITS
 from lib.planner.log import CATEGORIES
 from lib.planner.search import Plan
 from lib.planner.table import alive_rows, describe, layer_rows
+from lib.text import table
 
 # Okabe and Ito's palette, which any kind of colour vision distinguishes, with a text that is readable on it.
 _COLOURS = dict(zip(CATEGORIES, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7"), strict=True))
@@ -43,12 +44,12 @@ _MACROS = """
   </div>
   {% endfor %}
 </div>
-{{ table(sheet.options, 1, bold="recommended") if plan.options|length > 1 }}
+{{ table(sheet.options, bold="recommended")|safe if plan.options|length > 1 }}
 {% for sentence in sheet.notices %}<div style="font-size:12px">{{ sentence }}</div>{% endfor %}
 {% if layers %}
 <details style="margin-top:6px;font-size:12px">
   <summary>Where it goes: layer by layer, and who is alive at the peak</summary>
-  {{ table(layers, 1) }}{{ table(alive, 3) }}
+  {{ table(layers)|safe }}{{ table(alive)|safe }}
 </details>
 {% endif %}
 <details style="margin-top:6px;font-size:12px">
@@ -88,21 +89,6 @@ _MACROS = """
 </div>
 {% endmacro %}
 
-{# Rows below a head, the first `left` columns flush left; the row that begins with `bold` is bold. #}
-{% macro table(rows, left, bold=none) %}
-<div style="overflow-x:auto">
-  <table style="border-collapse:collapse;font-size:12px;margin:4px 0;line-height:18px">
-    {% for row in rows %}
-    {% set tag, look = ("th", "font-weight:normal;opacity:.7") if loop.first else ("td", "") %}
-    <tr style="font-weight:{{ "bold" if row[0] == bold else "normal" }}">
-      {% for text in row %}<{{ tag }} style="padding:1px 10px 1px 0;white-space:nowrap;
-        text-align:{{ "left" if loop.index <= left else "right" }};{{ look }}">{{ text }}</{{ tag }}>{% endfor %}
-    </tr>
-    {% endfor %}
-  </table>
-</div>
-{% endmacro %}
-
 {% macro gauge(readings) %}
 {% for reading in readings %}
   <div style="font-size:12px;line-height:16px">{{ reading.name }}: {{ reading.used|gib }} of {{ reading.total|gib }} GiB
@@ -126,7 +112,7 @@ _MACROS = """
 """
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters["gib"] = lambda size: f"{size / GIB:.2f}"
-_ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "warning": "#D55E00"}
+_ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "warning": "#D55E00", "table": table}
 _PAGE = _ENVIRONMENT.from_string(_MACROS).module
 
 

@@ -246,7 +246,6 @@ class Live(Progress):
             machine = {*MACHINE_COLUMNS, "peak_memory_bytes"}
             self._machine = {name: float(value) for name, value in cells if name in machine and value}
             shown = [name for name in watched.shown if name != "loss"]
-            has_metrics = any(row.get(name) for row in rows for name in shown)
 
             def draw(names: Sequence[str], axes: Any) -> None:
                 if names:
@@ -258,7 +257,8 @@ class Live(Progress):
                 if axes.get_lines():
                     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
 
-            charts = [_CHART.format(figure.svg(partial(draw, names))) for names in ([], shown)[: 1 + has_metrics]]
+            names = [[], shown] if shown else [[]]  # both from the start: a second that arrives moves the page
+            charts = [_CHART.format(figure.svg(partial(draw, each))) for each in names]
             return _CHARTS.format("".join(charts))
         except Exception as error:  # of whatever a task names and measures
             return escape(f"The charts cannot be drawn: {type(error).__name__}: {error}")

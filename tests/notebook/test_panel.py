@@ -16,7 +16,7 @@ from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
-from lib.notebook import panel, widgets
+from lib.notebook import panel
 from lib.planner.html import of_plan
 from lib.planner.log import Alive, Layer
 from lib.planner.process import Cancelled
@@ -200,17 +200,16 @@ def test_without_a_kernel_or_widgets_the_same_answer_is_text_and_in_a_notebook_a
     assert "At the peak, GiB: weights 1.00, optimizer 2.00, activations 4.00" in text
     assert 'OVERRIDES = {"training.effective_batch": 128, "training.micro_batch": 32, ' in text
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    pictures, texts = [], []
-    show = lambda self, html, text: (pictures.append(html), texts.append(text))  # noqa: E731
-    monkeypatch.setattr(widgets.SavedAnswer, "show", show)
+    displayed = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: displayed.append(data))
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ipywidgets", None)
         panel.show(ROOT / "configs", "graphmer", "t4")
-    assert texts[0].count("At the peak, GiB") == 1 and capsys.readouterr().out == "", "the picture's own text, once"
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     panel.show(ROOT / "configs", "graphmer", "t4")
-    assert capsys.readouterr().out.count("At the peak, GiB") == 1, "the log of a batch run has no pictures"
-    assert len(pictures) == 2 and all("graphmer fits on" in html for html in pictures)
+    assert len(displayed) == 2 and all("graphmer fits on" in data["text/html"] for data in displayed)
+    assert all(data["text/plain"].count("At the peak, GiB") == 1 for data in displayed), "the picture's own text, once"
+    assert capsys.readouterr().out == ""
     with pytest.raises(BadInput, match="There is no configuration 'nothing'. There are: .*graphmer, graphmer_small"):
         panel.show(ROOT / "configs", "nothing")
 

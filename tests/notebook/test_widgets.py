@@ -44,7 +44,7 @@ def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypa
     assert "Run the cells below" in said.value and "training.micro_batch" in said.value
 
 
-def test_a_plan_for_another_machine_is_shown_without_a_button_and_in_a_batch_runs_log(planned, monkeypatch, capsys):
+def test_a_plan_for_another_machine_is_shown_without_a_button(planned, monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: pytest.fail("it offers a plan for no card"))

@@ -119,7 +119,9 @@ def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = Fal
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert bool(code[-1].execution_count) != ends_early, "whether the last cell ran"
     assert not unbalanced(page_of(notebook)), "the page of a version on Kaggle"
-    return code, "".join(o.get("text", "") for cell in code for o in cell.outputs if o.output_type == "stream")
+    shown = [output for cell in code for output in cell.outputs]
+    assert ends_early or any("<tr>" in o.get("data", {}).get("text/html", "") for o in shown), "tables are HTML"
+    return code, "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in shown)
 
 
 def small_data(name: str, folder: Path) -> None:

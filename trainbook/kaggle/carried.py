@@ -45,7 +45,7 @@ def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
     """Returns the texts of the files in the carrier cell, by path; none without such a cell. Raises BadInput."""
     codes = ["".join(cell["source"]) for cell in tagged(notebook, "carrier")]
     try:
-        return next((carrier.unpack(code) for code in codes if 'HOME = library("""' in code), {})
+        return next((carrier.unpack(code) for code in codes if "HOME = library(" in code), {})
     except BadInput as error:
         raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
 

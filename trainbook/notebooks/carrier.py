@@ -1,6 +1,7 @@
 """Packs the files of lib and workloads that a notebook imports, and its configurations, into one cell.
 
-`carrier.py.in` beside this file is that cell's code; here it is filled, and read back. No notebook carries this file.
+`carrier.py.in` beside this file is that cell's code, and `library.py.in` what it runs, packed with the files. Here they
+are filled, and read back. No notebook carries this file.
 """
 
 import ast
@@ -16,12 +17,11 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-PACKED_COLUMNS = 8000  # a line: a preview shows few lines, and editors draw up to 10,000 characters of each
-TEMPLATE = Path(__file__).resolve().with_name("carrier.py.in")
+CELL, LIBRARY = (Path(__file__).resolve().with_name(name) for name in ("carrier.py.in", "library.py.in"))
 FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
 CHECKSUM = re.compile(r"(?<=that it was edited: )\w+$", re.MULTILINE)
 BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)  # a configuration's other file, beside it
-PACKED = re.compile(r'^HOME = library\("""\n([^"]*)\n"""\)$', re.MULTILINE)
+PACKED = re.compile(r'b85decode\("([^"]+)"\)')  # one line, of which a preview shows the beginning
 
 
 def carried_files(
@@ -115,14 +115,14 @@ def pack(files: dict[str, str]) -> str:
     bzip2 has one form of the same content on every machine, a quarter shorter than that of zlib.
     """
     content = json.dumps(files, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
-    packed = base64.b85encode(bz2.compress(content)).decode("ascii")
-    return "\n".join(packed[start : start + PACKED_COLUMNS] for start in range(0, len(packed), PACKED_COLUMNS))
+    return base64.b85encode(bz2.compress(content)).decode("ascii")
 
 
 def unpack(code: str) -> dict[str, str]:
     """Returns the files that a carrier cell's code holds. Raises BadInput where it cannot be read."""
     try:
-        return json.loads(bz2.decompress(base64.b85decode("".join(PACKED.search(code)[1].split()))))
+        files = json.loads(bz2.decompress(base64.b85decode(PACKED.search(code)[1])))
+        return {name: text for name, text in files.items() if name != "library.py"}
     except (TypeError, ValueError, OSError):
         sentence = "it was edited, or built by an earlier version; put back the one of the built notebook."
         raise BadInput(f"the carrier cell can no longer be read: {sentence}") from None
@@ -130,9 +130,10 @@ def unpack(code: str) -> dict[str, str]:
 
 def code(name: str, files: dict[str, str], made_from: str = "") -> str:
     """Returns the carrier cell's code, which names `made_from` as its source, by default a file of notebooks_src."""
-    text = TEMPLATE.read_text(encoding="utf-8").rstrip("\n").replace("@NAME@", name).replace("@COUNT@", str(len(files)))
+    text = CELL.read_text(encoding="utf-8").rstrip("\n").replace("@COUNT@", str(len(files)))
     text = text.replace("@SOURCE@", made_from or f"notebooks_src/{name}.py")
-    text = text.replace("@PACKED@", pack(files))
+    first = LIBRARY.read_text(encoding="utf-8").replace("@NAME@", name)
+    text = text.replace("@PACKED@", pack({**files, "library.py": first}))
     return text.replace("@CHECKSUM@", checksum(text.replace("@CHECKSUM@", "")))
 
 
@@ -142,5 +143,4 @@ def edits(cell: str) -> str:
     built = CHECKSUM.search(cell)
     if built and built[0] == checksum(CHECKSUM.sub("", cell)):
         return ""
-    template = "trainbook/notebooks/carrier.py.in"
-    return f"The carrier cell was edited, and an import writes nothing of it: make the edit in lib, or in {template}."
+    return f"The carrier cell was edited, and an import writes nothing of it: edit lib, or {LIBRARY.name}."

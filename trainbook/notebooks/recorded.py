@@ -10,12 +10,13 @@ from typing import Any
 
 from PIL import Image
 
+from lib.text import as_html
 from trainbook.notebooks.source import libraries
 
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(Path(__file__).parents[2] / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
-_MOST_HTML = 8_000  # characters; a page that needs more is shown as its text
+_MOST_HTML = 30_000  # characters; a page that needs more is shown as its text
 
 
 def execute(text: str, name: str) -> str:
@@ -32,7 +33,7 @@ def execute(text: str, name: str) -> str:
         notebook = libraries()[1].reads(path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = _joined([shown for output in cell.outputs if (shown := _shown(output))])
+            cell.outputs = [shown for output in cell.outputs if (shown := _shown(output))]
     return libraries()[1].writes(notebook)
 
 
@@ -46,17 +47,6 @@ def of(text: str) -> Shown:
     return {(cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count} for cell in run}
 
 
-def _joined(outputs: list[Any]) -> list[Any]:
-    """Returns the outputs with neighbouring pieces of printed text as one."""
-    joined: list[Any] = []
-    for output in outputs:
-        if joined and output.output_type == joined[-1].output_type == "stream":
-            joined[-1].text += output.text
-        else:
-            joined.append(output)
-    return joined
-
-
 def _shown(output: Any) -> Any:
     """Returns an output as a page can show it, or None: no widget and no bar, which need a kernel; small pictures."""
     if output.output_type == "stream":
@@ -67,7 +57,9 @@ def _shown(output: Any) -> Any:
     is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
     page = data.get("text/html", "")
     if "<svg" in page or len(page) > _MOST_HTML:  # GitHub draws no SVG in a notebook, and leaves out styles
-        del data["text/html"]
+        data["text/html"] = as_html(data.get("text/plain", ""))
+    if data.get("text/html"):
+        data.pop("text/plain", None)  # which no page shows beside it
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
     return None if is_widget or is_bar or not any(data.values()) else output

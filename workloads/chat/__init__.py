@@ -298,7 +298,7 @@ class Chat(Supervised):
         answers = {"tuned": judged.guess, **self._beside, **self.guesses}
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = [("question", row.question), ("right", row.answer), *((k, v[number]) for k, v in answers.items())]
-            lines.append(aligned([[name, printable(value, most=160)] for name, value in cells], left={0, 1}))
+            lines.append(aligned([[name, printable(value, most=160) or "-"] for name, value in cells], left={0, 1}))
         return "\n\n".join(lines)
 
     # --- prediction and export ----------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def read(source: Path) -> dict[str, list[Row]]:
         part = next((split for name, split in _SPLITS.items() if path.stem.lower().startswith(name)), "")
         parts.setdefault(part if source.is_dir() else "", []).extend(read_file(path))
     if not parts.keys() & {"validation", "test"}:
-        return split((row for rows in parts.values() for row in rows))
+        return split(row for rows in parts.values() for row in rows)
     train = [*parts.pop("", []), *parts.pop("train", [])]
     missing = {"validation", "test"} - parts.keys()
     drawn = split(train, validation=0.1 * ("validation" in missing), test=0.1 * ("test" in missing))

@@ -113,7 +113,7 @@ def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_o
     assert headings == [line for line in text_of(built_there).split("\n") if line.startswith("## ")]
     assert len(headings) == 12  # and before them the title and the library
     assert list(carried.parameters(made)) == list(carried.parameters(built_there))
-    code = {"doctor.admit(config)", "found = resume.announce(run)", "print(outputs.table(run.output_dir))"}
+    code = {"notebook.show(doctor.admit(config))", "notebook.show(outputs.table(run.output_dir))"}
     assert code <= {"".join(cell["source"]) for cell in made["cells"]}, "the template's cells are theirs"
     (config.parent / "mine.py").write_text(project.TASK.replace('"""Sums of', "'''Sums of") .replace(
         'index.\n    """', "index.\n    '''").replace("Sums of sines from", "A long title " * 9))  # fmt: skip
