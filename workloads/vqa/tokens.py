@@ -16,6 +16,7 @@ from workloads.vqa.settings import TERMS
 
 if TYPE_CHECKING:
     from workloads.vqa.data import Record
+    from workloads.vqa.words import Candidate
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
@@ -30,6 +31,7 @@ class Answer(str):
     kind: str = ""
     reasoning: str = ""
     is_valid: bool = False  # all tags, in their order, around an answer
+    candidates: "Sequence[Candidate]" = ()  # which were weighed beside it
 
 
 class Tokens:
