@@ -291,7 +291,7 @@ class Vqa(Supervised):
         self.weight = float(model.weight)
         answer = network._replace(guess=likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
-        beside = {"network_exact": scores["exact"], "network_weight": self.weight}
+        beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
         return {"loss": scores["loss"], **figures, **beside}, {NETWORK: network, ANSWER: answer}
 
     def group(self, sample: Record) -> str:

@@ -6,13 +6,17 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from scipy import stats
 
 from lib.errors import BadInput
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
 from workloads.vqa.evaluation import Rules
-from workloads.vqa.words import OFFERED, Words, pairs_of
+from workloads.vqa.tokens import Answer
+from workloads.vqa.words import OFFERED, Candidate, Words, about, chosen_weight, likeliest, pairs_of
 
 ASKED = [
     *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
@@ -44,6 +48,36 @@ def test_types_are_the_records_or_their_wording_and_of_more_than_20_those_of_few
     assert rules.types([record(1, kind="A"), record(2, question="is a red one there")]) == ["A", "is a _ one there"]
     records = [record(n, kind="MANY" if n < 30 else f"K{n}") for n in range(50)]
     assert {*rules.types(records)} == {"MANY", "other types"}
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(some.lists(some.sampled_from("wwwnnnnnn?"), min_size=2, max_size=40))
+def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(right):
+    """Pictures with a question each, about which the words say w and the network n."""
+    written = []
+    for _ in right:
+        written.append(Answer("n"))
+        written[-1].candidates = [Candidate(Answer("n"), -0.1, -5.0), Candidate(Answer("w"), -5.0, -0.1)]
+    gains = [(answer == "n") - (answer == "w") for answer in right]
+    is_constant, mean = len({*gains}) == 1, sum(gains)
+    is_sure = mean > 0 if is_constant else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
+    weight = chosen_weight(right, written, [str(n) for n in range(len(right))])
+    assert weight == float(is_sure)
+    assert [*likeliest(written, weight)] == ["n" if is_sure else "w"] * len(right)
+    assert chosen_weight(right, written, ["one"] * len(right)) == 0
+
+
+def test_a_weight_between_takes_what_both_hold_likely_and_types_that_the_words_know_better_are_named():
+    answer = Answer("n")
+    logs = {"n": (-1, -9), "b": (-2, -2), "w": (-9, -1)}
+    answer.candidates = [Candidate(Answer(name), *pair) for name, pair in logs.items()]
+    assert [likeliest([answer], weight)[0] for weight in (0, 0.5, 1)] == ["w", "b", "n"]
+    assert chosen_weight(["b"] * 9, [answer] * 9, [*"abcdefghi"]) == 0.75
+    network, words = ({"exact_A": 5, "exact_B": b, "exact_C": c} for b, c in ((2, 1), (4, 4)))
+    text = about(0.25, network, words)
+    assert "the network 0.25 and the words of the question 0.75" in text
+    assert text.endswith("is below 'by words', in brackets, for: C 1.000 (4.000), B 2.000 (4.000).")
+    assert "below" not in about(0, {"exact_A": 0.5}, {"exact_A": 0.5})
 
 
 def evaluated(task, model, part="test"):
@@ -88,13 +122,15 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     assert all(scores[kind] == 1.0 for kind in kinds) and scores["network_weight"] == 1
     assert len(task.samples) >= 4 and task.samples[0].attention.shape == (4, 4)
     text = task.report(scores, tmp_path)
-    assert "'answer' is above the strongest baseline" in text and "gives the network 1 and" in text and "pictures of the test" in text
+    assert "'answer' is above the strongest baseline" in text and "pictures of the test" in text
+    assert "Validation gives the network 1 and" in text
     rows = {row["method"]: row for row in table(tmp_path / "evaluation.csv")}
     assert [*rows] == ["commonest answer", "by question type", "by question", "by words", "network alone", "answer"]
     assert float(rows["answer"]["gain_exact_low"]) > 0 and float(rows["network alone"]["exact_COUNTING"]) == 1
     answers = table(tmp_path / "answers.csv")
     assert len(answers) == len(samples) and sum(row["valid"] == "0" for row in answers) == 1
-    assert all(row["network alone"] == row["answer"] == row["target"] and row["question"] and row["by words"] for row in answers)
+    assert all(row["network alone"] == row["answer"] == row["target"] for row in answers)
+    assert all(row["question"] and row["by words"] for row in answers)
     assert "valid" not in task.baseline() and (tmp_path / "plots" / "samples.png").is_file()
 
 
@@ -143,6 +179,11 @@ def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answere
     alone, together = task.predict(models[:1], mine, None), task.predict(models, mine, None)
     assert [row["teacher_answer"] for row in alone.values()] == [row["teacher_answer"] for row in rows]
     assert len(together) == len(rows)
+    asked = [row["question"] for row in rows]
+    assert [row["teacher_answer"] for row in rows] == task.words.guesses(asked), "a new network's weight is 0"
+    for model in models:
+        model.weight.fill_(1)
+    assert [row["teacher_answer"] for row in task.predict(models, mine, None).values()] != task.words.guesses(asked)
 
 
 def test_a_folder_without_questions_and_a_picture_that_is_none_are_refused(vqa, tmp_path, mine):
