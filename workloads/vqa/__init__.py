@@ -21,26 +21,12 @@ from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, scoring, text
-from lib.supervised.text import normal
 from lib.task import Batch
 from lib.task.blocks import find_blocks
-from workloads.vqa import data, evaluation, generated, pictures, tokens
+from workloads.vqa import data, evaluation, generated, pictures, tokens, weighing
 from workloads.vqa.data import Record
 from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
 from workloads.vqa.tokens import Answer, Tokens
-from workloads.vqa.words import (
-    ANSWER,
-    LEAST,
-    NETWORK,
-    OFFERED,
-    WORDS,
-    Candidate,
-    Words,
-    about,
-    chosen_weight,
-    likeliest,
-    pairs_of,
-)
 
 _PARTS = ("image", "text", "decoder")
 _LEARNED = {
@@ -168,7 +154,7 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": pairs_of(samples)}
+        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": weighing.pairs_of(samples)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
@@ -194,18 +180,18 @@ class Vqa(Supervised):
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
     @cached_property
-    def words(self) -> Words:
+    def words(self) -> weighing.Words:
         """The classifier of a question's words."""
-        return Words(self.learned()["words"])
+        return weighing.Words(self.learned()["words"])
 
     @cached_property
     def offers(self) -> list[tuple[Answer, list[int]]]:
         """The answers of that classifier, each with its tokens."""
-        answers, own = list(map(Answer, self.words.answers)), self.writer
+        answers, first, last = list(map(Answer, self.words.answers)), self.writer.answer, self.writer.answer_end
         for answer in answers:
             answer.is_valid = True
-        tokens = own.numbers(answers)
-        return [(answer, [own.answer, *each, own.answer_end]) for answer, each in zip(answers, tokens, strict=True)]
+        numbers = self.writer.numbers(answers)
+        return [(answer, [first, *tokens, last]) for answer, tokens in zip(answers, numbers, strict=True)]
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
@@ -257,22 +243,14 @@ class Vqa(Supervised):
         """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
-        best = batch["by_words"].argsort(descending=True, stable=True)[:, :OFFERED].tolist()
-        rows = []
-        for number, places in enumerate(best):
-            rows += [(self.writer.parsed(each), each) for each in written[number * beams : (number + 1) * beams]]
-            rows += [self.offers[place] for place in places]
-        logs = model.log_probabilities(*encoded, [each for _, each in rows], self.writer.answer_end)
-        answers, size = list[Answer](), len(rows) // len(best)
-        for number, shares in enumerate(batch["by_words"].tolist()):
-            different: dict[str, Candidate] = {}
-            for (answer, _), log in zip(*(of[number * size : (number + 1) * size] for of in (rows, logs)), strict=True):
-                place = self.words.places.get(text := normal(answer))
-                share = LEAST if place is None else shares[place]
-                different.setdefault(text, Candidate(answer, log, math.log(share)))  # another reasoning for the same
-            answers.append(rows[number * size][0])
-            answers[-1].candidates = [*different.values()]
-        return answers
+        best = batch["by_words"].argsort(descending=True, stable=True)[:, : weighing.OFFERED].tolist()
+        pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
+        rows = [[*pairs[n * beams : (n + 1) * beams], *map(self.offers.__getitem__, p)] for n, p in enumerate(best)]
+        flat = [tokens for row in rows for _, tokens in row]
+        logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
+        for row, shares in zip(rows, batch["by_words"].tolist(), strict=True):
+            row[0][0].candidates = self.words.candidates([(answer, next(logs)) for answer, _ in row], shares)
+        return [row[0][0] for row in rows]
 
     def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
@@ -286,13 +264,13 @@ class Vqa(Supervised):
         scores, rows = super().scored(model, loader, watched)
         network = rows["network"]
         if loader.dataset.name == "validation":
-            asked = [record.picture for record in loader.dataset.samples[: len(network.true)]]
-            model.weight.fill_(chosen_weight(network.true, network.guess, asked))
+            shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
+            model.weight.fill_(weighing.chosen_weight(network.true, network.guess, shown))
         self.weight = float(model.weight)
-        answer = network._replace(guess=likeliest(network.guess, self.weight))
+        answer = network._replace(guess=weighing.likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
-        return {"loss": scores["loss"], **figures, **beside}, {NETWORK: network, ANSWER: answer}
+        return {"loss": scores["loss"], **figures, **beside}, {weighing.NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -304,7 +282,7 @@ class Vqa(Supervised):
 
     def baselines(self) -> dict[str, list[str]]:
         test = self.parts["test"].samples
-        return {**self.rules.answers(test), WORDS: self.words.guesses([record.question for record in test])}
+        return {**self.rules.answers(test), weighing.WORDS: self.words.guesses([record.question for record in test])}
 
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
@@ -322,7 +300,7 @@ class Vqa(Supervised):
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
-        is_valid = int(self._tested[NETWORK].guess[number].is_valid)
+        is_valid = int(self._tested[weighing.NETWORK].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
     def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
@@ -338,9 +316,9 @@ class Vqa(Supervised):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
         evaluation.draw(self.samples, folder / "plots" / "samples.png")
-        network = self._tested[NETWORK]
-        words = network._replace(guess=np.array(self.guesses[WORDS], object))
-        self.about_gate = about(self.weight, self.columns(network), self.columns(words))
+        network = self._tested[weighing.NETWORK]
+        words = network._replace(guess=np.array(self.guesses[weighing.WORDS], object))
+        self.about_gate = weighing.about(self.weight, self.columns(network), self.columns(words))
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from workloads.vqa.settings import TERMS
 
 if TYPE_CHECKING:
     from workloads.vqa.data import Record
-    from workloads.vqa.words import Candidate
+    from workloads.vqa.weighing import Candidate
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own

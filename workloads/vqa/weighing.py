@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,9 +16,9 @@ from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import Record
 from workloads.vqa.tokens import Answer
 
-NETWORK, WORDS, ANSWER = "network alone", "by words", "answer"  # rows of the tables
+NETWORK, WORDS = "network alone", "by words"  # rows of the tables
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
-LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
+_LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
 _WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network; of equally good ones the first
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
@@ -49,7 +50,7 @@ class Words:
         rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
         self.answers, self._model = sorted(pairs), None
-        self.places = {normal(answer): place for place, answer in enumerate(self.answers)}
+        self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
         self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
         least = 1 if len(questions) <= _FEW else 2
         self._vectors = TfidfVectorizer(
@@ -66,11 +67,20 @@ class Words:
             return self._usual.repeat(len(questions), 0).astype(np.float32)
         scores = self._model.decision_function(self._vectors.transform(list(map(normal, questions))))
         scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
-        shares = np.clip((1 + scores) / 2, LEAST, 1)
+        shares = np.clip((1 + scores) / 2, _LEAST, 1)
         return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
 
     def guesses(self, questions: Sequence[str]) -> list[str]:
         return [self.answers[place] for place in self.shares(questions).argmax(1)]
+
+    def candidates(self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]) -> list[Candidate]:
+        """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
+        different: dict[str, Candidate] = {}
+        for answer, log in answers:
+            place = self._places.get(text := normal(answer))
+            share = _LEAST if place is None else shares[place]
+            different.setdefault(text, Candidate(answer, log, math.log(share)))  # another reasoning for the same
+        return [*different.values()]
 
 
 def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
