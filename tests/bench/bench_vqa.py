@@ -33,7 +33,7 @@ from workloads.vqa.data import Record
 ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
 EASY_FORM = {
-    "workload.source.files": "*/questions.json", "workload.source.picture": "{folder}/images/{image}.png",
+    "workload.source.files": "*/questions.json", "workload.source.picture": "./{folder}/images/{image}.png",
     "workload.columns.question": "0", "workload.columns.answer": "1", "workload.columns.image": "2",
 }  # fmt: skip
 RECORD = RECORDS / "vqa.json"

@@ -19,7 +19,7 @@ from workloads.vqa.tokens import Answer
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
-_WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network; of equally good ones the first
+_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
 _MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
@@ -106,24 +106,26 @@ def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
 
 
 def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
-    """Returns the network's weight with the most exact answers among those surely above the words' answers, else 0.
+    """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
 
     Surely: the lower end of Student's paired interval over pictures is above 0 (Cochran, Sampling Techniques, 1977,
-    6.4).
+    6.4). So the network alone answers where it gains, unless a weight between both gains more.
     """
     from scipy import stats  # a second that a process which only loads data does not need
 
     names, unit = np.unique(pictures, return_inverse=True)
-    if len(names) < 2:
-        return 0.0
-    guesses = (likeliest(written, weight) for weight in (0.0, *_WEIGHTS))
+    guesses = (likeliest(written, weight) for weight in _WEIGHTS)
     each = np.array([[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses])
-    gains = each[1:] - each[0]  # (weights, questions)
-    mean, sums = gains.mean(1), np.stack([np.bincount(unit, gain) for gain in gains])
-    spread = ((sums - np.bincount(unit) * mean[:, None]) ** 2).sum(1) * len(names) / (len(names) - 1)
-    low = mean - stats.t.ppf(_SURE, len(names) - 1) * np.sqrt(spread) / len(right)
-    sure = [place for place, bound in enumerate(low) if bound > 0]
-    return _WEIGHTS[max(sure, key=mean.__getitem__)] if sure else 0.0
+    place = 0
+    while len(names) > 1:
+        gains = each - each[place]  # (weights, questions)
+        mean, sums = gains.mean(1), np.stack([np.bincount(unit, gain) for gain in gains])
+        spread = ((sums - np.bincount(unit) * mean[:, None]) ** 2).sum(1) * len(names) / (len(names) - 1)
+        sure = mean > stats.t.ppf(_SURE, len(names) - 1) * np.sqrt(spread) / len(right)
+        if not sure.any():
+            break
+        place = int(sure.argmax())
+    return _WEIGHTS[place]
 
 
 def about(weight: float, network: Mapping[str, float], alone: Mapping[str, float]) -> str:
