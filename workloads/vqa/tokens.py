@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -16,7 +16,6 @@ from workloads.vqa.settings import TERMS
 
 if TYPE_CHECKING:
     from workloads.vqa.data import Record
-    from workloads.vqa.weighing import Candidate
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
@@ -32,6 +31,18 @@ class Answer(str):
     reasoning: str = ""
     is_valid: bool = False  # all tags, in their order, around an answer
     candidates: "Sequence[Candidate]" = ()  # which were weighed beside it
+
+
+class Candidate(NamedTuple):
+    """A possible answer, with its log-probabilities."""
+
+    answer: Answer
+    network: float
+    words: float
+
+    def score(self, weight: float) -> float:
+        """Returns the logarithm of the two probabilities' weighted geometric mean."""
+        return weight * self.network + (1 - weight) * self.words
 
 
 class Tokens:

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from lib.errors import printable
 from lib.report.progress import working
 from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import Record
-from workloads.vqa.tokens import Answer
+from workloads.vqa.tokens import Answer, Candidate
 
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
@@ -25,18 +24,6 @@ _MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with
 _MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
 _FEW = 2000  # pairs, of which words that stand in one alone are learned too
 _MOST_NAMED = 5  # types, in a sentence
-
-
-class Candidate(NamedTuple):
-    """A possible answer, with its log-probabilities."""
-
-    answer: Answer
-    network: float
-    words: float
-
-    def score(self, weight: float) -> float:
-        """Returns the logarithm of the two probabilities' weighted geometric mean."""
-        return weight * self.network + (1 - weight) * self.words
 
 
 class Words:
