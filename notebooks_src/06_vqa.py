@@ -15,7 +15,7 @@
 # 1. read questions with answers and pictures (JSON lines, or a table whose columns you name), look at every picture, divide them
 #    by picture, and refuse what leaks;
 # 2. learn what can be answered *without* looking: the commonest answer by type, a regression on the question's words. That is
-#    what the network is measured against, with intervals by picture;
+#    what the network is measured against, with intervals by picture, and what answers unless validation shows that it gains;
 # 3. train an encoder of pictures and one of questions (BLIP and PhoBERT where they are mounted, cached or can be downloaded,
 #    otherwise small ones from scratch, and the notebook says so), fuse all patches with all words, and let a T5 decoder (ViT5) write
 #    `<answer>..</answer><reasoning>[TYPE] ..</reasoning>`, in stages that weigh answer, reasoning and form differently;

@@ -5,6 +5,7 @@ are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,17 +20,18 @@ from torch import Tensor, nn
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, text
+from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, scoring, text
 from lib.task import Batch
 from lib.task.blocks import find_blocks
-from workloads.vqa import data, evaluation, generated, pictures, tokens
+from workloads.vqa import data, evaluation, generated, pictures, tokens, weighing
 from workloads.vqa.data import Record
 from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
 from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
 _LEARNED = {
-    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str]
+    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str],
+    "words": dict[str, dict[str, untrusted.Natural]],
 }  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
 _SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
@@ -46,12 +48,13 @@ class Vqa(Supervised):
     Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
     metrics = ("exact", "token_f1", "rouge_l", valid)
     unit, constant = "picture", "commonest answer"
-    selection = ("exact", "max")  # which means the same in every stage
-    shown = ("exact", "token_f1", "valid")
+    selection = ("network_exact", "max")  # which means the same in every stage, and improves where words alone answer
+    shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
     notes: Sequence[str] = ()  # on what did not match when the data was read
     samples: list[evaluation.Sample]  # of the last test
     judged_types: np.ndarray  # of each question of the last evaluation
+    weight: float  # of the network in that
 
     def __init__(self, config: Any, source: Any = None):
         super().__init__(config, source)
@@ -72,7 +75,8 @@ class Vqa(Supervised):
         return data.fingerprint({name: part.samples for name, part in self.parts.items()})
 
     def datasets(self) -> dict[str, Any]:
-        assert self.lengths  # all answers are cut into tokens now, so that one that is too long is met before the run
+        # All answers are cut into tokens now, so that one that is too long is met before the run, and loaders get words
+        assert self.lengths and self.words
         return super().datasets()
 
     @cached_property
@@ -122,45 +126,45 @@ class Vqa(Supervised):
         return self._batch(samples, None)
 
     def _batch(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
-        """Returns tensors as long as the longest question and answer; a `generator` changes the pictures."""
+        """Returns tensors as long as the longest question and answer.
+
+        A `generator` changes the pictures; without it there is what the words alone say, (B, training answers).
+        """
         shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
         pixels, picture = pictures.batch(shown, self.settings.pictures, generator)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
+        beside = {} if generator else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}
         return {
+            **beside,
             "picture": picture, "pixels": pixels, "question": question,
             "words": torch.arange(question.shape[1]) < torch.tensor([[len(text)] for text in texts]),
             "labels": padded(tokens, IGNORED, sys.maxsize), "part": padded(terms, 0, sys.maxsize),
         }  # fmt: skip
 
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
-        """Returns the parts that are chosen, the types of questions, and the tokenizers."""
+        """Returns the parts that are chosen, the types of questions, the tokenizers, and what the words learn of."""
         from workloads.vqa import model
 
         chosen = model.choose(self.settings)
         kinds = sorted({record.kind for record in samples if record.kind})
-        if len(kinds) > tokens.KINDS:
-            raise BadInput(
-                f"The training questions are of {len(kinds)} types ({printable(', '.join(kinds), most=120)}), and at "
-                f"most {tokens.KINDS} are told apart. Name another column as workload.columns.kind."
-            )
         texts = [text for r in samples for text in (r.question.lower(), r.answer, r.reasoning)]
         tokenizers = {"decoder": tokens.trained(texts, self.settings.decoder.vocabulary)}
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers}
+        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": weighing.pairs_of(samples)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
         is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
         parts = values["encoders"] if is_fine else {}
-        is_fine = is_fine and "decoder" in values["tokenizers"]
+        is_fine = is_fine and "decoder" in values["tokenizers"] and all([values["words"], *values["words"].values()])
         if not (is_fine and all("weights" in parts.get(part, ()) for part in _PARTS)):
-            what = "What was learned from data lacks encoders, types of questions or a tokenizer"
+            what = "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers"
             raise BadInput(f"{what}: start another run.")
-        for name in ("reader", "writer", "lengths"):
+        for name in ("reader", "writer", "lengths", "words", "offers"):
             vars(self).pop(name, None)
         super().take_learned(values)
 
@@ -174,6 +178,20 @@ class Vqa(Supervised):
         """The tokenizer of questions."""
         learned = self.learned()["tokenizers"]
         return Tokens(learned["text"]) if "text" in learned else self.writer
+
+    @cached_property
+    def words(self) -> weighing.Words:
+        """The classifier of a question's words."""
+        return weighing.Words(self.learned()["words"])
+
+    @cached_property
+    def offers(self) -> list[tuple[Answer, list[int]]]:
+        """The answers of that classifier, each with its tokens."""
+        answers, first, last = list(map(Answer, self.words.answers)), self.writer.answer, self.writer.answer_end
+        for answer in answers:
+            answer.is_valid = True
+        numbers = self.writer.numbers(answers)
+        return [(answer, [first, *tokens, last]) for answer, tokens in zip(answers, numbers, strict=True)]
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
@@ -222,18 +240,37 @@ class Vqa(Supervised):
         return self.settings.writing.validation_beams if part == "validation" else self.settings.writing.beams
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
-        written = model.written(*model.encode(batch), beams, self.settings.decoder.length)
-        return list(map(self.writer.parsed, written))
-
-    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
-        """Returns for each question the different answers among its beams, each with its probability."""
+        """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
-        shares = model.probabilities(*encoded, written, self.writer.answer_end)
-        answers: list[dict[Answer, float]] = [{} for _ in batch["picture"]]
-        for number, (answer, share) in enumerate(zip(map(self.writer.parsed, written), shares, strict=True)):
-            answers[number // beams].setdefault(answer, share)  # another reasoning for the same
-        return answers
+        best = batch["by_words"].argsort(descending=True, stable=True)[:, : weighing.OFFERED].tolist()
+        pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
+        rows = [[*pairs[n * beams : (n + 1) * beams], *map(self.offers.__getitem__, p)] for n, p in enumerate(best)]
+        flat = [tokens for row in rows for _, tokens in row]
+        logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
+        for row, shares in zip(rows, batch["by_words"].tolist(), strict=True):
+            row[0][0].candidates = self.words.candidates([(answer, next(logs)) for answer, _ in row], shares)
+        return [row[0][0] for row in rows]
+
+    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
+        """Returns different answers to each question, with the weighed probabilities of the network and the words."""
+        weight, written = float(model.weight), self.write(model, batch, beams)
+        return [{each.answer: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
+
+    def scored(
+        self, model: nn.Module, loader: Any, watched: bool = False
+    ) -> tuple[dict[str, float], dict[str, Judged]]:
+        """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        scores, rows = super().scored(model, loader, watched)
+        network = rows["network"]
+        if loader.dataset.name == "validation":
+            shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
+            model.weight.fill_(weighing.chosen_weight(network.true, network.guess, shown))
+        self.weight = float(model.weight)
+        answer = network._replace(guess=weighing.likeliest(network.guess, self.weight))
+        figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
+        beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
+        return {"loss": scores["loss"], **figures, **beside}, {weighing.NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -244,7 +281,8 @@ class Vqa(Supervised):
         return evaluation.Rules(self.parts["train"].samples)
 
     def baselines(self) -> dict[str, list[str]]:
-        return self.rules.answers(self.parts["test"].samples)
+        test = self.parts["test"].samples
+        return {**self.rules.answers(test), weighing.WORDS: self.words.guesses([record.question for record in test])}
 
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
@@ -262,7 +300,7 @@ class Vqa(Supervised):
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
-        is_valid = int(self._tested["network"].guess[number].is_valid)
+        is_valid = int(self._tested[weighing.NETWORK].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
     def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
@@ -278,6 +316,9 @@ class Vqa(Supervised):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
         evaluation.draw(self.samples, folder / "plots" / "samples.png")
+        network = self._tested[weighing.NETWORK]
+        words = network._replace(guess=np.array(self.guesses[weighing.WORDS], object))
+        self.about_gate = weighing.about(self.weight, self.columns(network), self.columns(words))
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:

@@ -28,7 +28,7 @@ PARTS = ("train", "validation", "test")
 OTHER = "other types"  # stands for rare question types
 _SPLIT_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
-_RARE = 0.01  # of the records: slips, several types in one, ids
+_RARE, _NAMED = 0.01, 8  # of the records: slips, several types in one, ids; types in a sentence
 _LETTERS, _KIND_LETTERS = 4000, 60  # of a question or an answer (the longest of the sample records has 274); of a type
 _WORDS = {"train": "train", "validation": "val", "test": "test"}  # of {split} in a pattern
 _PICTURES, _RUNS = 1, 2  # domains of `mix`
@@ -108,8 +108,6 @@ def _wrong(record: Record, image: str) -> str:
             return f"There is no {name}."
         if len(text) > _LETTERS:
             return f"The {name} has {len(text):,} letters, and at most {_LETTERS:,} are read."
-    if len(record.kind) > _KIND_LETTERS or any(letter in "[]<>" for letter in record.kind):
-        return f"{printable(record.kind, most=60)} is no question type: at most {_KIND_LETTERS} letters, no brackets."
     return "" if pictures.is_there(record.image) else f"There is no picture {printable(record.image, most=200)}."
 
 
@@ -152,12 +150,12 @@ def _cleaned(records: Sequence[Record], notes: list[str]) -> list[Record]:
         notes.append(f"Questions that repeat another one and are left out: {copies:,}.")
     records = list(best.values())
     counts = Counter(record.kind for record in records if record.kind)
-    if rare := {kind for kind, count in counts.items() if count < _RARE * len(records)}:
-        common = OTHER if len(rare) < len(counts) else ""
-        notes.append(
-            f"{len(rare):,} question types have fewer than {_RARE:.0%} of the rows each: {common or 'ignored'}."
-        )
-        records = [record._replace(kind=common) if record.kind in rare else record for record in records]
+    names = {kind: printable(kind, most=_KIND_LETTERS) for kind in counts}
+    if odd := [kind for kind, count in counts.items() if count < _RARE * len(records) or names[kind] != kind]:
+        common, shown = OTHER if len(odd) < len(counts) else "", ", ".join([*map(names.__getitem__, odd)][:_NAMED])
+        few = f"fewer than {_RARE:.0%} of the rows each, or no short plain name: {common or 'ignored'}"
+        notes.append(f"{len(odd):,} question types ({shown}{', ...' * (len(odd) > _NAMED)}) have {few}.")
+        records = [record._replace(kind=common) if record.kind in {*odd} else record for record in records]
     parts: dict[str, set[str]] = defaultdict(set)
     for record in records:
         parts[record.picture].add(record.part)

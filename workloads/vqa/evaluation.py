@@ -10,13 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lib.report.figure import grid, save
-from lib.report.progress import working
 from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import OTHER, Record
 
 _SLOT = "_"  # in a question, for words that answers are made of
-_MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
-_FEW = 2000  # pairs, of which words that stand in one alone are learned too
 _MOST_TYPES, _LEAST_QUESTIONS = 20, 20  # of more types than these, those of fewer questions share a row
 _LINE = 34  # letters beside a picture
 
@@ -44,40 +41,16 @@ class Rules:
     def answers(self, records: Sequence[Record]) -> dict[str, list[str]]:
         """Returns the answers of each rule by its name; a rule that has none takes that of the one before it."""
         by_type, by_question = self._commonest(self.type_of), self._commonest(lambda record: normal(record.question))
-        majority, spelled = commonest(r.answer for r in self.train), self._commonest(lambda r: normal(r.answer))
+        majority = commonest(r.answer for r in self.train)
         of_type = [by_type.get(self.type_of(record), majority) for record in records]
         of_question = [by_question.get(normal(r.question), other) for r, other in zip(records, of_type, strict=True)]
-        by_words = [spelled[answer] for answer in self._by_words([normal(record.question) for record in records])]
-        return {"by question type": of_type, "by question": of_question, "by words": by_words}
+        return {"by question type": of_type, "by question": of_question}
 
     def _commonest(self, key: Callable[[Record], str]) -> dict[str, str]:
         groups: dict[str, list[str]] = defaultdict(list)
         for record in self.train:
             groups[key(record)].append(record.answer)
         return {name: commonest(answers) for name, answers in groups.items()}
-
-    def _by_words(self, texts: Sequence[str]) -> list[str]:
-        """Returns the answers of a linear classifier of the words of a question, one to three in a row."""
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import RidgeClassifier
-
-        # It learns the commonest answers, and the commonest questions with one of them
-        pairs = Counter((normal(record.question), normal(record.answer)) for record in self.train)
-        total = Counter(normal(record.answer) for record in self.train)
-        common = set(sorted(total, key=lambda answer: (-total[answer], answer))[:_MOST_ANSWERS])
-        rows = [(*pair, count) for pair, count in pairs.items() if pair[1] in common]
-        questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row))[:_MOST_PAIRS], strict=True)
-        if len({*answers}) == 1:
-            return [answers[0]] * len(texts)
-        least = 1 if len(questions) <= _FEW else 2
-        vectors = TfidfVectorizer(
-            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
-        )
-        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
-        model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
-        with working("Learning what questions alone answer"):
-            model.fit(vectors.fit_transform(questions), answers, sample_weight=counts)
-        return list(map(str, model.predict(vectors.transform(texts))))
 
 
 class Sample(NamedTuple):

@@ -129,6 +129,7 @@ class Network(nn.Module):
         """`is_tied`: whether the decoder's word vectors are also those that score words."""
         super().__init__()
         self.image, self.text, self.t5, self.is_tied = image, text, t5, is_tied
+        self.register_buffer("weight", torch.zeros(()))  # beside the words' answers, as a validation chose it
         self.fusion = Fusion(t5.config.d_model)
         self.tie_weights()
         for module in t5.modules():
@@ -169,15 +170,15 @@ class Network(nn.Module):
         inputs = {"encoder_outputs": BaseModelOutput(memory), "attention_mask": mask.long()}
         return generate(self.t5, beams, length, returned, **inputs).tolist()
 
-    def probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
-        """Returns how probable each of the answers to all questions is, up to its token `last`."""
+    def log_probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
+        """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
         ends = [answer.index(last) + 1 if last in answer else len(answer) for answer in written]
         labels = torch.full((len(ends), max(ends)), IGNORED)
         for row, (answer, end) in enumerate(zip(written, ends, strict=True)):
             labels[row, :end] = torch.tensor(answer[:end])
         labels, repeats = labels.to(memory.device), len(written) // len(memory)
         scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
-        return (-losses(scores, labels).cpu().sum(1)).exp().tolist()
+        return (-losses(scores, labels).cpu().sum(1)).clamp(min=-1e4).tolist()
 
     def looks(self, batch: Batch) -> Tensor:
         """Returns (B, patches) how much the decoder's last layer attends to each patch while it writes the answer."""

@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -30,6 +30,19 @@ class Answer(str):
     kind: str = ""
     reasoning: str = ""
     is_valid: bool = False  # all tags, in their order, around an answer
+    candidates: "Sequence[Candidate]" = ()  # which were weighed beside it
+
+
+class Candidate(NamedTuple):
+    """A possible answer, with its log-probabilities."""
+
+    answer: Answer
+    network: float
+    words: float
+
+    def score(self, weight: float) -> float:
+        """Returns the logarithm of the two probabilities' weighted geometric mean."""
+        return weight * self.network + (1 - weight) * self.words
 
 
 class Tokens:

@@ -3,14 +3,20 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from scipy import stats
 
 from lib.errors import BadInput
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
 from workloads.vqa.evaluation import Rules
+from workloads.vqa.tokens import Answer, Candidate
+from workloads.vqa.weighing import OFFERED, Words, about, chosen_weight, likeliest, pairs_of
 
 ASKED = [
     *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
@@ -22,13 +28,19 @@ ASKED = [
 def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mostly_was():
     rules = Rules(ASKED)
     asked = record(99, question="How many dogs", answer="?", kind="COUNT")
-    names = "by question type", "by question", "by words"
-    assert rules.answers([asked]) == dict(zip(names, (["two"], ["three"], ["three"]), strict=True))
+    names = "by question type", "by question"
+    assert rules.answers([asked]) == dict(zip(names, (["two"], ["three"]), strict=True))
     new = record(99, question="what color is that", kind="COLOR")
     assert rules.answers([new]) == {name: ["Red"] for name in names}
+    words = Words(pairs_of(ASKED))
+    assert words.guesses([asked.question, new.question]) == ["three", "Red"]
+    shares = words.shares([asked.question, "", "?"])
+    assert np.allclose(shares.sum(1), 1) and shares.min() > 0 and np.array_equal(shares[1], shares[2])
     train = [record(n, answer=answer) for n, answer in enumerate(("Red.", "red", "red", "blue", "blue"))]
     for order in (train, train[::-1]):
         assert Rules(order).answers([record(9)]) == {name: ["red"] for name in names}
+        assert pairs_of(order) == {"red": {"what color is it": 3}, "blue": {"what color is it": 2}}
+        assert Words(pairs_of(order)).guesses([record(9).question]) == ["red"]
 
 
 def test_types_are_the_records_or_their_wording_and_of_more_than_20_those_of_few_questions_are_together():
@@ -38,38 +50,87 @@ def test_types_are_the_records_or_their_wording_and_of_more_than_20_those_of_few
     assert {*rules.types(records)} == {"MANY", "other types"}
 
 
-def evaluated(task, model):
-    loader = EvaluationLoader(task, task.datasets()["test"], 8, torch.device("cpu"))
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(some.lists(some.sampled_from("wwwnnnnnn?"), min_size=2, max_size=40))
+def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(right):
+    """Pictures with a question each, about which the words say w and the network n."""
+    written = []
+    for _ in right:
+        written.append(Answer("n"))
+        written[-1].candidates = [Candidate(Answer("n"), -0.1, -5.0), Candidate(Answer("w"), -5.0, -0.1)]
+    gains = [(answer == "n") - (answer == "w") for answer in right]
+    is_constant, mean = len({*gains}) == 1, sum(gains)
+    is_sure = mean > 0 if is_constant else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
+    weight = chosen_weight(right, written, [str(n) for n in range(len(right))])
+    assert weight == float(is_sure)
+    assert [*likeliest(written, weight)] == ["n" if is_sure else "w"] * len(right)
+    assert chosen_weight(right, written, ["one"] * len(right)) == 0
+
+
+def test_a_weight_between_takes_what_both_hold_likely_and_types_that_the_words_know_better_are_named():
+    answer = Answer("n")
+    logs = {"n": (-1, -9), "b": (-2, -2), "w": (-9, -1)}
+    answer.candidates = [Candidate(Answer(name), *pair) for name, pair in logs.items()]
+    assert [likeliest([answer], weight)[0] for weight in (0, 0.5, 1)] == ["w", "b", "n"]
+    assert chosen_weight(["b"] * 9, [answer] * 9, [*"abcdefghi"]) == 0.75
+    network, words = ({"exact_A": 5, "exact_B": b, "exact_C": c} for b, c in ((2, 1), (4, 4)))
+    text = about(0.25, network, words)
+    assert "the network 0.25 and the words of the question 0.75" in text
+    assert text.endswith("is below 'by words', in brackets, for: C 1.000 (4.000), B 2.000 (4.000).")
+    assert "below" not in about(0, {"exact_A": 0.5}, {"exact_A": 0.5})
+
+
+def evaluated(task, model, part="test"):
+    loader = EvaluationLoader(task, task.datasets()[part], 8, torch.device("cpu"))
     with torch.inference_mode():
         return task.evaluate(model, loader)
 
 
 def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_every_stage(vqa, monkeypatch, tmp_path):
-    task = vqa({"workload.decoder.length": 24})
+    task = vqa({"workload.decoder.length": 24, "workload.split.validation": 0.4})
     samples, model = task.datasets()["test"].samples, task.model().eval()
     found = []
     for task.step in (0, 3):
         found.append(evaluated(task, model))
     kinds = {f"exact_{one.kind}" for one in samples}
-    assert found[0] == found[1] and found[0].keys() == {"loss", "exact", "token_f1", "rouge_l", "valid", *kinds}
-    right, wrong = iter([*samples]), samples[0]
+    names = {"loss", "exact", "token_f1", "rouge_l", "valid", "network_exact", "network_weight", *kinds}
+    assert found[0] == found[1] and found[0].keys() == names
+    assert [*task._tested["answer"].guess] == task.guesses["by words"]
+    evaluated(task, model, "validation")
+    evaluated(task, model)
+    assert "no sure gain over 'by words'" in task.report(found[0], tmp_path) and float(model.weight) == 0
+    right, wrong = iter([*task.parts["validation"].samples, *samples]), samples[0]
     monkeypatch.setattr(
         "workloads.vqa.model.Network.written",
-        lambda self, memory, mask, beams, length: [
-            task.writer.targets([one], 40)[0][0][one is wrong :] for one in (next(right) for _ in memory)
+        lambda self, memory, mask, beams, length, returned: [
+            task.writer.targets([one], 40)[0][0][one is wrong :]
+            for one in (next(right) for _ in memory)
+            for _ in range(returned)
         ],
     )
+    monkeypatch.setattr(
+        "workloads.vqa.model.Network.log_probabilities",
+        lambda self, memory, mask, written, last: [
+            -9.0 * (n % size >= size - OFFERED)  # what the words offer comes behind the beams
+            for size in [len(written) // len(memory)]
+            for n in range(len(written))
+        ],
+    )
+    evaluated(task, model, "validation")
     scores = evaluated(task, model)
-    assert scores["exact"] == 1.0 > scores["valid"] and all(scores[kind] == 1.0 for kind in kinds)
+    assert scores["exact"] == scores["network_exact"] == 1.0 > scores["valid"]
+    assert all(scores[kind] == 1.0 for kind in kinds) and scores["network_weight"] == 1
     assert len(task.samples) >= 4 and task.samples[0].attention.shape == (4, 4)
     text = task.report(scores, tmp_path)
-    assert "'network' is above the strongest baseline" in text and "pictures of the test" in text
+    assert "'answer' is above the strongest baseline" in text and "pictures of the test" in text
+    assert "Validation gives the network 1 and" in text
     rows = {row["method"]: row for row in table(tmp_path / "evaluation.csv")}
-    assert [*rows] == ["commonest answer", "by question type", "by question", "by words", "network"]
-    assert float(rows["network"]["gain_exact_low"]) > 0 and float(rows["network"]["exact_COUNTING"]) == 1
+    assert [*rows] == ["commonest answer", "by question type", "by question", "by words", "network alone", "answer"]
+    assert float(rows["answer"]["gain_exact_low"]) > 0 and float(rows["network alone"]["exact_COUNTING"]) == 1
     answers = table(tmp_path / "answers.csv")
     assert len(answers) == len(samples) and sum(row["valid"] == "0" for row in answers) == 1
-    assert all(row["network"] == row["target"] and row["question"] and row["by words"] for row in answers)
+    assert all(row["network alone"] == row["answer"] == row["target"] for row in answers)
+    assert all(row["question"] and row["by words"] for row in answers)
     assert "valid" not in task.baseline() and (tmp_path / "plots" / "samples.png").is_file()
 
 
@@ -118,6 +179,11 @@ def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answere
     alone, together = task.predict(models[:1], mine, None), task.predict(models, mine, None)
     assert [row["teacher_answer"] for row in alone.values()] == [row["teacher_answer"] for row in rows]
     assert len(together) == len(rows)
+    asked = [row["question"] for row in rows]
+    assert [row["teacher_answer"] for row in rows] == task.words.guesses(asked), "a new network's weight is 0"
+    for model in models:
+        model.weight.fill_(1)
+    assert [row["teacher_answer"] for row in task.predict(models, mine, None).values()] != task.words.guesses(asked)
 
 
 def test_a_folder_without_questions_and_a_picture_that_is_none_are_refused(vqa, tmp_path, mine):

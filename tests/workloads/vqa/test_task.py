@@ -66,8 +66,8 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, 
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
     assert "although published weights are named: text" in other.describe_data()
-    for changes in ({"kinds": [1]}, {"tokenizers": {"text": {}}}):
-        with pytest.raises(BadInput, match="lacks encoders, types of questions or a tokenizer"):
+    for changes in ({"kinds": [1]}, {"tokenizers": {"text": {}}}, {"words": {"a": {"b": -1}}}, {"words": {"a": {}}}):
+        with pytest.raises(BadInput, match="lacks encoders, types of questions, a tokenizer or the words' answers"):
             load(tmp_path).take_learned({**drawn[1], **changes})
 
 
