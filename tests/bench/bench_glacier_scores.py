@@ -136,11 +136,13 @@ def counts_of(task: Any, model: Any, part: str) -> dict[str, np.ndarray]:
 def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarray]]:
     """Returns (tiles, classes, classes) of each baseline by part; it sees the indices of the rare preset."""
     path, data = (of_liligo(scratch), LILIGO) if row == "liligo" else (shipped("rare"), "embedded")
-    task: Any = load_task(load_config(path, {"data.dir": str(data), "seed": seed}))
+    task: Any = load_task(load_config(path, {"data.dir": str(data)}))
     classes, places = len(task.settings.source.classes), task.settings.boosted_places
+    bounds = task.settings.baseline
+    methods = baselines.fit(task.data.whole_tiles, seed, places, bounds.pixels, bounds.rounds)
     found: dict[str, dict[str, np.ndarray]] = {}
     for part in ("validation", "test"):
-        compared = baselines.compared(task.fitted, task.datasets()[part], classes, seed, places)
+        compared = baselines.compared(methods, task.datasets()[part], classes, seed, places)
         for method, counts in compared.items():
             found.setdefault(method, {})[part] = counts
     return found

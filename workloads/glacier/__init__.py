@@ -48,7 +48,9 @@ class Glacier(methods.Comparing):
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
         if config.workload.baseline.gate:
-            self.selection = "network_mcc", "max"  # type: ignore[misc]  # an answer behind a shut gate stays the same
+            # An answer behind a shut gate stays the same, and chooses nothing
+            self.selection = "network_mcc", "max"  # type: ignore[misc]
+            self.shown = ("mcc", "network_mcc", "mean_iou")  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("fitted", "_gate", "_tests")}
@@ -196,23 +198,27 @@ class Glacier(methods.Comparing):
 
     @cached_property
     def fitted(self) -> Any:
-        """What `baselines.fit` returns of the training tiles, once."""
+        """The methods that a model with a gate has, as `baselines.fit` returns them."""
+        return self._fit(METHODS)
+
+    def _fit(self, names: Iterable[str]) -> Any:
         from lib.report.progress import working
         from workloads.glacier import baselines
 
-        settings, bounds = self.settings, self.settings.baseline
+        settings, bounds, tiles = self.settings, self.settings.baseline, self.data.whole_tiles
         with working("Fitting boosting"):
-            whole, seed = self.data.whole_tiles, self.config.seed
-            return baselines.fit(whole, seed, settings.boosted_places, bounds.pixels, bounds.rounds)
+            places = settings.boosted_places
+            return baselines.fit(tiles, self.config.seed, places, bounds.pixels, bounds.rounds, names)
 
     def baselines(self) -> dict[str, Any]:
-        """Returns what each method of `fitted` answers on the scored tiles of the test."""
+        """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
         from workloads.glacier.judging import judged
 
         settings, test = self.settings, self.datasets()["test"]
         limits = len(settings.source.classes), self.config.seed, settings.boosted_places
-        return {name: judged(c) for name, c in baselines.compared(self.fitted, test, *limits).items()}
+        methods = {**self.fitted, **self._fit(name for name in baselines.METHODS if name not in METHODS)}
+        return {name: judged(c) for name, c in baselines.compared(methods, test, *limits).items()}
 
     def group(self, sample: int) -> str:
         """Returns the scene, or square of the map, of a tile by its index."""
