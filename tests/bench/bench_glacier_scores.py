@@ -6,8 +6,8 @@
 Rows `rare` and `origin` are generated scenes. Lakes are 0.13 % of their pixels, 429 pixels in the eight scenes of
 validation and test. Both presets start from one short pretraining of 10 epochs and show the network 28 million pixels,
 in fold 0; a run is about 5 minutes of a core. Scored is one view of the tiles of validation and test, pooled, and the
-test alone. The weights are those of the best validation, so the test alone is what nothing was chosen by. Gains are
-paired by scene.
+test alone, by the network alone and by the run's answer, which has a gate. The weights are those of the best
+validation, and the gate is set there, so the test alone is what nothing was chosen by. Gains are paired by scene.
 
 Row `liligo` is a real glacier of the shared data (Karakoram, 480 x 346 pixels, masks from Landsat 5): ice,
 debris and firn by elevation, temperature, radiation and precipitation, where the mask has one of them. Gains are
@@ -56,6 +56,7 @@ workload:
     ignored_codes: [0]
   tiles: {size: 32, stride: 0}
   split: {by: map, square: 2, validation: 0.15, test: 0.15}
+  baseline: {gate: true}
   model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}
 """
 PARTS = {"validation and test": ("validation", "test"), "test": ("test",)}
@@ -101,44 +102,47 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     names = task.settings.source.classes
     parts = PARTS if row != "liligo" else {"test": PARTS["test"]}
     counts = {part: counts_of(task, model, part) for part in ("validation", "test")}
+    found["share of the network"] = round(float(model.boosted.weight), 2)
     other = boosted(row, seed, scratch)
     for name, joined in parts.items():
-        own = np.concatenate([counts[part] for part in joined])
+        own = {name: np.concatenate([counts[part][name] for part in joined]) for name in ("network", "answer")}
         units = [unit for part in joined for unit in units_of(task, part)]
         methods = {method: np.concatenate([other[method][part] for part in joined]) for method in other}
-        found[name] = {"network": shown(own, names)}
+        found[name] = {method: shown(matrices, names) for method, matrices in own.items()}
         task._groups = lambda _, units=units: units
         rows = {method: judged(reference) for method, reference in methods.items()}
         for method, reference in methods.items():
-            gains = task.compared({method: rows[method], "network": judged(own)}, method).gains["network"]
-            above = {f"network above, {key}": one.signed for key, one in zip(task.metrics, gains, strict=True)}
+            gains = task.compared({method: rows[method], **{n: judged(c) for n, c in own.items()}}, method).gains
+            above = {
+                f"{n} above, {key}": one.signed for n in own for key, one in zip(task.metrics, gains[n], strict=True)
+            }
             found[name][method] = {**shown(reference, names), **above}
         found[name]["strongest"] = task.strongest(rows)
     return found
 
 
-def counts_of(task: Any, model: torch.nn.Module, part: str) -> np.ndarray:
-    """(tiles, classes, classes) of one view of each tile of a part."""
-    tiles, found = task.datasets()[part], []
+def counts_of(task: Any, model: Any, part: str) -> dict[str, np.ndarray]:
+    """(tiles, classes, classes) of one view of each tile of a part: by the network alone, and by what a run answers."""
+    tiles, found = task.datasets()[part], {"network": [], "answer": []}
     with torch.inference_mode():
         for batch in EvaluationLoader(task, tiles, 16, torch.device("cpu")):
-            guess = model(batch["image"]).argmax(1)
-            found.append(tile_counts(guess, batch["target"], len(task.settings.source.classes)).numpy())
-    return np.concatenate(found)
+            network = model(batch["image"]).log_softmax(1)
+            for name, scores in (("network", network), ("answer", model.boosted.answer(batch["image"], network))):
+                counts = tile_counts(scores.argmax(1), batch["target"], len(task.settings.source.classes))
+                found[name].append(counts.numpy())
+    return {name: np.concatenate(counts) for name, counts in found.items()}
 
 
 def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarray]]:
     """Returns (tiles, classes, classes) of each baseline by part; it sees the indices of the rare preset."""
     path, data = (of_liligo(scratch), LILIGO) if row == "liligo" else (shipped("rare"), "embedded")
     task: Any = load_task(load_config(path, {"data.dir": str(data)}))
-    source, bounds = task.settings.source, task.settings.baseline
-    places = task.settings.index_places or baselines.usual_indices(source.bands)
+    classes, places = len(task.settings.source.classes), task.settings.boosted_places
+    bounds = task.settings.baseline
+    methods = baselines.fit(task.data.whole_tiles, seed, places, bounds.pixels, bounds.rounds)
     found: dict[str, dict[str, np.ndarray]] = {}
     for part in ("validation", "test"):
-        compared = baselines.compared(
-            task.data.whole_tiles, task.datasets()[part], len(source.classes), seed, places,
-            pixels=bounds.pixels, rounds=bounds.rounds,
-        )  # fmt: skip
+        compared = baselines.compared(methods, task.datasets()[part], classes, seed, places)
         for method, counts in compared.items():
             found.setdefault(method, {})[part] = counts
     return found
@@ -161,10 +165,10 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for method in own[0] if own else ():
             if method != "strongest":
                 names = [name for name, value in own[0][method].items() if isinstance(value, float)]
-                values = [[run[method][name] for name in names] for run in own]
+                values = [[run[method][name] for name in names] for run in own if method in run]
                 mean = dict(zip(names, np.mean(values, 0).round(4).tolist(), strict=True))
                 least = dict(zip(names, np.min(values, 0).tolist(), strict=True))
-                tables[f"{row}, {part}, {method}"] = {"seeds": len(own), "mean": mean, "least": least}
+                tables[f"{row}, {part}, {method}"] = {"seeds": len(values), "mean": mean, "least": least}
     return tables
 
 

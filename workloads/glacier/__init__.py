@@ -4,7 +4,7 @@ Data: rasters or NumPy patches in a documented layout or by patterns (see `data.
 address. The embedded default is a generator of plausible scenes (see `data.terrain`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lib.scores import scores_of
+from lib.config import Config
+from lib.scores import mcc, scores_of
 from lib.supervised import methods
 from lib.task import Batch
 from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
+from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.model import Net, carry
 from workloads.glacier.settings import Settings
 
@@ -40,7 +42,18 @@ class Glacier(methods.Comparing):
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
-    _test: Any = None  # the `Tested` of the last evaluation on the test
+    _tests: Mapping[str, Any] = {}  # by method the `Tested` of the last evaluation on the test
+    _gate: Any = None  # of the last validation
+
+    def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
+        super().__init__(config, source)
+        if config.workload.baseline.gate:
+            # An answer behind a shut gate stays the same, and chooses nothing
+            self.selection = "network_mcc", "max"  # type: ignore[misc]
+            self.shown = ("mcc", "network_mcc", "mean_iou")  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("fitted", "_gate", "_tests")}
 
     @property
     def settings(self) -> Settings:
@@ -102,7 +115,7 @@ class Glacier(methods.Comparing):
         return batch
 
     def model(self) -> nn.Module:
-        """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
+        """Returns the network. It has normalisation and boosting of the training tiles, if they have been read."""
         settings, source = self.settings, self.settings.source
         net = Net(len(source.bands), len(source.classes), settings.model, settings.index_places, settings.prior)
         if "data" in vars(self) and "parts" in vars(self.data):
@@ -110,6 +123,10 @@ class Glacier(methods.Comparing):
                 buffer.copy_(torch.from_numpy(values).view(-1, 1, 1))
             if net.prior is not None:
                 net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
+        if settings.baseline.gate:
+            net.boosted = Boosted(len(source.classes), settings.baseline.rounds, settings.boosted_places)
+            if "data" in vars(self) and "parts" in vars(self.data) and not self.is_planned:
+                net.boosted.take([self.fitted[name][1] for name in METHODS])
         return net
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
@@ -130,22 +147,47 @@ class Glacier(methods.Comparing):
         return losses.sums(self.settings.loss, logits, batch["target"], batch.get("distances")), {}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics over all valid pixels, and the loss with the boundary at its full weight."""
+        """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight.
+
+        With boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`.
+        """
         from workloads.glacier.judging import Tested
 
         loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
-        tested = Tested(part, len(classes))
+        boosted: Any = getattr(model, "boosted", None)
+        gate = self._gate_of(boosted, part) if boosted is not None and part.part == "validation" else None
+        network, answer = Tested(part, len(classes)), Tested(part, len(classes))
         total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
+        options: list[np.ndarray] = []
         for batch in loader:
             logits = model(batch["image"])
-            tested.add(batch, logits.argmax(1))
+            if gate:
+                options.append(gate.counted(len(network.counts), batch, logits))
+            elif boosted is not None:
+                answer.add(batch, boosted.answer(batch["image"], logits.float().log_softmax(1)).argmax(1))
+            network.add(batch, logits.argmax(1))
             for term, value in losses.sums(loss, logits, batch["target"], batch.get("distances")).items():
                 total[term] += float(value)
             for term, number in self.count(batch).items():
                 numbers[term] += number
-        self._test = tested if part.part == "test" else self._test
         mean = sum(getattr(loss, term) * total[term] / max(1, numbers[term]) for term in total)
-        return {"loss": mean, **scores_of(tested.counts.sum(0), classes)}
+        if gate:
+            answer.counts = gate.choose(np.concatenate(options, 1))
+        tests = {"network": network} if boosted is None else {"network alone": network, "answer": answer}
+        self._tests = tests if part.part == "test" else self._tests
+        *_, last = tests.values()
+        scores = {"loss": mean, **scores_of(last.counts.sum(0), classes)}
+        if boosted is None:
+            return scores
+        return {**scores, "network_mcc": mcc(network.counts.sum(0)), "network_weight": float(boosted.weight)}
+
+    def _gate_of(self, boosted: Boosted, part: Any) -> Any:
+        """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
+        from workloads.glacier.gate import Gate
+
+        if not self._gate or (self._gate.boosted, self._gate.part) != (boosted, part):
+            self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
+        return self._gate
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
@@ -154,15 +196,29 @@ class Glacier(methods.Comparing):
         names = self.settings.source.classes
         return scores_of(summed(self.guesses[self.strongest(self.guesses)], len(names)), names)
 
+    @cached_property
+    def fitted(self) -> Any:
+        """The methods that a model with a gate has, as `baselines.fit` returns them."""
+        return self._fit(METHODS)
+
+    def _fit(self, names: Iterable[str]) -> Any:
+        from lib.report.progress import working
+        from workloads.glacier import baselines
+
+        settings, bounds, tiles = self.settings, self.settings.baseline, self.data.whole_tiles
+        with working("Fitting boosting"):
+            places = settings.boosted_places
+            return baselines.fit(tiles, self.config.seed, places, bounds.pixels, bounds.rounds, names)
+
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
         from workloads.glacier.judging import judged
 
-        source, bounds, test = self.settings.source, self.settings.baseline, self.datasets()["test"]
-        pairs = self.settings.index_places or baselines.usual_indices(source.bands)
-        limits = len(source.classes), self.config.seed, pairs, bounds.pixels, bounds.rounds
-        return {name: judged(c) for name, c in baselines.compared(self.data.whole_tiles, test, *limits).items()}
+        settings, test = self.settings, self.datasets()["test"]
+        limits = len(settings.source.classes), self.config.seed, settings.boosted_places
+        methods = {**self.fitted, **self._fit(name for name in baselines.METHODS if name not in METHODS)}
+        return {name: judged(c) for name, c in baselines.compared(methods, test, *limits).items()}
 
     def group(self, sample: int) -> str:
         """Returns the scene, or square of the map, of a tile by its index."""
@@ -187,7 +243,7 @@ class Glacier(methods.Comparing):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
         names, criteria = self.settings.source.classes, self.settings.criteria
-        text = self._judged({"network": self._test}, vars(self).get("guesses", {}), folder) if self._test else ""
+        text = self._judged(self._tests, vars(self).get("guesses", {}), folder) if self._tests else ""
         wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
@@ -196,7 +252,7 @@ class Glacier(methods.Comparing):
             "What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more or "
             "cleaner data, a wider model. A run with more epochs resumes from this one."
         )
-        return "\n\n".join(filter(None, [text, _verdict(wanted, advice)]))
+        return "\n\n".join(filter(None, [text, _about_gate(metrics), _verdict(wanted, advice)]))
 
     def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
         """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
@@ -253,3 +309,11 @@ class Glacier(methods.Comparing):
 def _verdict(criteria: list[Criterion], advice: str) -> str:
     """Returns a line for each criterion, and advice if one was missed."""
     return "\n".join([*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])])
+
+
+def _about_gate(metrics: Mapping[str, float]) -> str:
+    """Returns a sentence on how much of the network is in the answer; "" without a gate."""
+    if not (weight := metrics.get("network_weight", -1.0)):
+        return "The gate is shut: validation shows no sure gain of the network, so boosting alone answers."
+    mixed = f"The gate is open: the answer has {weight:g} of the network's log-probabilities, the rest is boosting's."
+    return mixed if weight > 0 else ""

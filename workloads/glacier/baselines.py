@@ -1,6 +1,6 @@
 """Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from workloads.glacier.judging import tile_counts
 from workloads.glacier.model import difference
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
-Classify = Callable[[np.ndarray], np.ndarray]  # (N, features) -> (N) uint8
+Fitted = dict[str, tuple[int, Any]]  # by method how many features it sees, and its classifier of scikit-learn
 
 SIDES = (5, 15)  # pixels of the squares around a pixel whose means it sees
 METHODS = {  # sides of the squares that each sees the means of, and whether every class counts alike, however rare
@@ -20,8 +20,6 @@ METHODS = {  # sides of the squares that each sees the means of, and whether eve
     "boosting with surroundings": (SIDES, False),
     "balanced boosting with surroundings": (SIDES, True),
 }
-# Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
-_USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"), ("red", "swir1"))
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
 _MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so that the time has a bound
 
@@ -63,24 +61,19 @@ def sample(
     return np.concatenate(values)[:pixels], np.concatenate(labels)[:pixels]
 
 
-def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balanced: bool) -> Classify:
+def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balanced: bool) -> Any:
     """Fits histogram gradient boosting (LightGBM, Ke et al., NeurIPS 2017, as scikit-learn has it)."""
-    # Imported here: it takes a second that only a run's last minute needs
+    # Imported here: it takes a second that only a run with a baseline needs
+    from sklearn.dummy import DummyClassifier
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     if labels.min() == labels.max():
-        return lambda values: np.full(len(values), labels[0], np.uint8)
+        return DummyClassifier().fit(values, labels)
     # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
     weight = "balanced" if balanced else None
-    model = HistGradientBoostingClassifier(
+    return HistGradientBoostingClassifier(
         max_iter=rounds, early_stopping=False, random_state=seed % 2**32, class_weight=weight
     ).fit(values, labels)
-    return lambda values: model.predict(values).astype(np.uint8)
-
-
-def usual_indices(bands: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Returns the places of the usual pairs of bands of which both are there by their names."""
-    return tuple((bands.index(a), bands.index(b)) for a, b in _USUAL if a in bands and b in bands)
 
 
 def scored(part: Sequence[Tile]) -> np.ndarray:
@@ -88,22 +81,29 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
     return np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64))
 
 
-def compared(
-    train: Sequence[Tile], part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]],
-    pixels: int = 200_000, rounds: int = 100,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    """Fits each of METHODS on training tiles; returns (tiles of `scored`, classes, classes) counts of it by its name.
+def fit(
+    train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
+    names: Iterable[str] = METHODS,
+) -> Fitted:  # fmt: skip
+    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
 
-    At most `pixels` of them are learnt from, by `rounds` trees a class, so that memory and time have a bound. A
-    function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
+    A function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
     """
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
-    classifiers: dict[str, tuple[int, Classify]] = {}
-    for name, (sides, balanced) in METHODS.items():
+    methods = {}
+    for name in names:
+        sides, balanced = METHODS[name]
         some, width = slice(None, None, _EVERY if sides else 1), plain * (1 + len(sides))
-        classifiers[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
-    counts: dict[str, list[np.ndarray]] = {name: [] for name in METHODS}
+        methods[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
+    return methods
+
+
+def compared(
+    methods: Fitted, part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]]
+) -> dict[str, np.ndarray]:
+    """Returns (tiles of `scored`, classes, classes) counts of each of what `fit` returned, by its name."""
+    counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     numbers, rng = scored(part), np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
@@ -111,7 +111,7 @@ def compared(
         if share < 1:  # the same in every tile, so that scores over all of them stay what they are, but for chance
             valid &= rng.random(valid.size) < share
         pixels, truth = features(bands, indices)[valid], torch.from_numpy(mask.reshape(-1)[valid])[None]
-        for name, (width, classify) in classifiers.items():
-            guess = torch.from_numpy(classify(pixels[:, :width]))[None]
+        for name, (width, model) in methods.items():
+            guess = torch.from_numpy(model.predict(pixels[:, :width]).astype(np.uint8))[None]
             counts[name].append(tile_counts(guess, truth, classes).numpy())
     return {name: np.concatenate(tiles) for name, tiles in counts.items()}

@@ -186,14 +186,23 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 @torch.inference_mode()
 def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = 8) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
+    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns.
+
+    Boosting, which sees no direction, answers once, in its share.
+    """
     total: Tensor | float = 0.0
     devices = [next(model.parameters()).device for model in models]
     for model, device in zip(models, devices, strict=True):
         model.eval()
-        for number in range(views):
+        boosted: Any = getattr(model, "boosted", None)
+        mean: Tensor | float = 0.0
+        for number in range(views if boosted is None or boosted.weight > 0 else 0):
             flipped, turn, sides = [-1] * (number >= 4), number % 4, (-2, -1)
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(image.to(device).flip(flipped).rot90(turn, sides))
-            total = total + logits.float().softmax(1).rot90(-turn, sides).flip(flipped).to(devices[0])
-    return (total / (len(models) * views)).cpu()
+            mean = mean + logits.float().softmax(1).rot90(-turn, sides).flip(flipped) / views
+        if boosted is not None:
+            network = torch.as_tensor(mean, device=device).clamp_min(1e-9).log()
+            mean = boosted.answer(image.to(device), network).softmax(1)
+        total = total + torch.as_tensor(mean).to(devices[0])
+    return (total / len(models)).cpu()  # type: ignore[union-attr]

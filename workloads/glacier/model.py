@@ -14,7 +14,7 @@ from workloads.glacier.settings import Model
 
 STRIDE = 32  # height and width are halved five times
 FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
-STATISTICS = ("mean", "deviation", "prior")  # names of what belongs to the training data
+STATISTICS = ("mean", "deviation", "prior", "boosted.")  # how names begin of what belongs to the training data
 
 
 class Net(nn.Module):
@@ -166,8 +166,8 @@ def carry(
                 f"{', '.join(names)}. Name those that they were trained on, in their order."
             )
     filters, message = carry_bands(given[FIRST], *bands)
-    carried = {name: value for name, value in given.items() if name not in STATISTICS} | {FIRST: filters}
-    carried |= {name: fresh[name] for name in STATISTICS if name in fresh}
+    carried = {name: value for name, value in given.items() if not name.startswith(STATISTICS)} | {FIRST: filters}
+    carried |= {name: value for name, value in fresh.items() if name.startswith(STATISTICS)}
     for name in HEAD:  # a class that the given weights lack stays as initialised
         rows = [given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
                 for k, cls in enumerate(classes[1])]  # fmt: skip

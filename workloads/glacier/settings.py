@@ -12,6 +12,8 @@ from lib.scores import IGNORE
 
 BAND = "{band}"  # in a pattern of images: a file a band
 TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
+# Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
+_USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"), ("red", "swir1"))
 _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 
 
@@ -214,8 +216,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What bounds the time of the boosted trees that the network is compared with."""
+    """The boosted trees that the network is compared with."""
 
+    gate: bool = option(False, "Whether boosting answers, as far as validation shows no sure gain of the network.")
     pixels: int = option(200_000, "Pixels that they are fitted on at most.", minimum=100)
     rounds: int = option(100, "Trees of each class.", minimum=1)
 
@@ -264,3 +267,10 @@ class Settings:
     def index_places(self) -> tuple[tuple[int, int], ...]:
         bands = self.source.bands
         return tuple((bands.index(one), bands.index(other)) for one, other in self.indices)
+
+    @property
+    def boosted_places(self) -> tuple[tuple[int, int], ...]:
+        """The indices of boosting: those of the network, else the usual pairs of bands of which both are there."""
+        bands = self.source.bands
+        usual = tuple((bands.index(a), bands.index(b)) for a, b in _USUAL if a in bands and b in bands)
+        return self.index_places or usual

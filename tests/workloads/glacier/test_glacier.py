@@ -18,8 +18,9 @@ from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from workloads.glacier import baselines
-from workloads.glacier.baselines import compared, sample, scored, usual_indices
+from workloads.glacier.baselines import compared, fit, sample, scored
 from workloads.glacier.judging import judged, summed, tile_counts, write_scenes
+from workloads.glacier.settings import Settings, Source
 
 
 def train(config, folder, resume=None):
@@ -216,7 +217,7 @@ class Tiles:
 
 def boosted(train, test, classes=3, indices=(), pixels=1500, rounds=10):
     """The counts of the first method: boosting of pixels."""
-    return compared(train, test, classes, 0, indices, pixels, rounds)["boosting of pixels"].sum(0)
+    return compared(fit(train, 0, indices, pixels, rounds), test, classes, 0, indices)["boosting of pixels"].sum(0)
 
 
 def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
@@ -245,7 +246,8 @@ def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
 
     without, with_index = (boosted([tile(0)], [tile(1)], 2, indices, 500, 5) for indices in ((), [(0, 1)]))
     assert np.trace(with_index) == 24 * 24 > 1.05 * np.trace(without)
-    assert usual_indices(("blue", "green", "red", "swir1", "thermal")) == ((1, 3), (0, 2), (2, 3))
+    five = Settings(source=Source(bands=("blue", "green", "red", "swir1", "thermal")))
+    assert five.boosted_places == ((1, 3), (0, 2), (2, 3))
 
 
 def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(monkeypatch):
@@ -259,6 +261,6 @@ def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_sh
     assert values.shape == (1000, 9) and labels.shape == (1000,) and values.dtype == np.float32
     assert len(many.read) == len(set(many.read)) == 4
     assert scored(tiles).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3
-    share = compared(Tiles(2), tiles, 3, 0, (), rounds=1)["boosting of pixels"].sum((1, 2)) / (21 * 24)
+    share = compared(fit(Tiles(2), 0, (), rounds=1), tiles, 3, 0, ())["boosting of pixels"].sum((1, 2)) / (21 * 24)
     assert tiles.read == [0, 3, 6, 9]
     assert np.abs(share - 1200 / (4 * 24 * 24)).max() < 0.12, "four deviations and more, of the valid pixels of each"

@@ -17,7 +17,15 @@ from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data import download, folds, layout, records, terrain
 from workloads.glacier.data.cutter import VERSION, Cutter, Store
 from workloads.glacier.data.folds import Parts
-from workloads.glacier.data.sampling import Draws, once, other_units, reached, tile_statistics, tile_weights
+from workloads.glacier.data.sampling import (
+    Draws,
+    once,
+    other_units,
+    reached,
+    tile_statistics,
+    tile_weights,
+    unnamed_nodata,
+)
 from workloads.glacier.model import difference
 from workloads.glacier.settings import BAND, Settings
 
@@ -210,6 +218,7 @@ class Data:
         }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes, *other_units(self.store)]
+        lines += unnamed_nodata(self.store, settings.source.bands)
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
         bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)

@@ -1,7 +1,7 @@
 """What an epoch trains on: tiles towards wanted shares of classes, or crops; and what tiles hold together."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from workloads.glacier.data.cutter import Store, Table
 from workloads.glacier.settings import Sampling
 
 _OTHER_UNITS = 50  # times the median scene
+_LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
@@ -133,3 +134,18 @@ def other_units(store: Store) -> list[str]:
         f"{store.names[seen[strange[0]]]} are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. "
         "Bring all scenes to one unit."
     ]
+
+
+def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
+    """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
+    numbers = np.unique(np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)).tolist()
+    tiles, lines = np.stack([store.read(number)[0] for number in numbers], 1), []
+    for name, plane in zip(bands, tiles, strict=True):
+        values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
+        # A band of a few codes has gaps, too
+        if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
+            lines.append(
+                f"Warning: {counts[0] / counts.sum():.1%} of the pixels of the band {name} are {values[0]:g}, far "
+                f"below all others. If that means no data, set workload.source.nodata: [{values[0]:g}]."
+            )
+    return lines

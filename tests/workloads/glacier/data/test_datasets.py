@@ -64,6 +64,23 @@ def test_scenes_in_other_units_are_said(tiny, tmp_path):
     assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in text
 
 
+def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it(tiny, tmp_path):
+    assert "nodata" not in load_task(tiny()).describe_data()
+    image, classes = scene(1)
+    image[1, 5:25, 5:25] = -9999
+    write_bands(tmp_path / "scenes", "img001", image, classes, origin=(100_000, 0))
+    text = load_task(tiny()).describe_data()
+    assert "of the pixels of the band nir are -9999" in text and "workload.source.nodata: [-9999]" in text
+    assert "band red" not in text and "set workload" not in load_task(
+        tiny({"workload.source.nodata": "[-9999]"})
+    ).describe_data()
+    for number in range(8):
+        image, classes = scene(number)
+        image[1] = image[0] > 100  # a band of two codes has a gap, too
+        write_bands(tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0))
+    assert "set workload" not in load_task(tiny()).describe_data()
+
+
 def flip(path):
     content = bytearray(path.read_bytes())
     content[-len(content) // 3] ^= 4

@@ -1,0 +1,145 @@
+"""The gate: trees as scikit-learn walks them, opened by a sure gain alone, one answer in test, archive and vote."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from lib import launch
+from lib.launch import ensemble
+from lib.machine import platform
+from lib.scores import IGNORE, mcc
+from lib.task import load_task
+from workloads.glacier import baselines, maps
+from workloads.glacier.boosted import METHODS, Boosted
+from workloads.glacier.gate import WEIGHTS, Gate, least_gain
+
+GATED = {"workload.baseline.gate": True}
+
+
+@pytest.mark.parametrize("present", [(0, 1, 2), (1, 2), (2,)])
+def test_trees_in_the_network_answer_as_scikit_learn_does(present):
+    draw = np.random.default_rng(0)
+    bands = draw.normal(size=(2, 3, 16, 16)).astype(np.float32)
+    bands[draw.random(bands.shape) < 0.05] = np.nan
+    values = np.concatenate([baselines.features(tile) for tile in bands])
+    labels = np.array(present)[draw.integers(0, len(present), len(values))]
+    fitted = [baselines.fitted(values[:, :width], labels, 0, 6, False) for width in (3, 9)]
+    boosted = Boosted(3, 6, ())
+    boosted.take(fitted)
+    for method, (model, width) in enumerate(zip(fitted, (3, 9), strict=True)):
+        expected = np.full((len(values), 3), 0.0)
+        expected[:, list(present)] = model.predict_proba(values[:, :width])
+        p = boosted.log_p(torch.from_numpy(bands), method).exp().movedim(1, -1)
+        assert p.reshape(-1, 3).numpy() == pytest.approx(expected, abs=2e-6)
+        some = boosted.log_p(torch.from_numpy(bands), method, every=3).exp().movedim(1, -1)
+        assert torch.allclose(some, p[:, ::3, ::3], atol=1e-6)
+
+
+def test_a_threshold_that_fp32_does_not_have_sends_no_value_to_the_other_side():
+    values = np.array([[0.1], [0.3]], np.float32)[np.arange(80) % 2]
+    model = HistGradientBoostingClassifier(max_iter=1, min_samples_leaf=1).fit(values, np.arange(80) % 2)
+    node = model._predictors[0][0].nodes
+    node["num_threshold"][0] = float(values[1, 0]) - 1e-10  # rounds up to the value in fp32
+    boosted = Boosted(2, 1, ())
+    boosted.take([model, model])
+    image = torch.from_numpy(values[:64].reshape(1, 1, 8, 8))
+    assert torch.equal(boosted.log_p(image, 0).argmax(1).flatten(), torch.arange(64) % 2)
+
+
+def opened(better, tiles=8, groups=None, side=8):
+    """Lets a gate choose between boosting and a network that is right in so much larger shares of some tiles.
+
+    Returns the gate and the counts of the answer.
+    """
+    draw = np.random.default_rng(1)
+    boosted, target = Boosted(2, 1, ()), torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.uint8))
+
+    def scores(share):
+        is_right = torch.from_numpy(draw.random(target.shape)) < torch.as_tensor(share).view(-1, 1, 1)
+        return 4.0 * torch.stack([(target == 0) == is_right, (target == 1) == is_right], 1).float()
+
+    answers = [scores(np.full(tiles, 0.6)).log_softmax(1)] * 2
+    boosted.log_p = lambda image, method, every=1: answers[method][:, :, ::every, ::every]
+    gate = Gate(boosted, None, groups or [str(tile) for tile in range(tiles)])
+    target[:, 0] = IGNORE
+    counts = gate.counted(0, {"image": target, "target": target}, scores(0.6 + np.asarray(better)))
+    return gate, gate.choose(counts)
+
+
+@pytest.mark.parametrize(
+    ("better", "groups", "is_open"),
+    [(np.full(8, 0.35), None, True), (np.full(8, -0.2), None, False), (np.zeros(8), None, False),
+     (np.array([0.4, *[-0.05] * 7]), None, False), (np.full(8, 0.35), ["a"] * 8, False)],
+    ids=["surely better", "worse", "alike", "better in one scene", "one scene alone"],
+)  # fmt: skip
+def test_the_gate_opens_where_the_network_surely_gains_over_groups(better, groups, is_open):
+    gate, counts = opened(better, groups=groups, side=24)
+    weight, method = float(gate.boosted.weight), int(gate.boosted.method)
+    assert (weight > 0) == is_open and weight in [pytest.approx(w) for w in WEIGHTS] and method == 0
+    assert counts.sum() == 8 * 23 * 24, "each valid pixel counts once"
+
+
+def test_the_interval_is_that_of_students_t_for_a_metric_that_is_a_mean():
+    from scipy import stats
+
+    new, old = (
+        np.array([[[share, 1 - share], [1 - share, share]] for share in shares]) * 1000
+        for shares in ([0.9, 0.8, 0.85, 0.7], [0.8, 0.75, 0.8, 0.68])
+    )
+    gains = np.array([mcc(a) - mcc(b) for a, b in zip(new, old, strict=True)])  # of balanced scenes alike a mean
+    expected = stats.t.interval(0.95, 3, gains.mean(), stats.sem(gains))[0]
+    assert least_gain(new.round().astype(int), old.round().astype(int)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.fixture
+def gated(tiny, without_figures):
+    """gated(**overrides) -> the folder of a tiny run with a gate."""
+
+    def run(**options):
+        config = tiny({**GATED, **options})
+        launch.train(config)
+        return platform.output_dir(config.output_dir) / config.run.name
+
+    return run
+
+
+def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated, tiny, capsys):
+    folder = gated()
+    rows = {row["method"]: row for row in csv.DictReader((folder / "evaluation.csv").open())}
+    assert [*rows] == [*baselines.METHODS, "network alone", "answer"]
+    assert rows["answer"]["mcc"] in {rows[method]["mcc"] for method in METHODS} - {rows["network alone"]["mcc"]}
+    assert "The gate is shut" in capsys.readouterr().out
+    logged = [row for row in csv.DictReader((folder / "metrics.csv").open()) if row["split"] == "validation"]
+    assert all(row["network_weight"] == "0.0" and row["network_mcc"] != row["mcc"] for row in logged)
+
+    _, (model,) = ensemble.load(folder)
+    image = torch.from_numpy(load_task(tiny()).datasets()["test"][0].image)[None]
+    method = int(model.boosted.method)
+    p = maps.probabilities([model], image)
+    assert torch.allclose(p, model.boosted.log_p(image, method).exp(), atol=1e-6)
+    model.boosted.weight.fill_(0.5)
+    views = (model(image.rot90(k, (-2, -1))).softmax(1).rot90(-k, (-2, -1)) for k in range(4))
+    network = sum(views) / 4
+    expected = (0.5 * model.boosted.log_p(image, method) + 0.5 * network.log()).softmax(1)
+    assert torch.allclose(maps.probabilities([model], image, views=4), expected.detach(), atol=1e-5)
+
+
+def test_folds_whose_boosting_differs_vote_together(gated, tmp_path):
+    runs = [gated(**{"run.name": f"tiny-fold{n}", "workload.split.folds": 3, "workload.split.fold": n}) for n in (0, 1)]
+    first, second = (ensemble.load(run)[1][0].boosted.nodes for run in runs)
+    assert not torch.equal(first, second)
+    (tmp_path / "vote").mkdir()
+    summary, text = ensemble.vote(runs, tmp_path / "vote")
+    assert summary.metrics["mcc"] == summary.metrics["mcc"] and "the vote" in text
+
+
+def test_weights_of_another_run_bring_no_boosting_and_no_gate(tiny):
+    task, later = (load_task(tiny({**GATED, "seed": seed})) for seed in (0, 1))
+    task.datasets(), later.datasets()
+    given, model = {**task.model().state_dict(), "boosted.weight": torch.ones(())}, later.model()
+    assert not torch.equal(given["boosted.nodes"], model.boosted.nodes)
+    carried, _ = later.adapt(given, model)
+    assert carried["boosted.weight"] == 0 and torch.equal(carried["boosted.nodes"], model.boosted.nodes)
