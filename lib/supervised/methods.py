@@ -160,18 +160,18 @@ class Comparing(Task):
 
     def judge(self, model: nn.Module, loader: Iterable[Batch]) -> Judged:
         """Returns what a model answers over a whole set."""
-        *_, answer = self._scored(model, loader)[1].values()
+        *_, answer = self.scored(model, loader)[1].values()
         return answer
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
         is_test = getattr(getattr(loader, "dataset", None), "name", "") == "test"
-        scores, rows = self._scored(model, loader, is_test)
+        scores, rows = self.scored(model, loader, is_test)
         if is_test:
             self._tested, self._beside = rows, dict(self.beside(model, loader))
         return scores
 
-    def _scored(
+    def scored(
         self, model: nn.Module, loader: Iterable[Batch], watched: bool = False
     ) -> tuple[dict[str, float], Mapping[str, Judged]]:
         """Returns what `evaluate` does, and the answers of each method of `combined`; `watch` sees texts if watched."""
