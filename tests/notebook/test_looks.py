@@ -11,9 +11,10 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.notebook import looks
-from lib.supervised import made
+from lib.supervised.made import SHAPES as DRAWN
 from lib.task import load_config
 from tests.conftest import ROOT
+from trainbook.new import made
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 SMALL = {
@@ -54,14 +55,14 @@ def shares_of(run, images):
 
 def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes_and_probabilities(run, drawn, capsys):
     images = run("images", **SHAPES)
-    assert images.task.names == list(made.SHAPES), "those of the folders"
+    assert images.task.names == list(DRAWN), "those of the folders"
     pictures = [looks.batch(images), looks.worst(images)]
     assert all(Image.open(picture).size[0] > 300 for picture in pictures)
     (batch, names), (worst, titles) = drawn
-    counts = [sum(label == name for _, label in images.task.parts["train"].samples) for name in made.SHAPES]
-    listed = ", ".join(f"{name} ({count})" for name, count in zip(made.SHAPES, counts, strict=True))
+    counts = [sum(label == name for _, label in images.task.parts["train"].samples) for name in DRAWN]
+    listed = ", ".join(f"{name} ({count})" for name, count in zip(DRAWN, counts, strict=True))
     assert f"Training images: {listed}\n" in capsys.readouterr().out
-    assert batch.shape == (16, 3, 16, 16) and len(names) == 16 and {*names} == {*made.SHAPES}
+    assert batch.shape == (16, 3, 16, 16) and len(names) == 16 and {*names} == {*DRAWN}
     test = [images.task.datasets()["test"][k] for k in range(len(images.task.datasets()["test"]))]
     whole = images.task.collate(test, torch.Generator())
     shares = shares_of(images, whole["pixel_values"])
@@ -69,7 +70,7 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes_and_prob
     order = right.argsort()[:12]
     assert torch.equal(worst, whole["pixel_values"][order]) and len(titles) == min(12, len(test))
     for title, index in zip(titles, order.tolist(), strict=True):
-        true, guess = made.SHAPES[whole["labels"][index]], made.SHAPES[shares[index].argmax()]
+        true, guess = DRAWN[whole["labels"][index]], DRAWN[shares[index].argmax()]
         assert title == f"true {true}\npredicted {guess}: {shares[index].max():.0%}"
     table = run("tabular", **{"workload.width": 2})
     capsys.readouterr()

@@ -12,7 +12,7 @@ from lib.launch import ensemble
 from lib.machine import platform
 from lib.scores import IGNORE, mcc
 from lib.task import load_task
-from workloads.glacier import baselines, maps
+from workloads.glacier import baselines, maps, voting
 from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.gate import WEIGHTS, Gate, least_gain
 
@@ -132,7 +132,7 @@ def test_folds_whose_boosting_differs_vote_together(gated, tmp_path):
     first, second = (ensemble.load(run)[1][0].boosted.nodes for run in runs)
     assert not torch.equal(first, second)
     (tmp_path / "vote").mkdir()
-    summary, text = ensemble.vote(runs, tmp_path / "vote")
+    summary, text = voting.vote(runs, tmp_path / "vote")
     assert summary.metrics["mcc"] == summary.metrics["mcc"] and "the vote" in text
 
 
