@@ -140,7 +140,7 @@ def in_a_line(different: Differences) -> str:
 
 
 def _table(different: Differences) -> str:
-    shown = (tuple(map(printable, (key, *values))) for key, values in different.items())
+    shown = (tuple(printable(value, most=80) for value in (key, *values)) for key, values in different.items())
     return textwrap.indent(aligned([("", "saved", "now"), *shown], left={0, 1, 2}), "  ")
 
 

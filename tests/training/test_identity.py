@@ -22,6 +22,12 @@ def test_another_order_or_other_data_is_not_resumed(toy):
             launch.train(toy({key: value, "training.max_steps": 20}))
 
 
+def test_a_long_value_of_a_saved_run_is_cut_in_the_table(tmp_path):
+    with pytest.raises(BadInput, match=r"data fingerprint +x{77}\.\.\. +y") as error:
+        identity.check({"data fingerprint": "x" * 100_000}, {"data fingerprint": "y"}, tmp_path)
+    assert len(str(error.value)) < 1000
+
+
 def test_another_way_to_compute_is_a_table_of_warnings(toy, cut, capsys):
     cut(5)
     launch.train(toy())
