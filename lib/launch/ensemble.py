@@ -46,7 +46,8 @@ def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
     with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
-    return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
+    of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
+    return f"{len(predictions)} predictions of {of_whom} are in {out}."
 
 
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:

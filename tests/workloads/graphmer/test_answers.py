@@ -69,7 +69,7 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     report = json.loads((run / "graphmer" / "summary.json").read_text())["report"]
     assert "References of the test's files" in report and (run / "graphmer" / "predictions.csv").is_file()
     other = ensemble.run(run / "graphmer", elsewhere, tmp_path / "same")
-    assert f"{len(found)} predictions of 1 models" in other
+    assert f"{len(found)} predictions of one model" in other
     for name in ("predictions.csv", "references.jsonl", "triples.jsonl", "entities.jsonl"):
         assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
@@ -125,7 +125,7 @@ def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere
     ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
     assert "Left out" in (said := capsys.readouterr().out) and "broken.py: line 1" in said
     found = ensemble.run(run / "graphmer", elsewhere / "shop" / "main.py", tmp_path / "one")
-    assert "predictions of 1 models" in found and "facts of 1 file." in capsys.readouterr().out
+    assert "predictions of one model" in found and "facts of 1 file." in capsys.readouterr().out
     assert {row["file"] for row in rows_of(tmp_path / "one")} == {"main.py"}
     (tmp_path / "clear").mkdir()
     (tmp_path / "clear" / "a.py").write_text("def f(x):\n    return len(x)\n\n\ndef g(x):\n    f(x)\n")
