@@ -140,11 +140,20 @@ def run(chain: Chain, fresh: bool = False) -> int:
 def _look_back(chain: Chain) -> None:
     """Takes the last session of a notebook that was pushed before the chain as the first one of the chain."""
     status = chain.ask(lambda: client.find(chain.kernel))
-    if status and status.word == "COMPLETE":
+    if status and status.active:
+        _join(chain, Session(""))  # at once: one that ends before the next question would be followed by a fresh start
+    elif status and status.word == "COMPLETE":
         chain.sessions.append(Session("", "running"))
         _collect(chain, chain.sessions[0], status)
         if not chain.sessions[0].trained:
             chain.sessions.clear()
+
+
+def _join(chain: Chain, session: Session) -> None:
+    """Adds an active session to the chain."""
+    print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
+    session.state = "running"
+    chain.save(session)
 
 
 def _verdict(chain: Chain) -> tuple[int, str] | None:
@@ -181,9 +190,7 @@ def _begin(chain: Chain, hold: int) -> None:
     quota, status, values = chain.quota(), chain.ask(lambda: client.find(chain.kernel)), dict(chain.values)
     session = Session("", first_step=chain.step, step=chain.step, quota_before=quota.used if quota else None)
     if status and status.active:
-        print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
-        session.state = "running"
-        return chain.save(session)
+        return _join(chain, session)
     if quota:
         left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
         if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):  # type: ignore[arg-type]
