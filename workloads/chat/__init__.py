@@ -7,9 +7,9 @@ Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The e
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -252,14 +252,15 @@ class Chat(Supervised):
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
         """Returns the answers of the untouched base, also after the nearest training rows."""
         near = Neighbours(self.parts["train"].samples)
-        samples = self.parts["test"].samples
-        shown = [self._prompted(near, row) for row in samples]
+        prompts = {
+            "untouched base": lambda row: row,
+            f"base, {self.settings.shots} examples": partial(self._prompted, near),
+        }
         with self._base(model) as base, working("The untouched base answers"):
             if base is None:
                 return {}
             self._before = self._perplexity(base) if self.settings.other.text else 0.0
-            each = {"untouched base": samples, f"base, {self.settings.shots} examples": shown}
-            return {name: np.array(self._written(base, some, loader), object) for name, some in each.items()}
+            return {name: self._written(base, loader, prompt) for name, prompt in prompts.items()}
 
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
@@ -282,13 +283,16 @@ class Chat(Supervised):
             base = None
         yield base
 
-    def _written(self, model: nn.Module, samples: Sequence[Row], loader: Any) -> list[Answer]:
-        answers, device = list[Answer](), next(model.parameters()).device
-        size = getattr(loader, "batch_size", None) or 16
-        for first in range(0, len(samples), size):
-            batch = {name: value.to(device) for name, value in self._prompts(samples[first : first + size]).items()}
-            answers += text.in_parts(self, model, batch, 1, self.write)
-        return answers
+    def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
+        """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
+        answers, samples = list[str](), loader.dataset.samples
+        for batch in loader:
+            rows = samples[len(answers) :][: len(batch["ids"])]
+            prompts = {
+                name: value.to(batch["ids"].device) for name, value in self._prompts([*map(prompt, rows)]).items()
+            }
+            answers += text.in_parts(self, model, prompts, 1, self.write)
+        return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes what `Supervised` does; returns its table, and ten answers side by side."""

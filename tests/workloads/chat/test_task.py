@@ -95,6 +95,8 @@ def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
     assert [*beside["untouched base"]] == task.write(base, task.labelled(part.samples), 1)
     assert [*beside["untouched base"]] != task.write(model, task.labelled(part.samples), 1)
     assert {*beside} == {"untouched base", "base, 2 examples"}
+    few = task.beside(model, Loader(task, "test", most=2))
+    assert {name: [*answers] for name, answers in few.items()} == {name: [*v[:2]] for name, v in beside.items()}
     assert {*task.baselines()} == {"nearest, values replaced"}
     full = chat({"workload.method": "full"})
     trained = full.model()
@@ -103,15 +105,13 @@ def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
 
 
 class Loader:
-    """A part in one batch, as an evaluation has it."""
+    """A part in one batch, as an evaluation has it; or its first samples, as a check has them."""
 
-    batch_size = 4
-
-    def __init__(self, task, name):
-        self.dataset, self.task = task.parts[name], task
+    def __init__(self, task, name, most=None):
+        self.dataset, self.task, self.most = task.parts[name], task, most
 
     def __iter__(self):
-        yield self.task.labelled([self.dataset[k].sample for k in range(len(self.dataset))])
+        yield self.task.labelled([self.dataset[k].sample for k in range(self.most or len(self.dataset))])
 
 
 def test_perplexity_of_other_text_is_that_of_the_model(chat, tmp_path):
