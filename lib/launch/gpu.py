@@ -250,6 +250,8 @@ def operators_of_step(task: Task, config: Config) -> Counter[str]:
         task.step = max(group.from_step for group in state.groups)  # most is trained then
         counts, operators = add_counts(map(task.count, batches)), _Operators()
         batch = next(iter(data.on_device(iter(batches[:1]), state.device)))
+        with torch.no_grad(), autocast(state.precision, state.device):
+            task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
         # an implementation in one kernel hides what a GPU would call
         with torch.backends.mkldnn.flags(enabled=False), autocast(state.precision, state.device), _OneHot(), operators:
             sums, _ = task.loss(state.model, batch)

@@ -30,8 +30,10 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
 
     The head is applied to these positions alone, and once more in the backward pass. A plan counts all positions.
     """
-    known = labels != IGNORED
-    rows, targets = (hidden.flatten(0, 1), labels.flatten()) if hidden.is_meta else (hidden[known], labels[known])
+    rows, targets = hidden.flatten(0, 1), labels.flatten()
+    if not hidden.is_meta:
+        places = (targets != IGNORED).nonzero().squeeze(1)  # once: each x[mask] waits for the GPU anew
+        rows, targets = rows[places], targets[places]
 
     def part(rows: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits(rows, head), targets, weights, ignore_index=IGNORED, reduction="sum")

@@ -61,10 +61,10 @@ def test_kernels_are_counted_with_what_they_take_a_cpu_to_launch(toy):
     assert f"{counts.total():,} kernels" in value and milliseconds in value
 
 
-LOOKS = {"legal": 1, "vqa": 2}  # of transformers, whether all of a mask is true
+LOOKS = {"legal": 1, "vqa": 2, "chat": 1}  # of transformers, whether all of a mask is true, or rows are packed
 
 
-@pytest.mark.parametrize("name", [*FEW, "graphmer"])
+@pytest.mark.parametrize("name", [*FEW, "graphmer", "chat"])
 def test_a_gpu_refuses_no_operator_of_the_workloads_and_their_losses_wait_for_it_once(name, tmp_path):
     run = launch.prepare(small(name, tmp_path, **{"training.deterministic": True}))
     assert gpu.examine_operators(run.task, run.config).verdict == "ok"

@@ -187,7 +187,7 @@ class Chat(Supervised):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         ids = torch.zeros(size, self.settings.length, dtype=torch.long, device=device)
-        return {"ids": ids, "mask": torch.ones_like(ids), "labels": ids.clone()}
+        return {"ids": ids, "labels": ids.clone()}
 
     def batch(self, samples: list[Row], training: bool) -> Batch:
         """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
@@ -197,8 +197,7 @@ class Chat(Supervised):
             for e in encoded
         ]
         ids = padded([e.ids[:-1] for e in encoded], 0, sys.maxsize)
-        mask = padded([[1] * (len(e.ids) - 1) for e in encoded], 0, sys.maxsize)
-        batch = {"ids": ids, "mask": mask, "labels": padded(labels, IGNORED, sys.maxsize)}
+        batch = {"ids": ids, "labels": padded(labels, IGNORED, sys.maxsize)}
         return batch if training else {**batch, **self._prompts(samples)}
 
     def _prompts(self, samples: Sequence[Row]) -> Batch:
@@ -207,7 +206,7 @@ class Chat(Supervised):
         return {"prompt": prompt, "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        return network.outputs(model, batch["ids"], batch["mask"])
+        return network.outputs(model, batch["ids"])
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 

@@ -49,13 +49,16 @@ def plain(model: nn.Module) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def outputs(model: nn.Module, ids: Tensor, mask: Tensor) -> Any:
-    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it."""
+def outputs(model: nn.Module, ids: Tensor) -> Any:
+    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
+
+    Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
+    """
     network = plain(model)
     if any(getattr(network.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
-        return network(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return network(input_ids=ids, use_cache=False).logits
     body = getattr(network, network.base_model_prefix)
-    return body(input_ids=ids, attention_mask=mask, use_cache=False)[0], network.get_output_embeddings()
+    return body(input_ids=ids, use_cache=False)[0], network.get_output_embeddings()
 
 
 def generate(model: nn.Module, ids: Tensor, mask: Tensor, most: int, stops: Sequence[int]) -> list[list[int]]:
