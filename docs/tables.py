@@ -212,23 +212,6 @@ def _usd(place: Place, hours: float) -> str:
     return f"{fact('rtx3050_usd'):g} USD once + {fact('rtx3050_watts') / 1000 * hours:,.0f} kWh"
 
 
-def attention() -> str:
-    """Returns what a year's runs cost in card hours and in hours of the person who starts and watches them."""
-    rows = []
-    for place in places():
-        running, is_open = place.hours(RUN_STEPS * RUNS), place.name.startswith("Colab")
-        minutes = RUNS * fact("person_minutes_per_run") + is_open * running * fact("person_minutes_per_open_hour")
-        worth = minutes / 60 * fact("person_usd_per_hour")
-        paid = fact("rtx3050_usd") if place.usd_an_hour is None else place.usd_an_hour * running
-        rows.append([
-            place.name, f"{running:,.0f} h", _usd(place, running), f"{minutes / 60:.1f} h", f"{worth:,.0f} USD",
-            f"{paid + worth:,.0f} USD",
-        ])  # fmt: skip
-    price = f"at {fact('person_usd_per_hour'):g} USD an hour"
-    head = ["place", "running, at least", "which cost", "of a person", price, "together, first year, without power"]
-    return table(head, rows)
-
-
 def _count(hours: float, limit: float | None) -> str:
     return f"{math.ceil(hours / limit)}" if limit else "not published"
 
@@ -342,7 +325,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "cards": cards,
     "speed": speed,
     "cost": cost,
-    "attention": attention,
     "example": example,
     "compare": compare,
     "own-task": own_task,
