@@ -9,7 +9,7 @@
 # # Your own model
 #
 # Two cells below hold a model and its configuration. Change them to yours: everything else stays as it is. As they stand,
-# they learn the class of an image from a folder of PNG or JPEG files for each class. Without your data it learns the
+# they learn the class of an image from a folder of PNG or JPEG files for each class. Without your data they learn the
 # 1,797 handwritten digits of scikit-learn.
 #
 # Press **Run all** and this notebook will:
