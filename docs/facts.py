@@ -29,9 +29,6 @@ FACTS: dict[str, Fact] = {
     "colab_t4_units_per_hour": Fact(1.96, "units an hour of a T4", "currypurin.com, 2022-09-30, measured", "2022-09"),
     "colab_pro_jpy_per_month": Fact(1072, "JPY a month, of Colab Pro", "currypurin.com, 2022-09-30", "2022-09"),
     "colab_pro_units_per_month": Fact(100, "units a month, in Colab Pro", "currypurin.com, 2022-09-30", "2022-09"),
-    "person_usd_per_hour": Fact(10, "USD an hour of a person: an example, put in yours", "own choice"),
-    "person_minutes_per_run": Fact(5, "minutes to start a run and to fetch its results", "own estimate"),
-    "person_minutes_per_open_hour": Fact(10, "minutes an hour to look after a tab that must stay open", "own estimate"),
     "rtx3050_usd": Fact(249, "USD, price at its launch", "dotesports.com on NVIDIA's CES talk", "2022-01"),
     "rtx3050_watts": Fact(130, "W at most, the card alone", "geektopia.es, 2022-01-04", "2022-01"),
 }

@@ -25,7 +25,7 @@ from lib.text import computed
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WEEKS = 52
-RUN_STEPS, RUNS, EXAMPLE_STEPS = 10_000, 100, 50_000
+RUN_STEPS, RUNS = 10_000, 100
 GIB = 2**30
 LENGTHS = (100, 1_000, 10_000, 50_000, 100_000)
 FILLS = ("#0072b2", "#f8fafc", "url(#lines)")  # also told apart in grey and by the colour-blind: dark, white, hatched
@@ -93,12 +93,11 @@ def rate(card: Card) -> float:
 
 @dataclass(frozen=True)
 class Place:
-    """A way to train: its cards, the hours of a session and of a week, and what an hour costs in USD."""
+    """A way to train: its cards, the hours of a week, and what an hour costs in USD."""
 
     name: str
     card: Card
     cards: int
-    session_hours: float | None
     week_hours: float | None
     usd_an_hour: float | None
 
@@ -115,13 +114,11 @@ def value_of_a_t4_hour() -> float:
 
 
 def places() -> list[Place]:
-    run = fact("kaggle_run_minutes") / 60
-    colab = fact("colab_session_minutes") / 60
     return [
-        Place("Kaggle, T4 x2", CARDS["t4"], int(fact("kaggle_gpus")), run, fact("kaggle_gpu_quota_hours"), 0),
-        Place("Colab, free, T4", CARDS["t4"], int(fact("colab_gpus")), colab, None, 0),
-        Place("Colab, paid by use, T4", CARDS["t4"], int(fact("colab_gpus")), colab, None, value_of_a_t4_hour()),
-        Place("your own RTX 3050 8 GB", CARDS["rtx3050"], 1, 24.0 * 7, 24.0 * 7, None),
+        Place("Kaggle, T4 x2", CARDS["t4"], int(fact("kaggle_gpus")), fact("kaggle_gpu_quota_hours"), 0),
+        Place("Colab, free, T4", CARDS["t4"], int(fact("colab_gpus")), None, 0),
+        Place("Colab, paid by use, T4", CARDS["t4"], int(fact("colab_gpus")), None, value_of_a_t4_hour()),
+        Place("your own RTX 3050 8 GB", CARDS["rtx3050"], 1, 24.0 * 7, None),
     ]
 
 
@@ -210,38 +207,6 @@ def _usd(place: Place, hours: float) -> str:
     if place.usd_an_hour is not None:
         return f"{place.usd_an_hour * hours:,.0f} USD"
     return f"{fact('rtx3050_usd'):g} USD once + {fact('rtx3050_watts') / 1000 * hours:,.0f} kWh"
-
-
-def attention() -> str:
-    """Returns what a year's runs cost in card hours and in hours of the person who starts and watches them."""
-    rows = []
-    for place in places():
-        running, is_open = place.hours(RUN_STEPS * RUNS), place.name.startswith("Colab")
-        minutes = RUNS * fact("person_minutes_per_run") + is_open * running * fact("person_minutes_per_open_hour")
-        worth = minutes / 60 * fact("person_usd_per_hour")
-        paid = fact("rtx3050_usd") if place.usd_an_hour is None else place.usd_an_hour * running
-        rows.append([
-            place.name, f"{running:,.0f} h", _usd(place, running), f"{minutes / 60:.1f} h", f"{worth:,.0f} USD",
-            f"{paid + worth:,.0f} USD",
-        ])  # fmt: skip
-    price = f"at {fact('person_usd_per_hour'):g} USD an hour"
-    head = ["place", "running, at least", "which cost", "of a person", price, "together, first year, without power"]
-    return table(head, rows)
-
-
-def _count(hours: float, limit: float | None) -> str:
-    return f"{math.ceil(hours / limit)}" if limit else "not published"
-
-
-def example() -> str:
-    rows = []
-    for place in places():
-        hours = place.hours(EXAMPLE_STEPS)
-        sessions, weeks = _count(hours, place.session_hours), _count(hours, place.week_hours)
-        twice = f"{2 * hours:.1f} h, {_count(2 * hours, place.session_hours)}, {_count(2 * hours, place.week_hours)}"
-        rows.append([place.name, f"{hours:.1f}", sessions, weeks, _usd(place, hours), twice])
-    head = ["place", "hours at least", "sessions", "weeks", "cost", "at half that speed: hours, sessions, weeks"]
-    return table(head, rows)
 
 
 def compare() -> str:
@@ -342,8 +307,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "cards": cards,
     "speed": speed,
     "cost": cost,
-    "attention": attention,
-    "example": example,
     "compare": compare,
     "own-task": own_task,
     "own-config": own_config,

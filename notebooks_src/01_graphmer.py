@@ -19,7 +19,7 @@
 #    chain of roots, and facts of the graph hang from them as leaves;
 # 3. let it rank all entities as the missing end of facts from files that it never saw, and print its scores beside those of
 #    the counts on the same questions, with intervals;
-# 4. say of other sources what their unresolved names mean;
+# 4. predict what unresolved names in other sources mean;
 # 5. leave a plot, a table and one archive, `outputs.tar.gz`.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
@@ -88,8 +88,8 @@ config = notebook.configure("graphmer", HOME, globals())
 
 # %% [markdown]
 # ## What the model answers
-# A graph of sources has holes: of `thing.close()` it says only that something called `close` is called. The model says which
-# one it may be, and how sure that is. Here it is asked about a folder of this library. For sources of
+# A graph of sources has holes: of `thing.close()` it says only that something called `close` is called. The model predicts
+# which one, with a probability. Here it reads a folder of this library. For sources of
 # your own, which may be a folder or a file: `trainbook predict outputs.tar.gz SOURCES ANSWERS` writes all answers as
 # tables, and the completed graph.
 

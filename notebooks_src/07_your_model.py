@@ -9,8 +9,8 @@
 # # Your own model
 #
 # Two cells below hold a model and its configuration. Change them to yours: everything else stays as it is. As they stand,
-# they learn the class of an image from a folder of PNG or JPEG files for each class. Without your data these are the 1,797
-# handwritten digits that scikit-learn brings along.
+# they learn the class of an image from a folder of PNG or JPEG files for each class. Without your data they learn the
+# 1,797 handwritten digits of scikit-learn.
 #
 # Press **Run all** and this notebook will:
 #
@@ -37,11 +37,11 @@ print(dependencies.ensure())
 # Run both again after a change, and write the name of another class behind `task: my_task.py:`.
 #
 # - `model` returns a fresh model on the CPU.
-# - `read` lists the samples, the target last in each; `split` deals them to training, validation and test.
+# - `read` lists the samples, the target last in each; `split` divides them into training, validation and test.
 # - `batch` makes tensors, the targets as `"labels"`. It may draw from torch, NumPy and `random`: a resumed run draws the same.
 # - `example` is one sample of the largest size, for the plan.
 #
-# Loss, metrics, baseline, confusion matrix and `predict` follow from these. Each can be written anew.
+# Loss, metrics, baseline, confusion matrix and `predict` follow from these. Each can be overridden.
 
 # %%
 import tempfile
@@ -221,7 +221,7 @@ notebook.show(notebook.runs(run))
 
 # %% [markdown]
 # ## New images, and a submission
-# What the best weights say of images without classes. With a competition's sample submission, `submission.csv` in its form
+# The best weights predict images without classes. With a competition's sample submission, `submission.csv` in its form
 # lies in the output folder: its first column has the names of files, with or without their ending.
 
 # %%

@@ -12,8 +12,8 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. read one file of conversations, find by the model's own template which tokens are trained, and name the rows that would
-#    teach nothing, before anything is trained;
+# 1. read one file of conversations, find by the model's template which tokens are trained, and name rows that would teach
+#    nothing, before training;
 # 2. plan what fits the card: a base in 4 bits, adapters on all linear layers, a loss that never holds all logits;
 # 3. train on both GPUs where there are two, and resume an earlier session's run to the same bytes;
 # 4. answer held-out questions, beside the untouched base, the base with four examples in its prompt, and retrieval;
@@ -90,7 +90,7 @@ config = notebook.configure("chat", HOME, globals())
 
 # %% [markdown]
 # ## Ask it
-# Your own questions, one a string. From the command line it is `trainbook predict outputs.tar.gz questions.jsonl OUT`.
+# Write your questions, one a string. From the command line it is `trainbook predict outputs.tar.gz questions.jsonl OUT`.
 
 # %%
 QUESTIONS = ["wake me at 7 am with the label coffee", "how many feet are 250 metres"]
