@@ -331,7 +331,8 @@ class Legal(Supervised):
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         roles = ", ".join(printable(name, most=40) for name in names)
-        hint = " These are numbers: workload.classes names them, in their order." * all(map(str.isdecimal, names))
+        how = "These are numbers. A labels.txt beside the data names them, a role a line from number 0 on."
+        hint = f" {how}" * all(map(str.isdecimal, names))
         weights = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
         lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", self.about_lengths()]
         lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))

@@ -49,7 +49,8 @@ class Network(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns (sentences, classes)."""
-        vectors = self.encoder(input_ids=batch["tokens"], attention_mask=batch["mask"]).last_hidden_state
+        seen = encoders.attended(self.encoder, batch["mask"])
+        vectors = self.encoder(input_ids=batch["tokens"], attention_mask=seen).last_hidden_state
         mask = batch["mask"][..., None].float()
         parts = [self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))]
         if self.sees_position:

@@ -70,6 +70,18 @@ def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path
             documents(folder(tmp_path, categories=wrong))
 
 
+def test_roles_that_are_numbers_have_the_names_of_a_file_of_labels_unless_the_configuration_names_them(tmp_path):
+    numbers = "The appeal is heard\t0\nIt is dismissed\t2\n"
+    folder(tmp_path, **{"a": numbers, "deep/labels": "Facts\n\nIssue\nRuling\n", "b": FINE})
+    assert [one.roles for one in documents(tmp_path)] == [("Facts", "Ruling")] * 2
+    assert documents(tmp_path, classes=("0", "2", "Facts", "Ruling"))[0].roles == ("0", "2")
+    folder(tmp_path, c="It is remanded\t3\n")
+    with pytest.raises(BadInput, match=r"c.txt, line 1: The role '3' is none of labels.txt"):
+        documents(tmp_path)
+    (tmp_path / "deep" / "labels.txt").unlink()
+    assert [one.roles for one in documents(tmp_path)] == [("0", "2"), ("Facts", "Ruling"), ("3",)]
+
+
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
 TWO = [("one two", "three"), ("FAC", "RLC")]
 COLLECTIONS = {

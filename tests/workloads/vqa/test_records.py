@@ -131,6 +131,19 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("limit", [0, 2, 9])
+def test_records_that_all_lack_their_picture_or_answer_come_with_what_mends_it_and_not_with_a_limit(tmp_path, limit):
+    lines(tmp_path / "a.jsonl", row(1), row(2))
+    advice = r"None of the 2 rows in .* Name where the pictures lie: .*source.picture.*\n.*row 1: There is no picture"
+    with pytest.raises(BadInput, match=f"(?s)^{advice}") as lost:
+        collected(tmp_path, limit)
+    assert "bad_input_limit" not in str(lost.value)
+    lines(tmp_path / "a.jsonl", row(1, answer=""))
+    picture(tmp_path / "1.jpg")
+    with pytest.raises(BadInput, match=r"(?s)None of the 1 rows in .* Look at data.dir.*row 1: There is no answer"):
+        collected(tmp_path, limit)
+
+
 @pytest.mark.parametrize(("change", "sentence"), BAD.values(), ids=BAD)
 def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(tmp_path, change, sentence):
     lines(tmp_path / "a.jsonl", row(1), row(2, **change), row(3))
