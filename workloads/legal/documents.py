@@ -148,7 +148,7 @@ def _categories(source: Path) -> dict[str, str]:
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
-    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many, or for case alone."""
+    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many."""
     counts = Counter(role for document in documents for role in document.roles)
     if len(counts) > most:
         rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
@@ -156,14 +156,6 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
             f"The documents have {len(counts):,} different roles, more than workload.classes allows ({most:,}), among "
             f"them {printable(rare, most=200)}. If these are roles, allow more; if not, look at the order of columns."
         )
-    folded: dict[str, str] = {}
-    for role in sorted(counts):
-        if other := folded.get(role.casefold()):
-            raise BadInput(
-                f"The roles {other!r} ({counts[other]:,} sentences) and {role!r} ({counts[role]:,}) differ in case "
-                "alone. Write them alike, or list both in workload.classes."
-            )
-        folded[role.casefold()] = role
     return tuple(sorted(counts, key=lambda role: (not role.isdecimal(), int(role) if role.isdecimal() else 0, role)))
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,8 +61,16 @@ class Network(nn.Module):
         return self.output(self.dropout(F.gelu(self.inner(torch.cat(parts, -1)))))
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` returns, as JSON has it: the name of published weights, and what its configuration is given."""
+
+    weights: str  # empty for none
+    options: dict[str, float]
+
+
 def choose(settings: Encoder) -> dict[str, Any]:
-    """Returns the name of published `weights`, empty for none, `options` of its config, and a plan's `size` of BERT."""
+    """Returns a `Choice`, and a plan's `size` of BERT."""
     weights = encoders.choose(settings.weights, "an encoder")
     if weights is not None:
         config = encoders.configuration(weights[1])
@@ -70,15 +79,6 @@ def choose(settings: Encoder) -> dict[str, Any]:
     if settings.weights and torch.empty(0).is_meta:
         return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
     return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
-
-
-def check(chosen: Mapping[str, Any]) -> None:
-    """Raises BadInput for anything that `choose` does not return: an archive may be a stranger's."""
-    options = chosen.get("options")
-    shares = options.values() if isinstance(options, dict) and options.keys() <= {*_ATTENTION_DROPOUT} else [None]
-    is_fine = all(isinstance(share, int | float) and 0 <= share < 1 for share in shares)
-    if chosen.keys() != {"weights", "options"} or not isinstance(chosen["weights"], str) or not is_fine:
-        raise BadInput(f"What was learned from data names no encoder: {printable(repr(dict(chosen)), most=100)}.")
 
 
 def _attention_dropout(settings: Encoder, otherwise: float) -> float:

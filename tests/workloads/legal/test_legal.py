@@ -63,9 +63,9 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal
     for changes, message in (
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
-        ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "names 2 roles"),
-        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "names no encoder"),
-        ({"encoder": {"weights": 3, "options": {}}}, "names no encoder"),
+        ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "lacks classes"),
+        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "lacks encoder"),
+        ({"encoder": {"options": {}}}, "lacks encoder"),
         ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -86,7 +86,7 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
 
 def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
     text = legal().describe_data()
-    assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
+    assert all(part in text for part in ("12 generated judgments", "Tokens of an input: median", "Roles: Argument, F"))
     (tmp_path / "data").mkdir()
     for number in range(6):
         (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
@@ -166,7 +166,7 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
     assert "&lt;b&gt;wages&lt;/b&gt; &amp; notice" in text and "<b>wages" not in text
     assert all(f"{role} (" in text for role in ROLES) and text.count("title=") == 3
     assert f'title="{best["role"]}: {best["probability"]:.0%}' in text and "@media print" in text
-    for name, sentence in (("nothing", "There is no"), ("empty", "has 0 text files")):
+    for name, sentence in (("nothing", "There is no"), ("empty", "There is no .txt file")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(BadInput, match=sentence):
             task.predict([], tmp_path / name, None)
@@ -265,7 +265,7 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
 def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
     """A role of one document alone is a mistake of the network elsewhere, and counts in draws without it, too."""
     task = legal()
-    samples = task.parts["test"].samples.samples
+    samples = task.parts["test"].samples
     is_first = np.array([one.document == samples[0].document for one in samples])
     place = np.array([one.number for one in samples])
     true = np.where(is_first, np.minimum(place, 2), place % 2)
@@ -291,8 +291,7 @@ def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal
     assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
     assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
     assert f"{BOTH!r} is above the strongest baseline by macro_f1, {STRONGEST}: +" in text
-    assert "Padding" in text and "Ruling by Lower Court" in text
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"confusion.png", "classes.png", "lengths.png"}
+    assert "Ruling by Lower Court" in text and (tmp_path / "plots" / "confusion.png").is_file()
     with (tmp_path / "answers.csv").open() as file:
         answers = list(csv.DictReader(file))
     assert [*answers[0]] == ["document", "sentence", "target", *rows]
