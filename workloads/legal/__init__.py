@@ -38,7 +38,7 @@ NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network 
 _OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
 _LEARNED = {
     "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
-    "tokenizer": dict[str, str | int], "final_marks": str, "counts": dict[str, dict],
+    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict],
 }  # fmt: skip
 
 
@@ -165,7 +165,7 @@ class Legal(Supervised):
 
     @cached_property
     def tokens(self) -> network.Tokens:
-        return network.Tokens(self.learned()["tokenizer"])
+        return untrusted.parse(self.learned()["tokenizer"], network.Tokens)
 
     def truth(self, part: str) -> np.ndarray:
         """(sentences) the number of each role, in the order of the documents."""

@@ -1,16 +1,15 @@
 """The network: a published encoder or one from scratch, its tokenizer, and a head that sees a sentence's place too."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from lib.errors import BadInput, printable
+from lib.errors import BadInput
 from lib.machine import memory
 from lib.supervised import encoders
 from lib.task import Batch, Task
@@ -21,8 +20,7 @@ from workloads.legal.settings import CATEGORIES, Encoder, Head
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attention_probs_dropout")
 _SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}  # of BERT: layers, width, heads
 _WORDS, _POSITIONS = 30_522, 512
-_UNKNOWN = "[UNK]"
-_SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
+_SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")
 
 
 class Network(nn.Module):
@@ -36,11 +34,9 @@ class Network(nn.Module):
         super().__init__()
         self.encoder = encoder
         hidden = encoder.config.hidden_size
-        self.sees_position, self.sees_category = head.position, head.category
-        more = positions * head.position + CATEGORIES * head.category
         self.norm = nn.LayerNorm(hidden)
         self.dropout = nn.Dropout(head.dropout)
-        self.inner = nn.Linear(hidden + more, head.width)
+        self.inner = nn.Linear(hidden + positions + CATEGORIES, head.width)
         self.output = nn.Linear(head.width, classes)
         with torch.no_grad():
             self.output.weight.mul_(0.1)  # it begins near the same probability for all roles
@@ -53,12 +49,10 @@ class Network(nn.Module):
         seen = encoders.attended(self.encoder, batch["mask"])
         vectors = self.encoder(input_ids=batch["tokens"], attention_mask=seen).last_hidden_state
         mask = batch["mask"][..., None].float()
-        parts = [self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))]
-        if self.sees_position:
-            parts.append(batch["positions"])
-        if self.sees_category:  # 0: not known, which is no column
-            parts.append(F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float())
-        return self.output(self.dropout(F.gelu(self.inner(torch.cat(parts, -1)))))
+        mean = self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))
+        category = F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float()  # 0: not known, which is no column
+        seen_by_head = torch.cat([mean, batch["positions"], category], -1)
+        return self.output(self.dropout(F.gelu(self.inner(seen_by_head))))
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,8 @@ def _attention_dropout(settings: Encoder, otherwise: float) -> float:
 def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
     """Returns the tokenizer of published weights, or one trained on the training sentences. Raises BadInput."""
     if not chosen["weights"]:
-        return trained(sentences, settings.vocabulary)
+        text = encoders.trained(sentences, settings.vocabulary, _SPECIALS, is_lower=True)
+        return {"text": text, "cls": 3, "sep": 1, "pad": 0}
     loaded, text = encoders.tokenizer(encoders.folder_of(chosen["weights"]), "cls", "sep", "pad")
     return {"text": text, "cls": loaded.cls_token_id, "sep": loaded.sep_token_id, "pad": loaded.pad_token_id}
 
@@ -146,45 +141,19 @@ def depths(encoder: nn.Module) -> dict[str, int]:
     return {name: of_layer.get(id(p), len(layers)) for name, p in encoder.named_parameters()}
 
 
+@dataclass(frozen=True)
 class Tokens:
-    """A tokenizer, and the numbers of its three special tokens."""
+    """A tokenizer as JSON has it, and the numbers of its three special tokens."""
 
-    def __init__(self, values: Mapping[str, Any]):
-        """Takes what `tokenizer` returned. Raises BadInput."""
-        try:
-            self._tokenizer = encoders.tokenizer_of(values["text"])
-            self.cls, self.sep, self.pad = (int(values[name]) for name in ("cls", "sep", "pad"))
-        except (KeyError, TypeError) as error:
-            raise BadInput(f"The tokenizer that is kept with the weights lacks {printable(error)}.") from None
+    text: str
+    cls: int
+    sep: int
+    pad: int
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return encoders.tokenizer_of(self.text)
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Returns the tokens of each sentence, without special ones."""
+        """Returns the tokens of each sentence, without special ones. Raises BadInput for what is no tokenizer."""
         return [text.ids for text in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
-
-
-def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences.
-
-    The same sentences give the same pieces: those of one letter have their numbers before the training, which would
-    otherwise give them out in an order of chance.
-    """
-    tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
-    plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
-    seen = Counter(letter for text in plain for letter in text if not letter.isspace())
-    most = (size - len(_SPECIALS)) // 4  # half of the pieces at most; of an alphabet of thousands the rest is unknown
-    letters = sorted(letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most])
-    rare = dict.fromkeys(map(ord, seen.keys() - {*letters}), " ")
-    fixed = [*_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False)
-    tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
-    # Anew, without the special tokens: a text that says "[SEP]" or "##a" is a text
-    whole = _like_bert(models.WordPiece(tokenizer.get_vocab(), unk_token=_UNKNOWN))
-    return {"text": whole.to_str(), "cls": 2, "sep": 3, "pad": 0}
-
-
-def _like_bert(model: Any) -> Tokenizer:
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    return tokenizer

@@ -174,14 +174,14 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
 
 def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
     (tmp_path / "new.txt").write_text(TEXT)
-    task = legal({"workload.head.position": False})
+    task = legal()
     one, other = task.model().eval(), task.model().eval()
     one.weight.fill_(1.0)
     other.weight.fill_(0.0)
     found = [task.predict(models, tmp_path / "new.txt", None)["new"] for models in ([one], [other], [one, other])]
     shares = [[row["probabilities"]["Facts"] for row in rows] for rows in found]
     assert all(min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True))
-    task.config = legal({"workload.head.position": False, "training.micro_batch": 1}).config
+    task.config = legal({"training.micro_batch": 1}).config
     assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
 
 
