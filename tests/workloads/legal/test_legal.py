@@ -265,14 +265,11 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
 def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
     """A role of one document alone is a mistake of the network elsewhere, and counts in draws without it, too."""
     task = legal()
-    samples = task.parts["test"].samples
-    is_first = np.array([one.document == samples[0].document for one in samples])
-    place = np.array([one.number for one in samples])
+    place, document = map(np.array, zip(*((s.number, s.document) for s in task.parts["test"].samples), strict=True))
+    is_first, every = document == document[0], np.arange(len(place))
     true = np.where(is_first, np.minimum(place, 2), place % 2)
-    rows = {}
-    for name, mistake in (("counts", 1), ("both", 2)):  # where the role is 0
-        guess = np.where((place == 4) & ~is_first, mistake, true)
-        rows[name] = Judged(true, guess, sample=np.arange(len(true)))
+    guesses = (np.where((place == 4) & ~is_first, wrong, true) for wrong in (1, 2))  # where the role is 0
+    rows = {name: Judged(true, guess, sample=every) for name, guess in zip(("counts", "both"), guesses, strict=True)}
     gain = task.compared(rows, "counts").gains["both"][0]
     assert gain.low > -0.05 and gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
 
