@@ -14,7 +14,7 @@ from tests.workloads.legal.conftest import CORPUS, judgments
 from workloads.legal import splits
 from workloads.legal.documents import Document, class_names, read, read_plain
 from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
-from workloads.legal.settings import Columns, Settings, Source, Split
+from workloads.legal.settings import Settings, Source, Split
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
 
@@ -143,11 +143,6 @@ def test_files_that_are_no_text_or_no_documents_are_refused(tmp_path):
     ):
         with pytest.raises(BadInput, match=sentence):
             documents(folder(tmp_path, a=content))
-    with pytest.raises(BadInput, match="No file below .* matches workload.source.files"):
-        read(tmp_path, Settings(source=Source(files="*.csv")))
-    (tmp_path / "a.csv").write_text("text,label\n")
-    with pytest.raises(BadInput, match="a.csv has no column role; its columns are text, label"):
-        read(tmp_path, Settings(source=Source(files="*.csv"), columns=Columns(sentence="text")))
 
 
 def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():
