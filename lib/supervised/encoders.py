@@ -1,16 +1,10 @@
-"""Published encoders with their tokenizers, or none: the choice is made once, and printed where weights lack.
+"""Published encoders with their tokenizers, or none: the choice is made once, and printed where weights lack."""
 
-A network from scratch has a tokenizer that is trained on its texts.
-"""
-
-import json
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
@@ -82,25 +76,6 @@ def tokenizer_of(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def trained(texts: Sequence[str], size: int, special: Sequence[str], is_lower: bool = False) -> str:
-    """Returns the text of byte pairs of at most `size` pieces, trained on texts. The same texts give the same pieces.
-
-    `special` tokens have the first numbers; the third one is for what is unknown. Words that are frequent are a piece
-    each, and what is rare is spelled. Of an alphabet of thousands the rarest letters are unknown.
-    """
-    tokenizer = Tokenizer(models.BPE(unk_token=special[2]))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *[normalizers.Lowercase()] * is_lower])
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
-    tokenizer.decoder = decoders.Metaspace()
-    plain = [tokenizer.normalizer.normalize_str(text) for text in texts]
-    seen = Counter(letter for text in plain for letter in text if not letter.isspace())
-    frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
-    rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*special], show_progress=False)
-    tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
-    return json.dumps({**json.loads(tokenizer.to_str()), "added_tokens": []})  # a text that says "</s>" is a text
 
 
 def attended(encoder: Any, mask: Tensor) -> Tensor:

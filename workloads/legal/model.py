@@ -1,5 +1,6 @@
 """The network: a published encoder or one from scratch, its tokenizer, and a head that sees a sentence's place too."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from lib.errors import BadInput
@@ -20,7 +22,8 @@ from workloads.legal.settings import CATEGORIES, Encoder, Head
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attention_probs_dropout")
 _SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}  # of BERT: layers, width, heads
 _WORDS, _POSITIONS = 30_522, 512
-_SPECIALS = ("<pad>", "</s>", "<unk>", "<s>")
+_UNKNOWN = "[UNK]"
+_SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
 
 class Network(nn.Module):
@@ -84,8 +87,7 @@ def _attention_dropout(settings: Encoder, otherwise: float) -> float:
 def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
     """Returns the tokenizer of published weights, or one trained on the training sentences. Raises BadInput."""
     if not chosen["weights"]:
-        text = encoders.trained(sentences, settings.vocabulary, _SPECIALS, is_lower=True)
-        return {"text": text, "cls": 3, "sep": 1, "pad": 0}
+        return trained(sentences, settings.vocabulary)
     loaded, text = encoders.tokenizer(encoders.folder_of(chosen["weights"]), "cls", "sep", "pad")
     return {"text": text, "cls": loaded.cls_token_id, "sep": loaded.sep_token_id, "pad": loaded.pad_token_id}
 
@@ -157,3 +159,31 @@ class Tokens:
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each sentence, without special ones. Raises BadInput for what is no tokenizer."""
         return [text.ids for text in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
+
+
+def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
+    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences.
+
+    The same sentences give the same pieces: those of one letter have their numbers before the training, which would
+    otherwise give them out in an order of chance.
+    """
+    tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
+    plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
+    seen = Counter(letter for text in plain for letter in text if not letter.isspace())
+    most = (size - len(_SPECIALS)) // 4  # half of the pieces at most; of an alphabet of thousands the rest is unknown
+    letters = sorted(letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most])
+    rare = dict.fromkeys(map(ord, seen.keys() - {*letters}), " ")
+    fixed = [*_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False)
+    tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
+    # Anew, without the special tokens: a text that says "[SEP]" or "##a" is a text
+    whole = _like_bert(models.WordPiece(tokenizer.get_vocab(), unk_token=_UNKNOWN))
+    return {"text": whole.to_str(), "cls": 2, "sep": 3, "pad": 0}
+
+
+def _like_bert(model: Any) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer

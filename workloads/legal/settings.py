@@ -44,7 +44,7 @@ class Encoder:
     hidden: int = option(128, "Its width, a multiple of its heads.", minimum=1)
     heads: int = option(4, "Its attention heads.", minimum=1)
     feed_forward: int = option(512, "The width inside its layers' feed-forward part.", minimum=1)
-    vocabulary: int = option(8000, "Pieces of its own tokenizer at most.", minimum=100)
+    vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
     dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
     attention_dropout: float | Literal["auto"] = option(
         "auto", "Dropout of attention; auto: 0 on a CPU, else as published.", minimum=0, below=1

@@ -1,12 +1,14 @@
 """Tokenizers as values that JSON has: published ones, or byte pairs of the run's own; and the tags of an answer."""
 
+import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
 from lib.supervised import encoders
@@ -115,10 +117,24 @@ class Tokens:
 
 
 def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns byte pairs of at most `size` pieces, so that few questions have words as tokens."""
-    text = encoders.trained(texts, size, _SPECIALS)
-    words = encoders.tokenizer_of(text).get_vocab_size()
-    return {"text": text, "pad": 0, "end": 1, "unknown": 2, "first": words, "before": [], "after": [], "is_lower": True}
+    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers.
+
+    Words that are frequent are a piece each, so that few questions have words as tokens, and what is rare is
+    spelled. Of an alphabet of thousands the rarest letters are unknown.
+    """
+    plain = [unicodedata.normalize("NFC", text) for text in texts]
+    seen = Counter(letter for text in plain for letter in text if not letter.isspace())
+    frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
+    rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
+    tokenizer = Tokenizer(models.BPE(unk_token=_SPECIALS[2]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
+    tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
+    text = json.dumps({**json.loads(tokenizer.to_str()), "added_tokens": []})  # a text that says "</s>" is a text
+    return {"text": text, "pad": 0, "end": 1, "unknown": 2, "first": tokenizer.get_vocab_size(), "before": [],
+            "after": [], "is_lower": True}  # fmt: skip
 
 
 def published(folder: Path, is_decoder: bool) -> dict[str, Any]:

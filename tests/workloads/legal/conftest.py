@@ -12,7 +12,6 @@ from lib.task import load_config, load_task
 from tests.conftest import ROOT
 from workloads.legal import model
 from workloads.legal.documents import Document
-from workloads.legal.settings import Encoder
 
 CONFIG = """
 task: legal
@@ -65,11 +64,11 @@ def write_encoder(folder, layers=2, positions=64):
     torch.manual_seed(0)
     sizes = {"hidden_size": 4, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 8}
     BertModel(BertConfig(vocab_size=60, max_position_embeddings=positions, **sizes)).save_pretrained(folder)
-    texts = ["The appeal is allowed with costs .", "The trial court convicted the accused ."]
-    (folder / "tokenizer.json").write_text(model.tokenizer(Encoder(vocabulary=60), {"weights": ""}, texts)["text"])
+    words = model.trained(["The appeal is allowed with costs .", "The trial court convicted the accused ."], 60)
+    (folder / "tokenizer.json").write_text(words["text"])
     (folder / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", '
-        '"unk_token": "<unk>"}'
+        '{"tokenizer_class": "BertTokenizerFast", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", '
+        '"unk_token": "[UNK]", "mask_token": "[MASK]"}'
     )
     return folder
 

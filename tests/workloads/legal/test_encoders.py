@@ -107,18 +107,20 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
             load(tmp_path, {f"workload.{key}": value})
 
 
-def test_a_tokenizer_of_the_runs_own_has_words_in_small_letters_and_special_tokens_that_no_text_names():
+def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
     texts = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
-    values = model.tokenizer(Encoder(vocabulary=120), {"weights": ""}, texts)
-    assert [len(own) for own in Tokens(**values).numbers(["The APPEAL", "dismissed"])] == [2, 1]
-    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(**values).numbers(["<s> </s> <pad>"])[0]}
+    many = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
+    assert len(Tokens(**model.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
+    values = model.trained(texts, 120)
+    assert [len(own) for own in Tokens(**values).numbers(["The appeal", "dismissed"])] == [2, 1]
+    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(**values).numbers(["[SEP] [CLS] [PAD]"])[0]}
 
 
 def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits_and_none_is_refused(tmp_path):
     folder = str(write_encoder(tmp_path))
     values = model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])
     long = Tokens(**values).numbers(["the appeal " * 1000])[0]
-    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (3, 1, 0)
+    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BadInput, match="needs tokenizer.json, or"):
         model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])
