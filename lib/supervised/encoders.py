@@ -79,10 +79,7 @@ def tokenizer_of(text: str) -> Tokenizer:
 
 
 def attended(encoder: Any, mask: Tensor) -> Tensor:
-    """(B, L) -> (B, 1, 1, L) a mask that is taken as it is; into one of two dimensions transformers looks.
-
-    A GPU would wait for that look. An encoder whose attention is not one kernel gets the mask of two dimensions.
-    """
+    """(B, L) -> (B, 1, 1, L) for sdpa: transformers looks into a mask of two dimensions, for which a GPU waits."""
     return mask.bool()[:, None, None] if encoder.config._attn_implementation == "sdpa" else mask.long()
 
 

@@ -68,6 +68,8 @@ def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path
     for wrong in ("Tax a b\n", "Tax\ta\n\nCivil\tb a\n"):
         with pytest.raises(BadInput, match="categories.txt, line"):
             documents(folder(tmp_path, categories=wrong))
+    with pytest.raises(BadInput, match="There is no sentence with a role"):
+        documents(folder(tmp_path / "notes", a="Notes on the judgments\n"))
 
 
 def test_roles_that_are_numbers_have_the_names_of_a_file_of_labels_unless_the_configuration_names_them(tmp_path):
@@ -134,15 +136,6 @@ def test_a_bad_line_is_refused_with_file_and_line_or_left_out_within_the_limit(t
         documents(tmp_path, classes=("Facts", "Ruling"))
     (found,), text = read(tmp_path, Settings(bad_input_limit=1, classes=("Facts", "Ruling")))
     assert found.sentences == ("Good", "Better") and found.lines == (1, 3) and sentence in text
-
-
-def test_files_that_are_no_text_or_no_documents_are_refused(tmp_path):
-    for content, sentence in (
-        ("Café\tFacts\n".encode("latin-1"), "a.txt, line 1: Byte 0xe9 is not UTF-8"),
-        (b"Notes on the judgments\n", "There is no sentence with a role"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            documents(folder(tmp_path, a=content))
 
 
 def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():
