@@ -83,11 +83,6 @@ notebook.show(aligned(rows, left={0, 1}))
 
 # %% shared: prepare
 
-# %%
-from IPython.display import display
-
-display(*map(notebook.picture, run.task.draw_data(run.folder / "plots")))
-
 # %% shared: memory-run
 
 # %% [markdown]
@@ -104,6 +99,7 @@ ways = {
 }
 samples = run.task.datasets()["train"]
 documents = len(run.task.documents["train"])
+share = samples.lengths.mean() / run.config.workload.context.length  # buckets leave next to no padding
 published = {"training.effective_batch": 16, "workload.encoder.weights": "law-ai/InLegalBERT"}
 again = {"training.gradient_checkpointing": "all"}
 recomputed = {f"{name}, recomputed": {**way, **again} for name, way in ways.items()}
@@ -112,7 +108,7 @@ for size, variants in {"base": {**ways, **recomputed}, "large": ways}.items():
     for name, way in variants.items():
         changes = {"training.micro_batch_slots": 1, **published, "workload.encoder.planned_as": size, **way}
         option = planner.as_configured(with_changes(config, changes), planner.find_card("t4"))
-        each = 5 * len(samples) / documents * option.expected_seconds * run.task.batch_share() / 16
+        each = 5 * len(samples) / documents * option.expected_seconds * share / 16
         rows.append([
             f"{size}, {name}", f"{option.micro_batch} x {option.passes}", f"{option.prediction.peak_bytes / 2**30:.2f}",
             "yes" if option.fits else "no", *(duration(files * each) for files in (1_000, 5_000, 10_000)),
@@ -141,6 +137,8 @@ notebook.show(aligned(rows, left={0}))
 # %% shared: compare
 
 # %%
+from IPython.display import display
+
 if summary.reason == "completed":
     display(notebook.picture(run.folder / "plots" / "confusion.png"))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.machine import published
@@ -76,6 +76,11 @@ def tokenizer_of(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def attended(encoder: Any, mask: Tensor) -> Tensor:
+    """(B, L) -> (B, 1, 1, L) for sdpa: transformers looks into a mask of two dimensions, for which a GPU waits."""
+    return mask.bool()[:, None, None] if encoder.config._attn_implementation == "sdpa" else mask.long()
 
 
 def without_pooler(encoder: Any) -> nn.Module:

@@ -13,7 +13,7 @@ from tests import toy as toys
 from tests.conftest import ROOT
 
 # Parts that a task reads by name, all at once
-BY_NAME = {"vqa": {"split.test", "split.validation"}, "legal": {"split.fold", "split.folds", "split.validation"}}
+BY_NAME = {"vqa": {"split.test", "split.validation"}}
 
 
 def sections(cls, prefix=""):

@@ -61,7 +61,7 @@ def test_kernels_are_counted_with_what_they_take_a_cpu_to_launch(toy):
     assert f"{counts.total():,} kernels" in value and milliseconds in value
 
 
-LOOKS = {"legal": 1, "vqa": 2, "chat": 1}  # of transformers, whether all of a mask is true, or rows are packed
+LOOKS = {"chat": 1}  # of transformers, whether rows are packed
 
 
 @pytest.mark.parametrize("name", [*FEW, "graphmer", "chat"])

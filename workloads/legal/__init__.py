@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib import untrusted
 from lib.errors import BadInput, printable
-from lib.supervised import Judged, Supervised, padded
+from lib.supervised import Judged, Supervised, padded, scoring
 from lib.task import Batch
 from workloads.legal import model as network
 from workloads.legal.settings import CATEGORIES, POSITIONS, Settings
@@ -35,6 +36,10 @@ MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", 
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 _OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
+_LEARNED = {
+    "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
+    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict],
+}  # fmt: skip
 
 
 class Legal(Supervised):
@@ -69,8 +74,7 @@ class Legal(Supervised):
         from lib.training.data import share
         from workloads.legal import splits
 
-        split, ratio = self.settings.split, share(self.config.data.subset_ratio)
-        parts, notes = splits.deal(self.corpus[0], ratio=ratio, **vars(split))
+        parts, notes = splits.deal(self.corpus[0], self.settings.split, share(self.config.data.subset_ratio))
         return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
 
     @property
@@ -80,7 +84,7 @@ class Legal(Supervised):
     def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
         from workloads.legal.samples import Sentences
 
-        return {part: Sentences(chosen, part == "train").cut(self) for part, chosen in self.documents.items()}
+        return {part: Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
 
     def group(self, sample: Any) -> str:
         return sample.document
@@ -119,16 +123,12 @@ class Legal(Supervised):
         return self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned. Raises BadInput where that is of another kind."""
-        wanted = {"classes": list, "categories": list, "class_weights": list, "encoder": dict, "tokenizer": dict}
-        wanted |= {"counts": dict, "final_marks": str}
-        if wrong := [name for name, kind in wanted.items() if not isinstance(values.get(name), kind)]:
+        """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
+        if wrong := [name for name, kind in _LEARNED.items() if not untrusted.fits(values.get(name), kind)]:
             raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
         names, outputs = values["classes"], self.settings.outputs
-        are_names = 2 <= len(names) <= outputs and all(isinstance(name, str) for name in names)
-        if not are_names or len(values["class_weights"]) != len(names):
+        if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names):
             raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
-        network.check(values["encoder"])
         if values != self._learned:
             for name in ("parts", "guesses", "stack", "tokens"):
                 vars(self).pop(name, None)
@@ -165,7 +165,7 @@ class Legal(Supervised):
 
     @cached_property
     def tokens(self) -> network.Tokens:
-        return network.Tokens(self.learned()["tokenizer"])
+        return untrusted.parse(self.learned()["tokenizer"], network.Tokens)
 
     def truth(self, part: str) -> np.ndarray:
         """(sentences) the number of each role, in the order of the documents."""
@@ -193,22 +193,6 @@ class Legal(Supervised):
             "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
             "category": each, "labels": each, "weight": torch.ones(size, device=device),
         }  # fmt: skip
-
-    def padding(self) -> float:
-        """Returns the share of padding in the first epoch's batches, which follows from the lengths of the inputs."""
-        from lib.training.order import buckets, permutation
-
-        training, seed, pool = self.config.training, self.config.seed, self.config.data.buckets
-        lengths, slot = self.parts["train"].lengths, training.slot
-        batch = training.effective_batch
-        order = buckets(lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(lengths))
-        batches = np.split(lengths[order], range(slot, len(lengths), slot))
-        return 1 - int(lengths.sum()) / max(1, sum(int(own.max()) * len(own) for own in batches))
-
-    def batch_share(self) -> float:
-        """Returns how large a training batch is on average, as a share of the largest that can be."""
-        lengths = self.parts["train"].lengths
-        return float(lengths.mean()) / (1 - self.padding()) / self.settings.context.length
 
     def model(self) -> nn.Module:
         settings = self.settings
@@ -300,13 +284,8 @@ class Legal(Supervised):
 
     def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
         """Returns the metrics of (sentences, classes) scores, and the F1 of each role."""
-        judged = Judged(truth, scores.argmax(1), sample=np.zeros(len(truth), int))
-        tallies = self.tallied({"": judged}, np.zeros(1, int), 1)
-        assert tallies is not None
-        return {
-            **dict(zip(self.metrics, self.measured(tallies[:, 0])[0].tolist(), strict=True)),
-            **self.columns(judged),
-        }
+        judged = Judged(truth, scores.argmax(1))
+        return {**scoring.scores(self.metrics, judged), **self.columns(judged)}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns the figures of the network multiplied into the counts."""
@@ -331,34 +310,21 @@ class Legal(Supervised):
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         roles = ", ".join(printable(name, most=40) for name in names)
-        hint = " These are numbers: workload.classes names them, in their order." * all(map(str.isdecimal, names))
+        how = "These are numbers. A labels.txt beside the data names them, a role a line from number 0 on."
+        hint = f" {how}" * all(map(str.isdecimal, names))
         weights = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
         lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", self.about_lengths()]
         lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))
         return "\n".join(filter(None, lines))
 
     def about_lengths(self) -> str:
-        """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
+        """Returns a sentence on the tokens of training inputs, and those that are cut."""
         lengths, most = self.parts["train"].lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
         return (
             f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
-            f"{(lengths == most).sum():,} are full at {most}. Padding: {self.padding():.1%} of a batch; to {most} it "
-            f"would be {1 - lengths.mean() / most:.1%}."
+            f"{(lengths == most).sum():,} are full at {most}."
         )
-
-    def draw_data(self, folder: Path) -> list[Path]:
-        """Draws how often each role comes, and how long the inputs are; returns the pictures."""
-        from workloads.legal.samples import draw
-
-        truths = {part: self.truth(part) for part in self.documents}
-        return draw(truths, self.names, self.parts["train"].lengths, self.settings.context.length, folder)
-
-    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes the tables and figures of the test into the run's folder; returns the tables as text."""
-        text = super().report(metrics, folder)
-        self.draw_data(folder / "plots")
-        return f"{text}\n{self.about_lengths()}"
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""

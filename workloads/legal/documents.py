@@ -11,7 +11,7 @@ from lib.supervised import tables
 from workloads.legal.sentences import one_line, split_text
 from workloads.legal.settings import Columns, Settings
 
-CATEGORIES = "categories.txt"
+CATEGORIES, LABELS = "categories.txt", "labels.txt"
 MOST_LETTERS = 100_000  # of a sentence; a whole title page has some 6,000
 _OPTIONAL = ("document", "category")  # columns
 
@@ -42,8 +42,10 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
     unmatched: list[str] = []
     others: list[str] = []
     rows: dict[tuple[str, str], list[Row]] = {}
+    labels = [] if settings.names else [line.strip() for line in _lines_of(LABELS, source) if line.strip()]
+    names, where = settings.names or labels, "workload.classes" if settings.names else LABELS
     for shown, path in tables.find_files(source, settings.source.files).items():
-        if path.name == CATEGORIES:
+        if path.name in (CATEGORIES, LABELS):
             continue
         if path.suffix.lower() != ".txt":
             of_file = _of_table(path, shown, settings.columns)
@@ -53,9 +55,9 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
             others.append(shown)
             continue
         for number, document, sentence, role, category in of_file:
-            is_number = role.isdecimal() and role not in settings.names and int(role) < len(settings.names)
-            role = settings.names[int(role)] if is_number else role
-            if wrong := _wrong(sentence, role, settings.names):
+            is_number = role.isdecimal() and role not in names
+            role = names[int(role)] if is_number and int(role) < len(names) else role
+            if wrong := _wrong(sentence, role, names if settings.names or is_number else (), where):
                 unmatched.append(f"{_place(shown, number)}: {wrong}")
             else:
                 rows.setdefault((shown, document), []).append((number, document, sentence, role, category))
@@ -109,8 +111,8 @@ def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, st
     return documents
 
 
-def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
-    """Returns why a line cannot be used; nothing where it can."""
+def _wrong(sentence: str, role: str, names: Sequence[str], where: str) -> str:
+    """Returns why a line cannot be used; nothing where it can. Without names any role is one."""
     if not sentence or not role:
         return f"There is no {'role' if sentence else 'sentence'}."
     if len(sentence) > MOST_LETTERS:
@@ -119,20 +121,23 @@ def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
         return ""
     near = difflib.get_close_matches(role, names, 1)
     hint = f" Is {near[0]!r} meant?" if near else ""
-    return f"The role {printable(repr(role), most=60)} is none of workload.classes.{hint}"
+    return f"The role {printable(repr(role), most=60)} is none of {where}.{hint}"
 
 
 def _place(file: str, number: int) -> str:
     return f"{file}, {'line' if file.lower().endswith('.txt') else 'row'} {number}"
 
 
+def _lines_of(name: str, source: Path) -> list[str]:
+    """Returns the lines of the file of a name in a folder or beside a file; none where there is no such file."""
+    paths = sorted(source.rglob(name)) if source.is_dir() else [source.with_name(name)]
+    return next((tables.read_text(path, name).splitlines() for path in paths if path.is_file()), [])
+
+
 def _categories(source: Path) -> dict[str, str]:
     """Returns the category of each document's name by lines of category, tab, names. Raises BadInput."""
-    path = next(iter(sorted(source.rglob(CATEGORIES))), source) if source.is_dir() else source.with_name(CATEGORIES)
-    if path.name != CATEGORIES or not path.is_file():
-        return {}
     categories: dict[str, str] = {}
-    for number, line in enumerate(tables.read_text(path, CATEGORIES).splitlines(), 1):
+    for number, line in enumerate(_lines_of(CATEGORIES, source), 1):
         category, tab, names = line.partition("\t")
         if line.strip() and not (tab and category.strip()):
             raise BadInput(f"{CATEGORIES}, line {number}: Write a category, a tab, and names of documents with spaces.")
@@ -143,7 +148,7 @@ def _categories(source: Path) -> dict[str, str]:
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
-    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many, or for case alone."""
+    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many."""
     counts = Counter(role for document in documents for role in document.roles)
     if len(counts) > most:
         rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
@@ -151,14 +156,6 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
             f"The documents have {len(counts):,} different roles, more than workload.classes allows ({most:,}), among "
             f"them {printable(rare, most=200)}. If these are roles, allow more; if not, look at the order of columns."
         )
-    folded: dict[str, str] = {}
-    for role in sorted(counts):
-        if other := folded.get(role.casefold()):
-            raise BadInput(
-                f"The roles {other!r} ({counts[other]:,} sentences) and {role!r} ({counts[role]:,}) differ in case "
-                "alone. Write them alike, or list both in workload.classes."
-            )
-        folded[role.casefold()] = role
     return tuple(sorted(counts, key=lambda role: (not role.isdecimal(), int(role) if role.isdecimal() else 0, role)))
 
 

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from lib.errors import BadInput, printable
+from lib.errors import BadInput
 from lib.machine import memory
 from lib.supervised import encoders
 from lib.task import Batch, Task
@@ -35,11 +37,9 @@ class Network(nn.Module):
         super().__init__()
         self.encoder = encoder
         hidden = encoder.config.hidden_size
-        self.sees_position, self.sees_category = head.position, head.category
-        more = positions * head.position + CATEGORIES * head.category
         self.norm = nn.LayerNorm(hidden)
         self.dropout = nn.Dropout(head.dropout)
-        self.inner = nn.Linear(hidden + more, head.width)
+        self.inner = nn.Linear(hidden + positions + CATEGORIES, head.width)
         self.output = nn.Linear(head.width, classes)
         with torch.no_grad():
             self.output.weight.mul_(0.1)  # it begins near the same probability for all roles
@@ -49,18 +49,25 @@ class Network(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns (sentences, classes)."""
-        vectors = self.encoder(input_ids=batch["tokens"], attention_mask=batch["mask"]).last_hidden_state
+        seen = encoders.attended(self.encoder, batch["mask"])
+        vectors = self.encoder(input_ids=batch["tokens"], attention_mask=seen).last_hidden_state
         mask = batch["mask"][..., None].float()
-        parts = [self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))]
-        if self.sees_position:
-            parts.append(batch["positions"])
-        if self.sees_category:  # 0: not known, which is no column
-            parts.append(F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float())
-        return self.output(self.dropout(F.gelu(self.inner(torch.cat(parts, -1)))))
+        mean = self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))
+        category = F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float()  # 0: not known, which is no column
+        seen_by_head = torch.cat([mean, batch["positions"], category], -1)
+        return self.output(self.dropout(F.gelu(self.inner(seen_by_head))))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` returns, as JSON has it: the name of published weights, and what its configuration is given."""
+
+    weights: str  # empty for none
+    options: dict[str, float]
 
 
 def choose(settings: Encoder) -> dict[str, Any]:
-    """Returns the name of published `weights`, empty for none, `options` of its config, and a plan's `size` of BERT."""
+    """Returns a `Choice`, and a plan's `size` of BERT."""
     weights = encoders.choose(settings.weights, "an encoder")
     if weights is not None:
         config = encoders.configuration(weights[1])
@@ -69,15 +76,6 @@ def choose(settings: Encoder) -> dict[str, Any]:
     if settings.weights and torch.empty(0).is_meta:
         return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
     return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
-
-
-def check(chosen: Mapping[str, Any]) -> None:
-    """Raises BadInput for anything that `choose` does not return: an archive may be a stranger's."""
-    options = chosen.get("options")
-    shares = options.values() if isinstance(options, dict) and options.keys() <= {*_ATTENTION_DROPOUT} else [None]
-    is_fine = all(isinstance(share, int | float) and 0 <= share < 1 for share in shares)
-    if chosen.keys() != {"weights", "options"} or not isinstance(chosen["weights"], str) or not is_fine:
-        raise BadInput(f"What was learned from data names no encoder: {printable(repr(dict(chosen)), most=100)}.")
 
 
 def _attention_dropout(settings: Encoder, otherwise: float) -> float:
@@ -145,19 +143,21 @@ def depths(encoder: nn.Module) -> dict[str, int]:
     return {name: of_layer.get(id(p), len(layers)) for name, p in encoder.named_parameters()}
 
 
+@dataclass(frozen=True)
 class Tokens:
-    """A tokenizer, and the numbers of its three special tokens."""
+    """A tokenizer as JSON has it, and the numbers of its three special tokens."""
 
-    def __init__(self, values: Mapping[str, Any]):
-        """Takes what `tokenizer` returned. Raises BadInput."""
-        try:
-            self._tokenizer = encoders.tokenizer_of(values["text"])
-            self.cls, self.sep, self.pad = (int(values[name]) for name in ("cls", "sep", "pad"))
-        except (KeyError, TypeError) as error:
-            raise BadInput(f"The tokenizer that is kept with the weights lacks {printable(error)}.") from None
+    text: str
+    cls: int
+    sep: int
+    pad: int
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return encoders.tokenizer_of(self.text)
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Returns the tokens of each sentence, without special ones."""
+        """Returns the tokens of each sentence, without special ones. Raises BadInput for what is no tokenizer."""
         return [text.ids for text in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
 
 

@@ -25,8 +25,6 @@ from workloads.legal.samples import Sentences
 from workloads.legal.sentences import as_in_corpus
 
 _AT_ONCE = 32  # sentences, where no micro-batch is set
-_SUFFIXES = (".txt", ".md", ".text")
-_MOST_FILES = 100_000
 _TEMPLATE = Path(__file__).with_name("page.html.in")
 # Okabe and Ito's palette, which any kind of colour vision distinguishes; further roles have hues between these
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#666666")
@@ -55,28 +53,22 @@ def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | No
 
 
 def _files(source: Path) -> dict[str, Path]:
-    """Returns the text files by their names below `source`, without suffixes. Raises BadInput."""
-    if not source.exists():
-        raise BadInput(f"There is no {printable(source)}. Give a text file with a judgment, or a folder of these.")
+    """Returns a text file, or those below a folder, by their names without suffix. Raises BadInput."""
     if source.is_file():
         return {source.stem: source}
-    paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
-    if not 0 < len(paths) <= _MOST_FILES:
-        count = f"{len(paths):,} text files ({', '.join(_SUFFIXES)})"
-        raise BadInput(f"{printable(source)} has {count}; 1 to {_MOST_FILES:,} are predicted at once.")
-    names = {path: path.relative_to(source) for path in paths}
-    is_clear = len({name.with_suffix("") for name in names.values()}) == len(paths)  # no a.txt beside a.md
-    return {(name.with_suffix("") if is_clear else name).as_posix(): path for path, name in names.items()}
+    if paths := sorted(path for path in source.rglob("*.txt") if path.is_file()):
+        return {path.relative_to(source).with_suffix("").as_posix(): path for path in paths}
+    raise BadInput(f"There is no .txt file in {printable(source)}. Give a judgment as text, or a folder of these.")
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
     """Returns (sentences, classes) of counts times networks; sentences are read as the training's were."""
     marks = task.learned()["final_marks"]
     document = replace(document, sentences=tuple(as_in_corpus(text, marks) for text in document.sentences))
-    samples = Sentences([document]).cut(task)
+    samples = Sentences(task, [document])
     at_once = task.config.training.micro_batch or _AT_ONCE
     with torch.inference_mode():
-        parts = in_batches(partial(_network, task, models), [samples[n] for n in range(len(samples))], at_once)
+        parts = in_batches(partial(_network, task, models), samples, at_once)
         network = torch.cat([*parts]).double().numpy()[np.argsort(samples.places)]
     power = float(torch.stack([model.power for model in models]).mean())
     scores = power * (task.stack.scores(document) + network + task.stack.offsets)

@@ -60,8 +60,6 @@ class Head:
 
     width: int = option(128, "Width of its hidden layer.", minimum=1)
     dropout: float = option(0.1, "Dropout of activations.", minimum=0, below=1)
-    position: bool = option(True, "Whether it sees the sentence's place in the document.")
-    category: bool = option(True, "Whether it sees the category of the document.")
 
 
 @dataclass(frozen=True)

@@ -1,55 +1,51 @@
 """Judgments dealt to training, validation and test: whole ones, by folds, and checked for leaks."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, first_ten, printable
 from lib.training.splits import makes_a_split, part_of, stratify
 from workloads.legal.documents import Document
+from workloads.legal.settings import Split
 
 LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
 _SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment
 _FEWEST = 3  # long sentences that can show it
-_NAMED = 3  # documents that a message names
 
 
-def deal(
-    documents: Sequence[Document], folds: int = 5, fold: int = 0, partition: int = 0,
-    validation: float = 0.15, given: bool = True, ratio: float = 1.0,
-) -> tuple[dict[str, list[int]], list[str]]:  # fmt: skip
-    """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
+def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> tuple[dict[str, list[int]], list[str]]:
+    """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput.
 
-    Parts that files are `given` names for count, and what they lack is dealt from the training documents, of which a
+    Parts that files are named for count, and what they lack is dealt from the training documents, of which a
     share of `ratio` is left; a smaller one is part of a larger one. Returns sorted numbers by part, and notes.
     """
     order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
     ordered = [documents[place] for place in order]
-    part_names, notes = of_files(ordered, fold) if given else ([""] * len(ordered), [])
+    part_names, notes = of_files(ordered, split.fold) if split.given else ([""] * len(ordered), [])
     held_out, validating = (np.array([part == name for part in part_names]) for name in ("test", "validation"))
     if not held_out.any():
         rest = np.flatnonzero(~validating)
         if len(rest) < 2:
             raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
-        if not 2 <= folds <= len(rest):
+        if split.folds > len(rest):
             how = f"take 2 to {len(rest)} folds, or part documents by blank lines or a column `document`."
-            raise BadInput(f"workload.split.folds is {folds}, and there are {len(rest)} documents: {how}")
-        held_out[rest] = _dealt([ordered[place] for place in rest], [1 / folds] * folds, partition) == fold
-    if validation and not validating.any():
-        rest = np.flatnonzero(~held_out)
-        validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], partition) == 1]] = (
-            True
-        )
+            raise BadInput(f"workload.split.folds is {split.folds}, and there are {len(rest)} documents: {how}")
+        shares = [1 / split.folds] * split.folds
+        held_out[rest] = _dealt([ordered[place] for place in rest], shares, split.partition) == split.fold
+    if not validating.any():
+        rest, shares = np.flatnonzero(~held_out), [1 - split.validation, split.validation]
+        validating[rest] = _dealt([ordered[place] for place in rest], shares, split.partition) == 1
     masks = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
     parts = {name: [order[place] for place in np.flatnonzero(mask)] for name, mask in masks.items()}
     for name, part in parts.items():
-        if not part and (name != "validation" or validation):
+        if not part:
             how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
             raise BadInput(f"No document is left for {name}: {how}")
     notes += check_leaks(documents, parts)
-    drawn = np.random.default_rng(partition).permutation(len(parts["train"]))
+    drawn = np.random.default_rng(split.partition).permutation(len(parts["train"]))
     count = int(np.ceil(ratio * len(drawn) - 1e-9))
     parts["train"] = [parts["train"][place] for place in drawn[:count]]
     return {name: sorted(part) for name, part in parts.items()}, notes
@@ -79,39 +75,30 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
 
 
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns notes on sentences in two parts. Raises BadInput for a document, or most of it, in two parts."""
+    """Returns notes on sentences in two parts. Raises BadInput for documents of two parts with most of them alike."""
     texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG) for document in documents]
-    if copies := list(_copies(documents, parts, texts)):
-        some = "document is" if len(copies) == 1 else "documents are"
-        shown = "; ".join(map(printable, copies[:_NAMED])) + ("; ..." if len(copies) > _NAMED else "")
-        advice = "What is tested would have been trained on. Remove the copy."
-        raise BadInput(f"{len(copies):,} {some} in two parts: {shown}. {advice}")
-    trained = {text for place in parts["train"] for text in texts[place]}
-    notes = []
-    for name in ("validation", "test"):
-        if shared := [text for place in parts.get(name, ()) for text in texts[place] if text in trained]:
-            example = printable(min(shared, key=len), most=80)
-            stand = "sentence stands" if len(shared) == 1 else "sentences stand"
-            notes.append(f"Of {LONG} words and more, {len(shared):,} {stand} in {name} and in training, say: {example}")
-    return notes
-
-
-def _copies(
-    documents: Sequence[Document], parts: Mapping[str, Sequence[int]], texts: Sequence[frozenset[str]]
-) -> Iterator[str]:
-    """Yields a sentence on each document that, or another one with most of its sentences, is in an earlier part too."""
-    named: dict[str, tuple[str, int]] = {}  # part and number of the documents of earlier parts
-    places: dict[str, list[tuple[str, int]]] = {}  # those of each long sentence
+    copies, notes = list[str](), list[str]()
+    holders: dict[str, list[tuple[str, int]]] = {}  # part and number of the earlier parts' documents, by long sentence
     for part, chosen in parts.items():
         for place in chosen:
-            document, sentences = documents[place], texts[place]
-            shared = Counter(other for text in sentences for other in places.get(text, ())).most_common(1)
-            like = [o for o, n in shared if n >= _FEWEST and n > _SAME * min(len(sentences), len(texts[o[1]]))]
-            if document.name in named or like:
-                first, twin = named.get(document.name) or like[0]
-                where = f"{document.place(0)}; {documents[twin].place(0)}"
-                yield f"{document.name} ({part}) and {documents[twin].name} ({first}), which begin in {where}"
+            shared = Counter(holder for text in texts[place] for holder in holders.get(text, ()))
+            for (other, twin), count in shared.most_common(1):
+                if count >= _FEWEST and count > _SAME * min(len(texts[place]), len(texts[twin])):
+                    names = f"{documents[place].name} ({part}) and {documents[twin].name} ({other})"
+                    copies.append(f"{names}, which begin in {documents[place].place(0)}; {documents[twin].place(0)}")
         for place in chosen:
-            named.setdefault(documents[place].name, (part, place))
             for text in texts[place]:
-                places.setdefault(text, []).append((part, place))
+                holders.setdefault(text, []).append((part, place))
+    if copies:
+        some = "document is" if len(copies) == 1 else "documents are"
+        advice = "What is tested would have been trained on. Remove the copy."
+        raise BadInput(f"{len(copies):,} {some} in two parts. {advice}\n{first_ten(copies)}")
+    trained = {text for place in parts["train"] for text in texts[place]}
+    for name in ("validation", "test"):
+        if shared_texts := [text for place in parts.get(name, ()) for text in texts[place] if text in trained]:
+            stand = "sentence stands" if len(shared_texts) == 1 else "sentences stand"
+            notes.append(
+                f"Of {LONG} words and more, {len(shared_texts):,} {stand} in {name} and in training, say: "
+                f"{printable(min(shared_texts, key=len), most=80)}"
+            )
+    return notes

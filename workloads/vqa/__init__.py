@@ -93,18 +93,16 @@ class Vqa(Supervised):
         kinds = Counter(record.kind or "without a type" for record in self.parts["train"].samples).most_common(12)
         types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
         lengths, most = self.lengths, self.settings.decoder.length
-        chosen = {part: self.learned()["encoders"][part]["weights"] for part in _PARTS}
-        lacking = [part for part, name in chosen.items() if getattr(self.settings, part).weights and not name]
-        names = ", ".join(f"{part} {name or 'from scratch'}" for part, name in chosen.items())
+        chosen = self.learned()["encoders"]
+        names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
         lines = [
             f"Data: {printable(self.source)}." if self.source else f"{where}.",
             f"{sizes}. Training questions by type: {types}.",
             *self.notes,
             f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
             f"{lengths.count(most):,} full at {most}. Parts: {printable(names, most=300)}.",
-            f"Trained from scratch, although published weights are named: {', '.join(lacking)}." if lacking else "",
         ]
-        return "\n".join(filter(None, lines))
+        return "\n".join(lines)
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -120,22 +118,19 @@ class Vqa(Supervised):
         }  # fmt: skip
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        return self._batch([item.sample for item in samples], generator if samples[0].training else None)
+        return self.batch([item.sample for item in samples], samples[0].training, generator)
 
-    def batch(self, samples: list[Record], training: bool) -> Batch:
-        return self._batch(samples, None)
-
-    def _batch(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
+    def batch(self, samples: list[Record], training: bool, generator: torch.Generator | None = None) -> Batch:
         """Returns tensors as long as the longest question and answer.
 
-        A `generator` changes the pictures; without it there is what the words alone say, (B, training answers).
+        In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
         """
         shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
-        pixels, picture = pictures.batch(shown, self.settings.pictures, generator)
+        pixels, picture = pictures.batch(shown, self.settings.pictures, generator if training else None)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
-        beside = {} if generator else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}
+        beside = {} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}
         return {
             **beside,
             "picture": picture, "pixels": pixels, "question": question,

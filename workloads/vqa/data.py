@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.config.files import absolute
-from lib.errors import BadInput, check_limit, printable
+from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import inputs, platform
 from lib.report.progress import counted
 from lib.supervised import tables
@@ -23,6 +23,10 @@ from workloads.vqa.settings import Settings, Split
 _HOW = (
     "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
     'lines {"image": "cat.png", "question": "..."} beside the pictures.'
+)
+_WHERE = (
+    "Name where the pictures lie: workload.source.images is their folder, and workload.source.picture a row's picture "
+    "there, such as {image}.jpg. docs/vqa.md has both for known collections."
 )
 PARTS = ("train", "validation", "test")
 OTHER = "other types"  # stands for rare question types
@@ -63,9 +67,11 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     judged = pictures.check(shown, settings.pictures.limit_pixels)
     bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
     records = [r._replace(picture=judged[r.image][0]) for r, wrong in rows if not (wrong or judged[r.image][1])]
-    check_limit("Rows that cannot be used", bad, settings.bad_input_limit if records else 0)
     if not records:
-        raise BadInput(f"There is no question in {printable(folder)}. Look at data.dir.")
+        how = _WHERE if rows and not any(pictures.is_there(record.image) for record, _ in rows) else "Look at data.dir."
+        none = f"None of the {len(rows):,} rows in {printable(folder)} can be used. {how}"
+        raise BadInput("\n".join(filter(None, [none, first_ten(bad)])))
+    check_limit("Rows that cannot be used", bad, settings.bad_input_limit)
     first = "".join(f"\n  {printable(line)}" for line in bad[:3])
     notes = [f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}"]
     return _cleaned(records, notes), notes

@@ -101,7 +101,8 @@ class Language(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """(B, L), (B, L) -> (B, L, width)."""
-        return self.project(self.encoder(input_ids=tokens, attention_mask=mask.long()).last_hidden_state)
+        seen = encoders.attended(self.encoder, mask)
+        return self.project(self.encoder(input_ids=tokens, attention_mask=seen).last_hidden_state)
 
 
 class Fusion(nn.Module):
@@ -151,15 +152,16 @@ class Network(nn.Module):
         tokens = batch["question"]
         words = self.text(tokens, mask) if isinstance(self.text, Language) else self.text(self.t5.shared(tokens), mask)
         sequence, mask = self.fusion(patches, words, mask)
-        return self.t5.encoder(inputs_embeds=sequence, attention_mask=mask.long()).last_hidden_state, mask
+        seen = encoders.attended(self.t5.encoder, mask)
+        return self.t5.encoder(inputs_embeds=sequence, attention_mask=seen).last_hidden_state, mask
 
     def decode(self, memory: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
         """Returns scores (B, L, tokens) of each token of the labels, given those before it."""
         start = torch.full_like(labels[:, :1], self.t5.config.decoder_start_token_id)
         before = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.t5.config.pad_token_id)
         return self.t5(
-            encoder_outputs=BaseModelOutput(memory), attention_mask=mask.long(), use_cache=False,
-            decoder_input_ids=torch.cat([start, before], 1),
+            encoder_outputs=BaseModelOutput(memory), attention_mask=encoders.attended(self.t5, mask),
+            use_cache=False, decoder_input_ids=torch.cat([start, before], 1),
         ).logits  # fmt: skip
 
     def forward(self, batch: Batch) -> Tensor:

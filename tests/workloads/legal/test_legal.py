@@ -12,6 +12,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.metrics import read
 from lib.report.progress import Plain
+from lib.supervised import Judged
 from lib.task import find_task, load_config
 from lib.training import checks, loop
 from lib.training.evaluation import EvaluationLoader
@@ -62,9 +63,9 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal
     for changes, message in (
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
-        ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "names 2 roles"),
-        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "names no encoder"),
-        ({"encoder": {"weights": 3, "options": {}}}, "names no encoder"),
+        ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "lacks classes"),
+        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "lacks encoder"),
+        ({"encoder": {"options": {}}}, "lacks encoder"),
         ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -85,12 +86,12 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
 
 def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
     text = legal().describe_data()
-    assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
+    assert all(part in text for part in ("12 generated judgments", "Tokens of an input: median", "Roles: Argument, F"))
     (tmp_path / "data").mkdir()
     for number in range(6):
         (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
     text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).describe_data()
-    assert "Roles: 0, 1. These are numbers: workload.classes" in text and "Sentences with a role: 54 in 6" in text
+    assert "Roles: 0, 1. These are numbers. A labels.txt" in text and "Sentences with a role: 54 in 6" in text
 
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
@@ -165,7 +166,7 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
     assert "&lt;b&gt;wages&lt;/b&gt; &amp; notice" in text and "<b>wages" not in text
     assert all(f"{role} (" in text for role in ROLES) and text.count("title=") == 3
     assert f'title="{best["role"]}: {best["probability"]:.0%}' in text and "@media print" in text
-    for name, sentence in (("nothing", "There is no"), ("empty", "has 0 text files")):
+    for name, sentence in (("nothing", "There is no"), ("empty", "There is no .txt file")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(BadInput, match=sentence):
             task.predict([], tmp_path / name, None)
@@ -173,14 +174,14 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
 
 def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
     (tmp_path / "new.txt").write_text(TEXT)
-    task = legal({"workload.head.position": False})
+    task = legal()
     one, other = task.model().eval(), task.model().eval()
     one.weight.fill_(1.0)
     other.weight.fill_(0.0)
     found = [task.predict(models, tmp_path / "new.txt", None)["new"] for models in ([one], [other], [one, other])]
     shares = [[row["probabilities"]["Facts"] for row in rows] for rows in found]
     assert all(min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True))
-    task.config = legal({"workload.head.position": False, "training.micro_batch": 1}).config
+    task.config = legal({"training.micro_batch": 1}).config
     assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
 
 
@@ -261,6 +262,18 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
     assert baseline["macro_f1"] == judged["macro_f1"]
 
 
+def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
+    """A role of one document alone is a mistake of the network elsewhere, and counts in draws without it, too."""
+    task = legal()
+    place, document = map(np.array, zip(*((s.number, s.document) for s in task.parts["test"].samples), strict=True))
+    is_first, every = document == document[0], np.arange(len(place))
+    true = np.where(is_first, np.minimum(place, 2), place % 2)
+    guesses = (np.where((place == 4) & ~is_first, wrong, true) for wrong in (1, 2))  # where the role is 0
+    rows = {name: Judged(true, guess, sample=every) for name, guess in zip(("counts", "both"), guesses, strict=True)}
+    gain = task.compared(rows, "counts").gains["both"][0]
+    assert gain.low > -0.05 and gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
+
+
 def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal, tmp_path):
     task = legal()
     model = Knows(task, "test", 3)
@@ -275,8 +288,7 @@ def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal
     assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
     assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
     assert f"{BOTH!r} is above the strongest baseline by macro_f1, {STRONGEST}: +" in text
-    assert "Padding" in text and "Ruling by Lower Court" in text
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"confusion.png", "classes.png", "lengths.png"}
+    assert "Ruling by Lower Court" in text and (tmp_path / "plots" / "confusion.png").is_file()
     with (tmp_path / "answers.csv").open() as file:
         answers = list(csv.DictReader(file))
     assert [*answers[0]] == ["document", "sentence", "target", *rows]

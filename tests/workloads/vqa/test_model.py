@@ -164,6 +164,7 @@ def test_letters_that_were_never_seen_are_unknown_and_special_tokens_are_text():
     assert own.numbers(["mau\u0300"]) != own.numbers(["mau"]) and own.numbers(["ma\u0300u"]) == own.numbers(["màu"])
     many = "".join(chr(0x4E00 + n) for n in range(300))  # of an alphabet of thousands the rarest have no piece
     assert tokens.trained([many, "abc abc"], 64)["first"] <= 64
+    assert len(Tokens(tokens.trained([many, *TEXTS], 200)).numbers(["hình tròn"])[0]) < 6, "it leaves room for words"
 
 
 def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):

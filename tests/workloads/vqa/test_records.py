@@ -131,6 +131,17 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("limit", [0, 9])
+def test_records_that_all_lack_their_picture_or_answer_come_with_what_mends_it_and_not_with_a_limit(tmp_path, limit):
+    lines(tmp_path / "a.jsonl", row(1), row(2, answer=""))
+    for how in (r"Name where the pictures lie.*row 1: There is no picture", r"Look at data.dir.*row 2: There is no an"):
+        with pytest.raises(BadInput, match=rf"(?s)None of the \d rows in .* {how}") as lost:
+            collected(tmp_path, limit)
+        assert "bad_input_limit" not in str(lost.value)
+        picture(tmp_path / "2.jpg")
+        lines(tmp_path / "a.jsonl", row(2, answer=""), row(2, answer=""))
+
+
 @pytest.mark.parametrize(("change", "sentence"), BAD.values(), ids=BAD)
 def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(tmp_path, change, sentence):
     lines(tmp_path / "a.jsonl", row(1), row(2, **change), row(3))
@@ -220,9 +231,6 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
         assert {one.number for one in parts[name]} == {one.number for one in records if one.part == name}
     assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
     assert {one.part for one in split(records, Split(given=False), 0)["test"]} == set(names)
-
-
-def test_too_few_pictures_are_refused():
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
         split([record(1), record(2)], Split(), 0)
 

@@ -65,7 +65,7 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, 
     other.take_learned(json.loads(json.dumps(drawn[1])))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
-    assert "although published weights are named: text" in other.describe_data()
+    assert "Parts: image from scratch, text from scratch" in other.describe_data()
     for changes in ({"kinds": [1]}, {"tokenizers": {"text": {}}}, {"words": {"a": {"b": -1}}}, {"words": {"a": {}}}):
         with pytest.raises(BadInput, match="lacks encoders, types of questions, a tokenizer or the words' answers"):
             load(tmp_path).take_learned({**drawn[1], **changes})

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lib.errors import BadInput
+from lib.supervised import scoring
 from lib.training.splits import stratify
 from workloads.legal.counting.chain import Chain
 from workloads.legal.counting.features import Vocabulary
@@ -197,23 +198,17 @@ def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
 
 def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Returns (classes) offsets of held-out (sentences, classes) scores with the best macro F1, class by class."""
-    classes = scores.shape[1]
+    classes, unit = scores.shape[1], np.zeros(len(truth), int)
     offsets = np.zeros(classes)
     for k in [*range(classes)] * 2:
         values = []
         for value in _GRID:
             shifted = scores + offsets
             shifted[:, k] = scores[:, k] + value
-            values.append(macro_f1(truth, shifted.argmax(1), classes) - _SMALLER * abs(value))
+            sums = scoring.tallied("classes", scoring.Judged(truth, shifted.argmax(1)), unit, 1, classes)
+            values.append(scoring.of_classes(sums)["macro_f1"][0] - _SMALLER * abs(value))
         offsets[k] = _GRID[int(np.argmax(values))]
     return offsets
-
-
-def macro_f1(truth: np.ndarray, guess: np.ndarray, classes: int) -> float:
-    """Returns the mean F1 of the classes that are there or guessed."""
-    sizes = np.bincount(truth, minlength=classes) + np.bincount(guess, minlength=classes)
-    right = np.bincount(truth[truth == guess], minlength=classes)
-    return float((2 * right / np.maximum(sizes, 1)).sum() / max((sizes > 0).sum(), 1))
 
 
 def _cross_fitted(

@@ -11,14 +11,13 @@ import pytest
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
 
 from lib.errors import BadInput
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
 from workloads.legal.counting import features
 from workloads.legal.counting.chain import Chain, Ordered, forward_backward
 from workloads.legal.counting.features import Vocabulary
-from workloads.legal.counting.stack import Fitting, Linear, Stack, inner_parts, log_softmax, macro_f1
+from workloads.legal.counting.stack import Fitting, Linear, Stack, inner_parts, log_softmax
 from workloads.legal.documents import Document
 
 TRAINING = judgments(10, ("civil", "tax"))
@@ -131,11 +130,6 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
     found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
     assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
-
-
-def test_the_macro_f1_that_offsets_are_fitted_to_is_scikit_learns():
-    truth, guess = np.random.default_rng(0).integers(4, size=(2, 60))
-    assert macro_f1(truth, guess, 6) == pytest.approx(f1_score(truth, guess, average="macro"))
 
 
 def of(*sentences, name="a"):
