@@ -13,7 +13,8 @@ from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, writ
 from workloads.glacier.augment import ANYWHERE, Augmentation, augment, corner
 from workloads.glacier.data import folds, layout, sampling, windows
 from workloads.glacier.data.cutter import Cutter
-from workloads.glacier.settings import Cut, Sampling, Source, Split
+from workloads.glacier.data.datasets import Data
+from workloads.glacier.settings import Cut, Sampling, Settings, Source, Split
 
 
 def store_of(root, source=TWO):
@@ -169,7 +170,7 @@ def test_gaps_flat_water_and_rounded_values_are_no_ground():
     for chip in chips:
         chip[:, :40], chip[:, 40:80] = np.nan, 7
         chip[:, 80:120] = np.random.default_rng(0).integers(0, 3, (2, 40, 128))
-    assert pairs(chips) == []
+    assert pairs([*chips, np.zeros((1, 128, 128), np.float32)]) == []
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +198,23 @@ def test_shared_ground_is_one_group_or_one_warning_where_a_given_split_parts_it(
         assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
         groups = {chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)}
         assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
+
+
+def test_ground_of_two_scenes_is_drawn_as_often_as_that_of_the_root_of_two(chips):
+    source, trained = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85)), set()
+    for seed in range(4):
+        data = Data(Settings(source=source, split=Split(seed=seed, test=0.25, validation=0.25)), None)
+        data.store = chips
+        weights = data.weights
+        of_scene = {chips.names[s]: n for n, s in enumerate(chips.table.scene[data.parts.train])}
+        trained.add("c6" in of_scene)
+        if "c6" in of_scene:
+            ratios = {name: weights[n] / weights[of_scene["c6"]] for name, n in of_scene.items()}
+            assert ratios.pop("c6") == ratios.pop("c7") == 1
+            assert [*ratios.values()] == pytest.approx([2**0.5] * len(ratios)) and ratios
+        else:
+            assert weights is None, "an even draw where no ground comes twice"
+    assert trained == {True, False}
 
 
 def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():
