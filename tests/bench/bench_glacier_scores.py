@@ -10,13 +10,15 @@ test alone, by the network alone and by the run's answer, which has a gate. The 
 validation, and the gate is set there, so the test alone is what nothing was chosen by. Gains are paired by scene.
 
 Row `liligo` is a real glacier of the shared data (Karakoram, 480 x 346 pixels, masks from Landsat 5): ice,
-debris and firn by elevation, temperature, radiation and precipitation, where the mask has one of them. Gains are
-paired by square of the map, and there are few of them.
+debris and firn by elevation, temperature, radiation and precipitation, where the mask has one of them. Row `landsat` is
+a real scene of Landsat 8 there (627 x 603 pixels): land, water and cloud as the sensor's own quality band has them.
+Gains are paired by square of the map, and there are few of them.
 """
 
 import itertools
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rasterio
 import torch
 
 from lib.launch import ensemble
@@ -36,15 +39,21 @@ from workloads.glacier.judging import judged, tile_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"
-ROWS = {"rare": "glacier_rare_small", "origin": "glacier_finetune_small", "liligo": ""}
-LILIGO = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "glacier_liligo"
-# Outside the glacier all bands are missing, which would give the class 0 away
-LILIGO_CONFIG = """
+ROWS = {"rare": "glacier_rare_small", "origin": "glacier_finetune_small", "liligo": "", "landsat": ""}
+SHARED = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
+REAL = """
 task: glacier
 training: {epochs: 60, effective_batch: 16, micro_batch: 16, evaluate_every_epochs: 2, log_every_steps: 10}
 optimizer: {lr: 1.0e-3, weight_decay: 1.0e-4}
 scheduler: {name: plateau, patience: 5, min_lr: 1.0e-6}
 workload:
+  split: {by: map, square: 2, validation: 0.15, test: 0.15}
+  baseline: {gate: true}
+  model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}
+"""
+# Outside the glacier all bands are missing, which would give the class 0 away
+LILIGO = """
+  tiles: {size: 32, stride: 0}
   source:
     bands: [elevation, temperature, radiation, air, precipitation]
     band_files: [Band1_srtm_dem_30m, Band2_lst_30m_hourly, Band3_netRad_30m_daily, Band4_airTemperature_30m_daily,
@@ -54,10 +63,17 @@ workload:
     classes: [ice, debris, firn]
     codes: [85, 170, 255]
     ignored_codes: [0]
-  tiles: {size: 32, stride: 0}
-  split: {by: map, square: 2, validation: 0.15, test: 0.15}
-  baseline: {gate: true}
-  model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}
+"""
+LANDSAT = """
+  tiles: {size: 64, stride: 0}
+  indices: [[green, nir], [green, swir1], [nir, red], [blue, red], [red, swir1]]
+  source:
+    bands: [blue, green, red, nir, swir1, thermal, swir2]
+    band_files: [B2, B3, B4, B5, B6, B10, B7]
+    images: "l8_{band}.tif"
+    masks: mask.tif
+    classes: [land, water, cloud]
+    codes: [0, 1, 2]
 """
 PARTS = {"validation and test": ("validation", "test"), "test": ("test",)}
 
@@ -66,18 +82,29 @@ def shipped(row: str) -> Path:
     return ROOT / "configs" / f"{ROWS[row]}.yaml"
 
 
-def of_liligo(scratch: Path) -> Path:
-    """Writes the configuration of the real scene."""
-    path = scratch / "liligo.yaml"
-    path.write_text(LILIGO_CONFIG)
-    return path
+def of_real(row: str, scratch: Path) -> tuple[Path, Path]:
+    """Writes the configuration of a real scene; returns it and the folder of the data, with a mask if that has none."""
+    path, data = scratch / f"{row}.yaml", SHARED / "glacier_liligo"
+    path.write_text(REAL.lstrip() + (LILIGO if row == "liligo" else LANDSAT).lstrip("\n"))
+    if row == "landsat":
+        data = scratch / "landsat"
+        data.mkdir(exist_ok=True)
+        for band in (SHARED / "landsat8_bqa").glob("*.tif"):
+            shutil.copy(band, data)
+        with rasterio.open(data / "l8_BQA.tif") as file:
+            quality, profile = file.read(1), file.profile
+        mask = np.where((quality >> 14 & 3) >= 2, 2, (quality >> 4 & 3) >= 2)  # two bits each: sure from 2
+        with rasterio.open(data / "mask.tif", "w", **{**profile, "dtype": "uint8", "nodata": None}) as file:
+            file.write(mask.astype(np.uint8), 1)
+    return path, data
 
 
 def trained(row: str, seed: int, scratch: Path) -> Path:
     """Trains a row, generated scenes from weights that are pretrained first; returns the folder of the run."""
     options = {"seed": seed, "run.name": f"{row}-{seed}", "output_dir": scratch}
-    if row == "liligo":
-        train(of_liligo(scratch), {**options, "data.dir": LILIGO})
+    if not ROWS[row]:
+        path, data = of_real(row, scratch)
+        train(path, {**options, "data.dir": data})
     else:
         before = load_config(shipped("origin")).queue.before_overrides
         pretraining = {**before, "run.name": "pretrained", "output_dir": scratch}
@@ -94,13 +121,13 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     folder = trained(row, seed, scratch)
     found: dict[str, Any] = {**head("torch", "scikit-learn"), "seconds": round(time.perf_counter() - begin, 1)}
     task, (model,) = ensemble.load(folder)
-    task.source = LILIGO if row == "liligo" else None  # a model is loaded without what it was trained on
+    task.source = None if ROWS[row] else of_real(row, scratch)[1]  # a model is loaded without what it was trained on
     side = task.settings.sampling.crop or task.settings.tiles.size
     steps = json.loads((folder / "summary.json").read_text())["step"]
     found["pixels"] = steps * task.config.training.effective_batch * side**2
     found["squares or scenes"] = {part: len(set(units_of(task, part))) for part in ("validation", "test")}
     names = task.settings.source.classes
-    parts = PARTS if row != "liligo" else {"test": PARTS["test"]}
+    parts = PARTS if ROWS[row] else {"test": PARTS["test"]}
     counts = {part: counts_of(task, model, part) for part in ("validation", "test")}
     found["share of the network"] = round(float(model.boosted.weight), 2)
     other = boosted(row, seed, scratch)
@@ -135,7 +162,7 @@ def counts_of(task: Any, model: Any, part: str) -> dict[str, np.ndarray]:
 
 def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarray]]:
     """Returns (tiles, classes, classes) of each baseline by part; it sees the indices of the rare preset."""
-    path, data = (of_liligo(scratch), LILIGO) if row == "liligo" else (shipped("rare"), "embedded")
+    path, data = (shipped("rare"), "embedded") if ROWS[row] else of_real(row, scratch)
     task: Any = load_task(load_config(path, {"data.dir": str(data)}))
     classes, places = len(task.settings.source.classes), task.settings.boosted_places
     bounds = task.settings.baseline

@@ -93,7 +93,7 @@ class Glacier(methods.Comparing):
                 image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
             if sample.training:
                 deviation = torch.from_numpy(self.data.statistics[1][: len(image)]).float()
-                image, target = augment(image, target, deviation, self.settings.augmentation, generator)
+                image, target = augment(image, target, deviation, generator)
             images.append(image)
             targets.append(target)
         batch = {"image": torch.stack(images), "target": torch.stack(targets)}

@@ -3,25 +3,20 @@
 import torch
 from torch import Tensor
 
-from workloads.glacier.settings import Augmentation
-
 ANYWHERE = -1  # in the place of a class
+BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
 
 
-def augment(
-    image: Tensor, target: Tensor, deviation: Tensor, options: Augmentation, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands). Switches change no number of draws."""
+def augment(image: Tensor, target: Tensor, deviation: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands)."""
     mirrored, turns = torch.randint(2, (), generator=generator), torch.randint(4, (), generator=generator)
     gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
-    if options.flips and mirrored:
+    if mirrored:
         image, target = image.flip(2), target.flip(1)
-    if options.rotations and turns:
+    if turns:
         image, target = image.rot90(int(turns), (1, 2)), target.rot90(int(turns), (0, 1))
-    if options.band_noise:
-        shift = options.band_noise * deviation.view(-1, 1, 1) * offset
-        image = torch.addcmul(shift, image, 1 + options.band_noise * gain)  # in one pass over the pixels
-    return image, target
+    shift = BAND_NOISE * deviation.view(-1, 1, 1) * offset
+    return torch.addcmul(shift, image, 1 + BAND_NOISE * gain), target  # in one pass over the pixels
 
 
 def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:

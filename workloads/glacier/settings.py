@@ -148,15 +148,6 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Augmentation:
-    """What changes a tile each time it is trained on."""
-
-    flips: bool = option(True, "Whether tiles are mirrored, one time in two.")
-    rotations: bool = option(True, "Whether tiles are turned by quarters.")
-    band_noise: float = option(0.05, "Deviation of a band's random gain and offset.", minimum=0)
-
-
-@dataclass(frozen=True)
 class Model:
     """Sizes of the U-Net; the defaults are ResNet-34's."""
 
@@ -231,7 +222,6 @@ class Settings:
     tiles: Cut = Cut()
     split: Split = Split()
     sampling: Sampling = Sampling()
-    augmentation: Augmentation = Augmentation()
     model: Model = Model()
     initial: Initial = Initial()
     loss: Loss = Loss()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -139,8 +140,15 @@ class Data:
 
     @cached_property
     def weights(self) -> np.ndarray | None:
-        """(training tiles) how often each is drawn; None for an even draw."""
-        return tile_weights(self.counts, self.settings.sampling)
+        """(training tiles) how often each is drawn, ground of n scenes as that of root n; None for an even draw."""
+        weights, table = tile_weights(self.counts, self.settings.sampling), self.store.table
+        group = self.parts.groups[self.parts.train]
+        scenes = np.array(self.store.groups)[table.scene[self.parts.train]]  # patches of an image count as one
+        shown = Counter(ground for ground, _ in {*zip(group.tolist(), scenes.tolist(), strict=True)})
+        if self.settings.split.by == "map" or {*shown.values()} == {1}:
+            return weights
+        weights = (1.0 if weights is None else weights) / np.sqrt([shown[ground] for ground in group.tolist()])
+        return weights / weights.mean()
 
     @cached_property
     def draws(self) -> Draws | None:

@@ -10,10 +10,11 @@ from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
-from workloads.glacier.augment import ANYWHERE, Augmentation, augment, corner
+from workloads.glacier.augment import ANYWHERE, augment, corner
 from workloads.glacier.data import folds, layout, sampling, windows
 from workloads.glacier.data.cutter import Cutter
-from workloads.glacier.settings import Cut, Sampling, Source, Split
+from workloads.glacier.data.datasets import Data
+from workloads.glacier.settings import Cut, Sampling, Settings, Source, Split
 
 
 def store_of(root, source=TWO):
@@ -169,7 +170,7 @@ def test_gaps_flat_water_and_rounded_values_are_no_ground():
     for chip in chips:
         chip[:, :40], chip[:, 40:80] = np.nan, 7
         chip[:, 80:120] = np.random.default_rng(0).integers(0, 3, (2, 40, 128))
-    assert pairs(chips) == []
+    assert pairs([*chips, np.zeros((1, 128, 128), np.float32)]) == []
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +198,21 @@ def test_shared_ground_is_one_group_or_one_warning_where_a_given_split_parts_it(
         assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
         groups = {chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)}
         assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
+
+
+def test_ground_of_two_scenes_is_drawn_as_often_as_that_of_the_root_of_two(chips):
+    source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
+
+    def drawn(**options):
+        data = Data(Settings(source=source, split=Split(test=0.25, validation=0.25, **options)), None)
+        data.store = chips
+        return data.weights, [chips.names[scene] for scene in chips.table.scene[data.parts.train]]
+
+    weights, scenes = drawn()
+    assert {"c6", "c7"} < {*scenes} and weights.mean() == pytest.approx(1)
+    less = weights.max() * np.where(np.isin(scenes, ["c6", "c7"]), 2**-0.5, 1)
+    assert weights == pytest.approx(less)
+    assert drawn(names={"train": "c[0126]", "validation": "c4", "test": "c5", "out": "c[37]"})[0] is None
 
 
 def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():
@@ -267,21 +283,21 @@ def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
     assert sampling.reached(counts, weight)[0] < sampling.reached(counts)[0] - 0.03
 
 
-def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band():
+def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band(monkeypatch):
     target = torch.arange(64, dtype=torch.uint8).view(8, 8)
     image, empty, seen, offsets = torch.stack([target.float(), 100.0 * target]), torch.zeros(2, 8, 8), set(), []
-    empty[:, 2, 2] = float("nan")
+    empty[:, 0, 0] = empty[:, 0, 7] = empty[:, 7, 0] = empty[:, 7, 7] = float("nan")  # wherever it is turned
 
-    def changed(seed, image, **options):
-        generator = torch.Generator().manual_seed(seed)
-        return augment(image, target, torch.tensor([1.0, 100.0]), Augmentation(**options), generator)
+    def changed(seed, image, noise):
+        monkeypatch.setitem(augment.__globals__, "BAND_NOISE", noise)
+        return augment(image, target, torch.tensor([1.0, 100.0]), torch.Generator().manual_seed(seed))
 
     for seed in range(400):
-        turned, mask = changed(seed, image, band_noise=0)
+        turned, mask = changed(seed, image, 0)
         assert torch.equal(turned[0], mask.float()) and torch.equal(turned[1], 100 * mask.float())
-        assert torch.equal(changed(seed, image)[1], mask), "with noise too"
+        assert torch.equal(changed(seed, image, 0.05)[1], mask), "with noise too"
         seen.add(tuple(mask.flatten().tolist()))
-        noisy, _ = changed(seed, empty, flips=False, rotations=False, band_noise=0.1)
+        noisy, _ = changed(seed, empty, 0.1)
         assert torch.equal(noisy.isnan(), empty.isnan())
-        offsets.append(noisy[:, 0, 0])
+        offsets.append(noisy[:, 3, 3])
     assert len(seen) == 8 and torch.stack(offsets).std(0).tolist() == pytest.approx([0.1, 10], rel=0.15)
