@@ -292,7 +292,7 @@ def main() -> None:
     size = sum(p.numel() for p in model.parameters())
     print(f"{len(docs):,} docstrings, {len(rows.stream):,} tokens, {len(lexicon)} words, {size:,} weights", flush=True)
     options.folder.mkdir(parents=True, exist_ok=True)
-    other = "\n\n".join(random.Random(0).sample(held_out, 200))
+    other = "\n\n".join(random.Random(0).sample(held_out, len(held_out)))
     (options.folder / "other.txt").write_text(other + "\n", "utf-8")
     begin, copied = time.process_time(), 9.0
     while copied > options.copying and time.process_time() - begin < 20 * options.minutes:  # at most a third
