@@ -123,6 +123,7 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
     assert main(["kaggle", "fetch", "graphmer"]) == 0
     out = capsys.readouterr().out
     assert "toy: completed at step 12" in out and "rmse: 0.5000, the baseline 1.0000" in out
+    assert "/results/toy/plots/metrics.png" in out
     assert "ensemble: completed, a vote of 2 runs\n  rmse: 0.2500, the baseline 1.0000" in out
     results = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results"
     assert (results / "toy" / "best" / "step-00000012" / "model.safetensors").is_file()
@@ -133,14 +134,7 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
     checkpoint.verify(tmp_path / "everything" / "toy" / "checkpoints" / "step-00000012")
 
 
-def test_the_plot_is_opened_when_asked_for_and_a_session_that_left_nothing_is_said(stub, monkeypatch, capsys):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    stub.ended(leaves_results)
-    main(["kaggle", "fetch", "graphmer"])
-    assert opened == []  # pytest's stdout is no terminal
-    main(["kaggle", "fetch", "graphmer", "--open"])
-    assert len(opened) == 1 and opened[0].startswith("file:///") and opened[0].endswith("/toy/plots/metrics.png")
+def test_a_session_that_left_nothing_is_said(stub, capsys):
     stub.ended(lambda session: session.say("ImportError\n"))
     assert main(["kaggle", "fetch", "graphmer"]) == 2
     assert "left no summary.json" in (error := capsys.readouterr().err) and "session.log" in error
