@@ -28,7 +28,6 @@ from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
 from lib.report.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
 from lib.report.summary import FILE as SUMMARY
-from lib.task import Task
 from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
@@ -145,7 +144,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
     state, is_completed = outcome.state, outcome.reason == "completed"
     tested, whole = _tested(run, state) if is_completed else {}, dict[str, Any]()
-    if is_completed and _exports(run.task) and state.sharded:
+    if is_completed and hasattr(run.task, "export") and state.sharded:
         with state.averaged():
             whole = sharding.on_first(weights.of(state.model))
     if not ranks.is_first():
@@ -165,7 +164,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     _write(run.folder, ended)
     _write_card(run.folder, ended, state)
     _print_result(ended)
-    if is_completed and _exports(run.task):
+    if is_completed and hasattr(run.task, "export"):
         with _noting(missing, "export", alone=True), contextlib.nullcontext() if whole else state.averaged():
             network = run.task.model() if whole else state.model
             if whole:  # in one piece again
@@ -174,7 +173,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
                 disk.discard(run.folder / EXPORT)
             with disk.whole(run.folder / EXPORT) as aside:
                 aside.mkdir()
-                run.task.export(network.eval(), aside)  # type: ignore[attr-defined]
+                run.task.export(network.eval(), aside)
         _write(run.folder, ended)  # with what failed
     return ended
 
@@ -212,10 +211,6 @@ def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Ch
         except checkpoint.DamagedCheckpoint as damage:
             print(f"The best weights {path} are skipped ({damage}).")
     return None
-
-
-def _exports(task: Task) -> bool:
-    return hasattr(task, "export") and getattr(task, "exports", True)
 
 
 def _write(folder: Path, summary: Summary) -> None:
@@ -287,7 +282,7 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
             sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
             print(*filter(None, [sentence, warning, lacking]), sep="\n")
     is_tested = not earlier.missing.keys() - {"plot"}
-    if is_tested and not ranks.from_first(_exports(run.task) and not (run.folder / EXPORT).is_dir()):
+    if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
         return False
     has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
     if ranks.from_first(run.has_checkpoint or has_best):
