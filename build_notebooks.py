@@ -1,9 +1,8 @@
-"""Builds notebooks/*.ipynb from notebooks_src/*.py, checks that they are fresh, and imports edited ones.
+"""Builds notebooks/*.ipynb from notebooks_src/*.py, and checks that they are fresh.
 
     python build_notebooks.py [01_graphmer ...]      build these, or all; only files that changed are written
     python build_notebooks.py --check [NAME ...]     show what is stale; exit code 1 if anything is stale
     python build_notebooks.py --run [NAME ...]       run them, on CPUs, and keep what they show
-    python build_notebooks.py --import EDITED.ipynb  write an edited notebook back into its source
 
 A source is a percent-format file with this header (only `title` is required) and one placeholder for the carrier:
     # ---
@@ -23,23 +22,19 @@ A build keeps what a cell showed when it was run, for as long as its source stay
 
 import argparse
 import difflib
-import re
 import sys
 from pathlib import Path
 
-import jupytext
 import nbformat
-from nbformat import NotebookNode
 
 from lib.errors import BadInput
 from lib.machine import disk
 from trainbook.notebooks import carrier, recorded
-from trainbook.notebooks.source import CELL_KEYS, FORMAT, Source, build, has_tag, read_source, shared_cells
+from trainbook.notebooks.source import build, read_source
 
 ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth is a decision
-RUN_TAGS = {"injected-parameters", "papermill-error-cell-tag"}  # cells that papermill adds to what it executed
 
 
 def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
@@ -66,13 +61,6 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
 def write(path: Path, text: str) -> None:
     with disk.whole(path) as aside:
         aside.write_text(text, encoding="utf-8", newline="\n")
-
-
-def read_cells(text: str) -> list[NotebookNode]:
-    try:
-        return nbformat.reads(text, as_version=4).cells
-    except (ValueError, AttributeError, KeyError, nbformat.ValidationError) as error:
-        raise BadInput(f"it cannot be read as a notebook: {error}") from None
 
 
 def difference(old: str, new: str, name: str) -> str:
@@ -110,103 +98,16 @@ def run(names: list[str], check: bool, root: Path, execute: bool = False) -> int
     return int(bool(stale or (check and orphans)))
 
 
-def edited_cells(path: Path) -> list[NotebookNode]:
-    """Returns the cells of an edited notebook, without what running and foreign editors added. Raises BadInput."""
-    if not path.is_file():
-        raise BadInput("there is no such file.")
-    cells = [cell for cell in read_cells(path.read_text(encoding="utf-8")) if not has_tag(cell, *RUN_TAGS)]
-    for number, cell in enumerate(cells):
-        cell.setdefault("id", f"cell-{number}")  # notebooks of format 4.4 have no ids
-        cell.source = cell.source.rstrip("\n")
-        # papermill leaves an empty list of tags everywhere, and that is no edit
-        cell.metadata = NotebookNode({k: cell.metadata[k] for k in CELL_KEYS if cell.metadata.get(k, []) != []})
-        if "jupyter" in cell.metadata:
-            cell.metadata["jupyter"] = {key: value for key, value in cell.metadata["jupyter"].items() if value}
-        if carrier.FIRST_LINES.match(cell.source):  # also where a platform dropped the tag
-            cell.metadata["tags"] = ["carrier"]
-    return cells
-
-
-def merged_cells(source: Source, edited: list[NotebookNode]) -> list[NotebookNode]:
-    """Returns the edited cells, with what only the source knows (title, tags, spacing) where one can be matched."""
-    unmatched = {cell.id: old for cell, old in zip(build(source, {}).cells, source.cells, strict=True)}
-    rules = (lambda new, key, old: has_tag(new, "carrier") and has_tag(old, "carrier"),
-             lambda new, key, old: key == new.get("id"),
-             lambda new, key, old: old.source == new.source,
-             lambda new, key, old: difflib.get_close_matches(new.source, [old.source]))
-    matches: dict[int, NotebookNode] = {}
-    for rule in rules:
-        for number, new in enumerate(edited):
-            keys = (key for key, old in unmatched.items() if old.cell_type == new.cell_type and rule(new, key, old))
-            if number not in matches and (key := next(keys, None)):
-                matches[number] = unmatched.pop(key)
-    return [merged_cell(matches.get(number), new) for number, new in enumerate(edited)]
-
-
-def merged_cell(old: NotebookNode | None, new: NotebookNode) -> NotebookNode:
-    """Returns an edited cell; a key that it lacks keeps the source's value, a false one goes: platforms drop keys."""
-    if old and has_tag(old, "carrier"):
-        return old
-    merged = {**old.metadata, **new.metadata} if old else new.metadata
-    metadata = NotebookNode({key: value for key, value in merged.items() if value or key not in new.metadata})
-    return NotebookNode({**(old or new), "source": new.source, "metadata": metadata})
-
-
-def merged_text(source: Source, cells: list[NotebookNode]) -> str:
-    """Returns the source's text with these cells; edited ones are no longer shared. Raises BadInput.
-
-    They must read back as these cells.
-    """
-    filters = {"notebook_metadata_filter": "-all", "cell_metadata_filter": f"title,{','.join(CELL_KEYS)},-all"}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"jupytext": filters})
-    text = source.prefix + jupytext.writes(notebook, fmt=FORMAT).lstrip("\n")
-    for name in source.shared:
-        cells_of_name = re.escape(shared_cells(name, str(source.path)))
-        text = re.sub(rf"^{cells_of_name}$(?=\n+# %%|\n*\Z)", f"# %% shared: {name}", text, count=1, flags=re.MULTILINE)
-    again = read_source(source.path, text).cells
-    if [(new.cell_type, new.source) for new in again] != [(cell.cell_type, cell.source) for cell in cells]:
-        raise BadInput("a cell cannot be written in percent format.")
-    return text
-
-
-def import_notebook(path: Path, root: Path) -> int:
-    """Writes an edited notebook back into its source; returns 1 where its carrier cell was edited."""
-    try:
-        edited = edited_cells(path)
-        code = next((cell.source for cell in edited if has_tag(cell, "carrier")), "")
-        names = [path.stem, *carrier.FIRST_LINES.findall(code)[:1]]
-        target = next((file for name in names if (file := root / "notebooks_src" / f"{name}.py").is_file()), None)
-        if target is None:
-            raise BadInput(f"there is no notebooks_src/{names[-1]}.py that it could belong to.")
-        source = read_source(target)
-        cells = merged_cells(source, edited)
-        text = None if cells == source.cells else merged_text(source, cells)
-        lib_edits = carrier.edits(code)
-    except BadInput as error:
-        raise BadInput(f"{path} was not imported: {error}") from None
-    if text:
-        write(target, text)
-    print(f"notebooks_src/{target.name}: {'updated' if text else 'unchanged'}")
-    if lib_edits:
-        print(lib_edits)
-    return int(bool(lib_edits))
-
-
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
-    """Runs the command line; returns the exit code: 0, 1 (stale, or an edited carrier cell) or 2 (bad input)."""
+    """Runs the command line; returns the exit code: 0, 1 (stale) or 2 (bad input)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="notebooks such as 01_graphmer (none: all); with --import, files")
+    parser.add_argument("names", nargs="*", help="notebooks such as 01_graphmer (none: all)")
     parser.add_argument("--check", action="store_true", help="write nothing; show what is stale")
     parser.add_argument("--run", action="store_true", help="run them and keep what they show")
-    parser.add_argument("--import", dest="bring_back", action="store_true", help="bring edited notebooks back")
     options = parser.parse_args(argv)
-    if options.bring_back and (options.check or not options.names):
-        parser.error("--import needs the edited notebooks, and no --check.")
     if options.run and options.check:
         parser.error("--run writes, and --check does not.")
     try:
-        if options.bring_back:
-            return max([import_notebook(Path(name), root) for name in options.names])
         return run(options.names, options.check, root, options.run)
     except BadInput as error:
         print(f"build_notebooks: {error}", file=sys.stderr)

@@ -77,18 +77,18 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def train(options: argparse.Namespace) -> int:
     """Trains a configuration, or the runs of its queue."""
     from lib import launch, ranks
-    from lib.launch import queue, torchrun
+    from lib.launch.run import has_queue, is_watched
     from lib.task import load_config
 
     config = load_config(options.config, split_overrides(options.set))
-    is_watched = torchrun.is_watched()  # then the process above prints
-    if queue.is_for(Path(options.config), config) and not is_watched:
+    is_rank = is_watched()  # then the process above prints
+    if has_queue(Path(options.config), config) and not is_rank:
         return train_queue(options)
     run = launch.prepare(config)
-    if not is_watched:
+    if not is_rank:
         print(run.task.describe_data(), *run.lengths, sep="\n")
     summary = launch.train(run)
-    if not is_watched:
+    if not is_rank:
         archive = run.output_dir / outputs.ARCHIVE
         where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""

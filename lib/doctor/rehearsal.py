@@ -1,5 +1,8 @@
 """Examines a run before it starts: its data and task, its room on the disk, and one real save and resume."""
 
+import dataclasses
+import json
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -10,7 +13,6 @@ from torch import Tensor
 from lib import checkpoint, launch
 from lib.checkpoint.saver import Retention, Saver
 from lib.config import Config, profiles
-from lib.doctor.addresses import check_addresses, remote
 from lib.doctor.machine import check_kernels
 from lib.errors import BadInput
 from lib.launch import Run, gpu
@@ -18,6 +20,7 @@ from lib.launch.resume import check_completed, describe_resume, how_to_continue,
 from lib.machine import disk, hardware, memory
 from lib.report.findings import Finding, run_check
 from lib.report.summary import Summary
+from lib.task import find_task, locate_data
 from lib.task.place import explained, place_of
 from lib.text import amount
 from lib.training import checks
@@ -32,12 +35,11 @@ def check_run(config: Config) -> list[Finding]:
 
     Quick checks come first, and data is only read where they find nothing bad.
     """
-    addresses = remote(config)
-    findings = [check_precision(config), *check_addresses(addresses)]
-    if any(finding.verdict == "bad" for finding in findings):
+    findings = [check_precision(config)]
+    if findings[0].verdict == "bad":
         return [*findings, Finding("data", "not read, because of what is bad above", "warning", "Correct that first.")]
-    if addresses:
-        value = f"downloaded by the run from {len(addresses)} address(es); nothing was downloaded here"
+    if addresses := remote(config):
+        value = f"downloaded by the run from {', '.join(addresses)}; nothing was downloaded here"
         advice = "Length, resuming and a save are not checked without it. Download it, and give its folder as data.dir."
         return [*findings, Finding("data", value, "warning", advice)]
     try:
@@ -58,6 +60,17 @@ def check_run(config: Config) -> list[Finding]:
     findings.append(run_check("GPU operators", lambda: gpu.examine_operators(run.task, run.config)))
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
+
+
+def remote(config: Config) -> list[str]:
+    """Returns the addresses among the values of a configuration; none if `data.dir` or a mounted input has the data.
+
+    User, password and query, which may hold a credential, are left out.
+    """
+    if config.data.dir or locate_data("", find_task(config.task).sentinels):
+        return []
+    addresses = re.findall(r'"(https?://[^\s"]+)"', json.dumps(dataclasses.asdict(config), default=str))
+    return [re.sub(r"(?<=//)[^/@]*@|[?#].*", "", address) for address in addresses]
 
 
 def _refusal(name: str, config: Config, error: Exception) -> Finding:

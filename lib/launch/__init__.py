@@ -5,7 +5,7 @@ import dataclasses
 import platform as python_platform
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import resume, torchrun
+from lib.launch import resume
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
-from lib.launch.run import Run, keep_code, prepare, progress
+from lib.launch.run import Run, is_watched, keep_code, prepare, processes, progress
 from lib.machine import disk, hardware, platform
 from lib.ranks import sharding
 from lib.report import outputs
@@ -28,8 +28,6 @@ from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
 from lib.report.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
 from lib.report.summary import FILE as SUMMARY
-from lib.report.tracking import Tracked
-from lib.task import Task
 from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
@@ -61,7 +59,7 @@ def _train(run: Run) -> Summary:
         return _completed(run, earlier)
     session = start_session(config.session.minutes, config.session.margin_seconds)
     number = earlier.session if earlier else ranks.from_first(resume.session_number(run))
-    count, saved = torchrun.processes(config), None
+    count, saved = processes(config), None
     with ranks.together():
         if count > 1:
             disk.check_writable(run.folder)
@@ -73,17 +71,17 @@ def _train(run: Run) -> Summary:
             Card(predicted=predicted).write(run.folder)
     try:
         if count > 1:
+            from lib.launch import torchrun  # which a run in one process does without
+
             return torchrun.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
-            if ranks.is_first():
-                tracked = Tracked(run.folder, config.tracking, config.run.name, flat(config), saved is not None)
-                stack.callback(tracked.end, False, {})  # of a run that fails; a second end does nothing
+            end_tracking = _track(run, saved is not None)
+            stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
             outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
             ended = _end(run, outcome, number)
-            if ranks.is_first():
-                tracked.end(ended.reason == "completed", ended.metrics)
+            end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:
-        if not torchrun.is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
+        if not is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
@@ -102,7 +100,7 @@ def _alone(folder: Path) -> Iterator[None]:
     busy = f"Another process is training in {folder}. Wait for its end, stop it, or choose another run.name."
     with contextlib.ExitStack() as stack:
         with ranks.together(), disk.needed(folder, "Nothing was trained yet."):
-            if ranks.is_first() and not torchrun.is_watched():
+            if ranks.is_first() and not is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
                 except OSError:  # a passing one, or the folder cannot be used: the check raises
@@ -126,6 +124,16 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     return saved
 
 
+def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], None]:
+    """Starts a run's trackers, if it has any; returns what ends them."""
+    options = run.config.tracking
+    if not (ranks.is_first() and (options.tensorboard or options.wandb)):
+        return lambda is_completed, metrics: None
+    from lib.report.tracking import Tracked  # which no other run needs
+
+    return Tracked(run.folder, options, run.config.run.name, flat(run.config), is_resumed).end
+
+
 def _tidy(folder: Path) -> None:
     """Removes what killed saves and deletions left."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
@@ -136,7 +144,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
     state, is_completed = outcome.state, outcome.reason == "completed"
     tested, whole = _tested(run, state) if is_completed else {}, dict[str, Any]()
-    if is_completed and _exports(run.task) and state.sharded:
+    if is_completed and hasattr(run.task, "export") and state.sharded:
         with state.averaged():
             whole = sharding.on_first(weights.of(state.model))
     if not ranks.is_first():
@@ -156,7 +164,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     _write(run.folder, ended)
     _write_card(run.folder, ended, state)
     _print_result(ended)
-    if is_completed and _exports(run.task):
+    if is_completed and hasattr(run.task, "export"):
         with _noting(missing, "export", alone=True), contextlib.nullcontext() if whole else state.averaged():
             network = run.task.model() if whole else state.model
             if whole:  # in one piece again
@@ -165,7 +173,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
                 disk.discard(run.folder / EXPORT)
             with disk.whole(run.folder / EXPORT) as aside:
                 aside.mkdir()
-                run.task.export(network.eval(), aside)  # type: ignore[attr-defined]
+                run.task.export(network.eval(), aside)
         _write(run.folder, ended)  # with what failed
     return ended
 
@@ -203,10 +211,6 @@ def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Ch
         except checkpoint.DamagedCheckpoint as damage:
             print(f"The best weights {path} are skipped ({damage}).")
     return None
-
-
-def _exports(task: Task) -> bool:
-    return hasattr(task, "export") and getattr(task, "exports", True)
 
 
 def _write(folder: Path, summary: Summary) -> None:
@@ -272,13 +276,13 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
 def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     """Prints how a run was completed; returns whether its test is missing and can be made. Raises BadInput."""
     with ranks.together():
-        if ranks.is_first() and not torchrun.is_watched():  # otherwise the process above has printed it
+        if ranks.is_first() and not is_watched():  # otherwise the process above has printed it
             warning = check_completed(run, earlier)
             lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
             sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
             print(*filter(None, [sentence, warning, lacking]), sep="\n")
     is_tested = not earlier.missing.keys() - {"plot"}
-    if is_tested and not ranks.from_first(_exports(run.task) and not (run.folder / EXPORT).is_dir()):
+    if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
         return False
     has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
     if ranks.from_first(run.has_checkpoint or has_best):

@@ -14,8 +14,8 @@ from typing import Any
 from lib import checkpoint, launch
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
-from lib.launch import smoke, torchrun
-from lib.launch.run import accepted_changes, as_run, prepare, resolved
+from lib.launch import smoke
+from lib.launch.run import accepted_changes, as_run, prepare, processes, resolved
 from lib.machine import disk, inputs, memory, platform
 from lib.report.summary import Summary
 from lib.task import find_task, load_config
@@ -71,12 +71,6 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         kind = config.run.name + "".join(suffixes[: len(queue.grid)])
         runs.append(Entry(load_config(path, {**(overrides or {}), **changes}), kind, starts_from=queue.start_from))
     return runs
-
-
-def is_for(path: Path, config: Config) -> bool:
-    """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
-    queue, is_of_a_run = config.queue, path.name == "config.yaml" and path.absolute().parent.name == config.run.name
-    return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
@@ -178,7 +172,7 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
         if entry.kind not in rates:
             print(f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.", flush=True)
             prepared = prepare(entry.config)
-            rates[entry.kind] = smoke.few_steps(prepared).steps_per_second * torchrun.processes(prepared.config)
+            rates[entry.kind] = smoke.few_steps(prepared).steps_per_second * processes(prepared.config)
             memory.clear_memory()
     return rates
 

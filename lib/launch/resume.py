@@ -11,8 +11,8 @@ from lib.launch.run import Run, accepted_changes, progress
 from lib.machine import disk, memory
 from lib.machine.inputs import saved_facts
 from lib.report.metrics import EVENTS, METRICS, EventLog
+from lib.report.outputs import TRACKING
 from lib.report.summary import Summary
-from lib.report.tracking import FOLDER as TRACKING
 from lib.training import identity, loop
 from lib.training.session import Session
 

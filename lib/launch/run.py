@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lib import checkpoint, ranks, untrusted
-from lib.config import Config, profiles, with_changes
+from lib.config import Config, environment, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput, NotTraceable, TrainingFailed
-from lib.launch import torchrun
 from lib.machine import disk, memory, platform
 from lib.machine.inputs import run_folders, saved_facts
 from lib.machine.memory import GIB
@@ -77,7 +77,7 @@ def prepare(config: Config) -> Run:
     """Applies profile and plan, checks the data, resolves lengths; writes nothing. Raises BadInput."""
     run = _prepared(config)
     # a rank trains the run that its launcher chose, and a named earlier output holds one run
-    if config.run.on_change == "stop" or config.run.resume_from or torchrun.is_watched():
+    if config.run.on_change == "stop" or config.run.resume_from or is_watched():
         return run
     name, differs = ranks.from_first(_own_name(run) if ranks.is_first() else ("", ""))
     if name == config.run.name:
@@ -85,6 +85,12 @@ def prepare(config: Config) -> Run:
     run = _prepared(with_changes(config, {"run.name": name}))
     line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
     return dataclasses.replace(run, lengths=[line, *run.lengths])
+
+
+def has_queue(path: Path, config: Config) -> bool:
+    """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
+    queue, is_of_a_run = config.queue, path.name == "config.yaml" and path.absolute().parent.name == config.run.name
+    return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
 
 
 def names(first: str) -> Iterator[str]:
@@ -123,7 +129,7 @@ def _prepared(config: Config) -> Run:
     ranks.start(config.device.gpu_ids)
     places = run_folders(config) if ranks.is_first() else []
     config, changes = as_run(config, places)
-    count = torchrun.processes(config)  # what cannot be dealt is refused here
+    count = processes(config)  # what cannot be dealt is refused here
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
@@ -138,6 +144,32 @@ def _prepared(config: Config) -> Run:
     config, kept = _in_fp32(config, task, precision, places)
     lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths, *kept]
     return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
+
+
+def processes(config: Config) -> int:
+    """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
+    slots, configured = config.training.micro_batch_slots, config.device.processes
+    cards = ranks.cards(config.device.gpu_ids)
+    is_rank = ranks.under_torchrun() or ranks.world() > 1
+    count = ranks.world() if is_rank else configured or len(cards) or 1
+    if not is_rank:
+        ranks.check_count(count, cards)
+    if slots % count == 0:
+        return 1 if is_rank else count
+    problem = (
+        f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. Set it "
+        f"to {-(-slots // count) * count} in a new run; a run keeps its slots."
+    )
+    if is_rank or configured:
+        raise BadInput(problem)
+    fitting = max(number for number in range(1, count) if slots % number == 0)
+    print(f"{problem} Until then {fitting} of {count} GPUs are used.")
+    return fitting
+
+
+def is_watched() -> bool:
+    """Returns whether `train` started this rank, so that the launching process shows its output."""
+    return environment.RANK_FOLDER in os.environ
 
 
 def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[str]]:
@@ -182,7 +214,7 @@ def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path])
 
 def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
     """Plans for `count` of this machine's GPUs; returns configuration, plan, lines. Raises BadInput."""
-    if not torch.cuda.is_available() or torchrun.is_watched():  # a rank's launcher has planned
+    if not torch.cuda.is_available() or is_watched():  # a rank's launcher has planned
         return config, None, []
     from lib.planner import process  # 2,900 lines that a run without a GPU does without
     from lib.planner.card import card_of_gpu

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from lib.config import with_changes
 from lib.errors import TrainingFailed
-from lib.launch import gpu, torchrun
-from lib.launch.run import Run
+from lib.launch import gpu
+from lib.launch.run import Run, processes
 from lib.machine import memory
 from lib.machine.memory import GIB
 from lib.planner import FITS
@@ -35,7 +35,7 @@ def test(run: Run) -> str:
         )
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
-    count, state, total = torchrun.processes(run.config), outcome.state, run.config.training.max_steps
+    count, state, total = processes(run.config), outcome.state, run.config.training.max_steps
     expected, where = "", f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
     if option := run.predicted:
         predicted = {**option.prediction.moments, "peak": option.prediction.peak_bytes}

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from lib import checkpoint, ranks
+from lib import checkpoint
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import disk, hardware, memory
@@ -52,32 +52,6 @@ class RankFailed(RuntimeError):
 
 class _Died(Exception):
     """A rank is gone, or does not answer, without an error of its own."""
-
-
-def processes(config: Config) -> int:
-    """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
-    slots, configured = config.training.micro_batch_slots, config.device.processes
-    cards = ranks.cards(config.device.gpu_ids)
-    is_rank = ranks.under_torchrun() or ranks.world() > 1
-    count = ranks.world() if is_rank else configured or len(cards) or 1
-    if not is_rank:
-        ranks.check_count(count, cards)
-    if slots % count == 0:
-        return 1 if is_rank else count
-    problem = (
-        f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. Set it "
-        f"to {-(-slots // count) * count} in a new run; a run keeps its slots."
-    )
-    if is_rank or configured:
-        raise BadInput(problem)
-    fitting = max(number for number in range(1, count) if slots % number == 0)
-    print(f"{problem} Until then {fitting} of {count} GPUs are used.")
-    return fitting
-
-
-def is_watched() -> bool:
-    """Returns whether `train` started this rank, so that the launching process shows its output."""
-    return environment.RANK_FOLDER in os.environ
 
 
 @contextlib.contextmanager

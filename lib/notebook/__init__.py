@@ -16,7 +16,7 @@ from lib import launch, planner
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
-from lib.launch.run import CODE, names, run_folders
+from lib.launch.run import CODE, has_queue, names, run_folders
 from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
@@ -96,7 +96,7 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     """
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
-    if queue.is_for(path, config):
+    if has_queue(path, config):
         values = [f"--set={key}={value}" for key, value in overrides.items()]
         train = [sys.executable, "-m", "lib", "train", str(path.absolute()), *values]
         raise BadInput(

@@ -18,6 +18,7 @@ from lib.text import amount
 ARCHIVE = "outputs.tar.gz"
 # Checkpoints, what a killed run left half written or half deleted, and what Python makes of a task's files
 _LEFT_OUT = re.compile(r"(^|/)(checkpoints|__pycache__|[^/]*\.(tmp|del|old))(/|$)")
+TRACKING = "tracking"  # what trackers write in a run's folder
 DATA = "data"  # what a task keeps of its data in a run's folder
 DATA_BYTES = 2**28  # of that, which the archive takes at most
 _SHOWN = 40  # rows of the table

@@ -15,9 +15,9 @@ from lib.config import Tracking
 from lib.machine import disk
 from lib.report import metrics
 from lib.report.metrics import LAST_COLUMNS, MACHINE_COLUMNS
+from lib.report.outputs import TRACKING
 from lib.report.printing import KEY, Informing
 
-FOLDER = "tracking"  # in a run's folder
 STATE = "ids.json"
 END_SECONDS = 60.0  # for sending the rest at the end
 _OF_MACHINE = {*LAST_COLUMNS, *MACHINE_COLUMNS} - {"lr"}
@@ -78,7 +78,7 @@ class Tracked:
     """Sends a run's rows until `end`. `is_resumed`: an earlier session's runs continue."""
 
     def __init__(self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool):
-        self.folder, self.options, self.name, self.settings = run / FOLDER, options, name, settings
+        self.folder, self.options, self.name, self.settings = run / TRACKING, options, name, settings
         self.id = ""
         self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
         self._trackers: list[tuple[Informing, Log, End]] = []

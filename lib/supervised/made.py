@@ -3,29 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
-
-SHAPES = ("circle", "square", "triangle")
-
-
-def images(folder: Path, number: int = 180, size: int = 64) -> Path:
-    """Writes PNG files of a drawn shape into a folder for each class."""
-    draw = np.random.default_rng(0)
-    for index in range(number):
-        name = SHAPES[index % 3]
-        picture = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
-        x, y = draw.integers(0, size // 2, 2).tolist()
-        w = int(draw.integers(size // 4, size // 2))
-        pen, colour = ImageDraw.Draw(picture), tuple(draw.integers(150, 255, 3).tolist())
-        if name == "circle":
-            pen.ellipse([x, y, x + w, y + w], fill=colour)
-        elif name == "square":
-            pen.rectangle([x, y, x + w, y + w], fill=colour)
-        else:
-            pen.polygon([x, y + w, x + w, y + w, x + w // 2, y], fill=colour)
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        picture.save(folder / name / f"{index:04}.png")
-    return folder
+from PIL import Image
 
 
 def digits(folder: Path) -> Path:

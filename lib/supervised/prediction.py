@@ -14,7 +14,7 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
-from lib.supervised import start, text
+from lib.supervised import start
 from lib.supervised.evaluation import classes_last
 from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
@@ -119,7 +119,9 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
     models answer by their mean. Raises BadInput for kind "next_tokens".
     """
     if task.kind == "text":
-        best = (max(texts.items(), key=lambda pair: pair[1]) for texts in text.together(task, models, samples))
+        from lib.supervised import text  # which no other kind imports
+
+        best = [max(row.items(), key=lambda pair: pair[1]) for row in text.together(task, models, samples)]
         return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
     if task.kind == "next_tokens":
         what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, prediction, samples, scoring, start, text
-from lib.supervised.methods import Comparing
+from lib.supervised import chunks, evaluation, samples, scoring, start
+from lib.supervised.methods import Comparing, texts
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.supervised.simple import Simple, fit
 from lib.task import Batch
@@ -73,7 +73,7 @@ class Supervised(Comparing):
                 advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
                 raise BadInput(f"{what}. Write {advice}.")
         if cls.kind == "text":
-            cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
+            cls.metrics = tuple(texts().Mean(metric) for metric in cls.metrics)
 
     def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
@@ -373,7 +373,7 @@ class Supervised(Comparing):
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if self.kind == "text":
-            return text.targets(self.parts[part])
+            return texts().targets(self.parts[part])
         if part not in self._seen:
             self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
         return self._seen[part]
@@ -388,10 +388,6 @@ class Supervised(Comparing):
                 counts = more
             self._seen[key] = counts
         return self._seen[key]
-
-    read_new = prediction.read  # new data, and what models answer
-    answers = prediction.answers
-    predict = prediction.predict
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""

@@ -37,7 +37,7 @@ class Task:
     - `adapt(weights, model)` fits `run.initial_weights` to the shapes of `model` (bands, words); it returns them and a
       sentence on how. A weight whose shape still differs keeps its initial value.
     - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`, such as
-      `model.save_pretrained(folder)`; an attribute `exports` may say that it writes nothing under these settings.
+      `model.save_pretrained(folder)`.
     - `stage_name(step)` returns the name of the stage that a step is in, for progress, plot and metrics.csv: a
       function of the step alone.
     - `vote(models, folder)` returns metrics of several models together on the test set, and what to print.

@@ -9,9 +9,9 @@ from lib import ranks
 from lib.config import Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput
-from lib.launch import queue, smoke, torchrun
+from lib.launch import queue, smoke
 from lib.launch.resume import look_for_checkpoint
-from lib.launch.run import prepare
+from lib.launch.run import prepare, processes
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_config
@@ -161,7 +161,7 @@ def observed(home, folder, overrides, name):
         case "GPUs":
             return ranks.cards(config.device.gpu_ids)
         case "processes":
-            return torchrun.processes(config)
+            return processes(config)
         case "smoke":
             return smoke.few_steps(prepare(config)).state.step
     try:

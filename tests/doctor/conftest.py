@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.serving import address  # noqa: F401
-
 
 @pytest.fixture(autouse=True)
 def imitated(nothing_of_this_machine):

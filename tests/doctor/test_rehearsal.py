@@ -6,12 +6,10 @@ import torch
 from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.doctor import rehearsal
-from lib.doctor.addresses import check_address, remote
 from lib.errors import BadInput
 from lib.launch.resume import announce
 from lib.training.state import restore_state
 from tests.doctor.conftest import by_name
-from tests.serving import Files
 
 
 @pytest.mark.parametrize("changes", [{}, {"training.ema_decay": 0.9, "checkpoint.lightweight": True}])
@@ -24,27 +22,12 @@ def test_a_runs_numbers_are_said_and_its_save_comes_back_bit_for_bit(toy, tmp_pa
     assert not [check for check in checks.values() if check.verdict != "ok"] and not (tmp_path / "runs").exists()
 
 
-def test_what_a_run_downloads_is_asked_for_its_size_and_not_downloaded(toy, address, monkeypatch):
+def test_what_a_run_downloads_is_named_without_credentials_and_not_downloaded(toy, monkeypatch):
     monkeypatch.setattr(launch, "prepare", lambda config: pytest.fail("the data was read"))
-    checks = by_name(rehearsal.check_run(toy({"run.resume_from": f"{address}/there"})))
-    assert checks["download"].value == f"{address}/there answers, 1,234 bytes"
-    assert checks["data"].verdict == "warning" and "1 address(es); nothing was downloaded" in checks["data"].value
-    assert Files.asked == [("GET", "/there")]
-    checks = by_name(rehearsal.check_run(toy({"run.resume_from": f"{address}/gone"})))
-    assert checks["download"].verdict == "bad" and checks["data"].value.startswith("not read")
-    assert checks["data"].advice == "Correct that first."
-    config = toy({"run.resume_from": f"{address}/there"})
-    assert remote(config) == [f"{address}/there"]
-    assert remote(toy({"run.resume_from": f"{address}/there", "data.dir": "somewhere"})) == [] == remote(toy())
-
-
-def test_addresses_are_asked_without_downloading_and_no_credential_is_shown(address):
-    for path, seconds, words in (("/gone", 30, "answers 404"), ("/slow", 0.5, "does not answer in 0.5 s")):
-        finding = check_address(address + path, seconds)
-        assert finding.verdict == "bad" and words in finding.value
-    for broken in ("http://user:word@127.0.0.1:1/x", "http://127.0.0.1:1/x?a=word", "http://no.host.invalid/x", "http://[b"):
-        finding = check_address(broken, seconds=2)
-        assert finding.verdict == "bad" and "word" not in str(finding)
+    there = {"run.resume_from": "https://user:word@host.invalid/there?key=word"}
+    data = by_name(rehearsal.check_run(toy(there)))["data"]
+    assert data.verdict == "warning" and "from https://host.invalid/there; nothing was downloaded" in data.value
+    assert rehearsal.remote(toy({**there, "data.dir": "somewhere"})) == [] == rehearsal.remote(toy())
 
 
 def test_a_precision_that_is_slow_here_and_a_run_that_a_kill_would_end_are_warnings(toy):

@@ -14,6 +14,7 @@ import torch
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import torchrun
+from lib.launch.run import processes
 from lib.ranks import boot
 from lib.report.summary import Summary
 from tests import several
@@ -30,10 +31,10 @@ def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, 
         ({"device.processes": 2, "training.micro_batch_slots": 1}, "cannot be dealt to 2 processes"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            torchrun.processes(toy(given))
-    assert torchrun.processes(toy({"training.micro_batch_slots": 4})) == 2
-    assert torchrun.processes(toy({"training.micro_batch_slots": 4, "device.gpu_ids": [1]})) == 1
-    assert torchrun.processes(toy({"training.micro_batch_slots": 1})) == 1
+            processes(toy(given))
+    assert processes(toy({"training.micro_batch_slots": 4})) == 2
+    assert processes(toy({"training.micro_batch_slots": 4, "device.gpu_ids": [1]})) == 1
+    assert processes(toy({"training.micro_batch_slots": 1})) == 1
     assert "Until then 1 of 2 GPUs are used" in capsys.readouterr().out
 
 

@@ -11,10 +11,10 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.notebook import looks
-from lib.supervised.made import SHAPES as DRAWN
 from lib.task import load_config
 from tests.conftest import ROOT
 from trainbook.new import made
+from trainbook.new.made import SHAPES as DRAWN
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 SMALL = {

@@ -9,11 +9,11 @@ import nbformat
 import papermill
 import pytest
 
-from lib.supervised import made
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.workloads.glacier.files import write_scenes
 from trainbook.kaggle import carried
+from trainbook.new import made
 from workloads.chat.generated import pairs
 from workloads.legal.generated import judgments
 from workloads.legal.settings import Generator

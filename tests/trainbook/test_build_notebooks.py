@@ -1,4 +1,4 @@
-"""Notebooks are built byte for byte, come back from Kaggle without loss, and work alone in an empty folder."""
+"""Notebooks are built byte for byte, and work alone in an empty folder."""
 
 import base64
 import importlib
@@ -17,7 +17,7 @@ from lib.errors import BadInput
 from tests.conftest import ROOT
 from tests.trainbook.notebooks.test_carrier import NASTY, write
 from trainbook.notebooks import carrier, own
-from trainbook.notebooks.source import CELL_KEYS, FOLDED, REFERENCE, SHARED, shared_cells, with_shared
+from trainbook.notebooks.source import CELL_KEYS, FOLDED, REFERENCE, SHARED, with_shared
 
 build = importlib.import_module("build_notebooks")
 HEADER = """\
@@ -102,15 +102,6 @@ def carrier_cell(text: str) -> str:
     return next("".join(cell["source"]) for cell in cells if "carrier" in cell["metadata"].get("tags", []))
 
 
-def edit(root: Path, change) -> Path:
-    """The built notebook as somebody saves it on Kaggle after a change, as a new file."""
-    saved = nbformat.reads(build.notebook_text(source(root), root), as_version=4)
-    change(saved)
-    path = root.parent / "01_demo.ipynb"
-    nbformat.write(saved, path)
-    return path
-
-
 def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monkeypatch) -> None:
     path = source(root)
     picture = 'import io\nfrom IPython.display import HTML, display\nfrom PIL import Image\n\n' \
@@ -145,7 +136,7 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
     assert build.main(["02_demo"], root) == 2 and "There are: 01_demo" in capsys.readouterr().err
 
 
-def test_a_built_notebook_is_valid_and_clean_and_its_carrier_has_six_lines(root: Path) -> None:
+def test_a_built_notebook_is_valid_and_clean_and_its_carrier_has_five_lines(root: Path) -> None:
     """Colab folds a cell that begins with `@title`; lines of text come before the one that nobody reads."""
     text = build.notebook_text(source(root), root)
     built = nbformat.reads(text, as_version=4)
@@ -161,7 +152,7 @@ def test_a_built_notebook_is_valid_and_clean_and_its_carrier_has_six_lines(root:
     assert built.cells[1].metadata == {**FOLDED, "tags": ["carrier"]}
     assert built.cells[0].source == "# Demo\n\nSays *hello*."
     lines = carrier_cell(text).split("\n")
-    assert lines[0].startswith("# @title ") and [len(line) > 120 for line in lines] == [False] * 4 + [True, False]
+    assert lines[0].startswith("# @title ") and [len(line) > 120 for line in lines] == [False] * 3 + [True, False]
     assert carrier.unpack(carrier_cell(text))["lib/hello.py"] == HELLO
 
 
@@ -219,83 +210,6 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     assert check("01_demo")[0] == 1
     build.main([], root)
     assert check("01_demo") == (0, "")
-
-
-def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
-    def run(saved) -> None:
-        saved.metadata.update(papermill={"x": 1}, kaggle={"dataSources": [{"sourceId": 1}]}, widgets={})
-        saved.nbformat_minor = 4
-        for number, cell in enumerate(saved.cells):
-            del cell["id"]
-            cell.metadata.update(trusted=True, _uuid="1", execution={"x": 1})
-            cell.metadata.setdefault("tags", [])
-            if cell.cell_type == "code":
-                cell.update(execution_count=number, outputs=[nbformat.v4.new_output("stream", text="hello")])
-        injected = nbformat.v4.new_code_cell("NAME = 'x'", metadata={"tags": ["injected-parameters"]})
-        del injected["id"]
-        saved.cells.insert(4, injected)
-
-    (root / "lib" / "hello.py").write_text(HELLO + "# older\n", encoding="utf-8")
-    path = edit(root, run)
-    (root / "lib" / "hello.py").write_text(HELLO, encoding="utf-8")  # lib went on since: that is no edit
-    before = source(root).stat()
-    assert build.main(["--import", str(path)], root) == 0
-    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
-    assert source(root).stat().st_mtime_ns == before.st_mtime_ns
-
-
-@pytest.mark.parametrize("keep_ids", [True, False])
-def test_edits_come_back(root: Path, keep_ids: bool) -> None:
-    def change(saved) -> None:
-        cells = saved.cells
-        cells[0].source += "\n\nAnd *goodbye*."
-        cells[3].source = cells[3].source.replace("STEPS: int = 0", "STEPS: int = 7  # a reason")
-        cells[4].source += "\nx = 1"
-        cells[4].metadata["_kg_hide-input"] = False
-        cells[5].metadata["tags"] = ["rule"]
-        del cells[7]
-        cells.insert(5, nbformat.v4.new_code_cell("y = 2  # new\n", metadata={"_kg_hide-output": True, "foreign": 1}))
-        if not keep_ids:
-            saved.nbformat_minor = 4
-            for cell in cells:
-                del cell["id"]
-
-    assert build.main(["--import", str(edit(root, change))], root) == 0
-    expected = (HEADER + CELLS).replace("Says *hello*.", "Says *hello*.\n#\n# And *goodbye*.")
-    expected = expected.replace("STEPS: int = 0", "STEPS: int = 7  # a reason")
-    expected = expected.replace(" _kg_hide-input=true", "").replace("stdout)\n\n", "stdout)\nx = 1\n\n")
-    new = '\n\n# %% _kg_hide-output=true\ny = 2  # new\n\n# %% [markdown] tags=["rule"]\n# ---\n\n'
-    expected = expected.replace("\n\n\n# %% [markdown]\n# ---\n\n", new)
-    expected = expected[: expected.index("\n# %%\ndef last")]
-    assert source(root).read_text(encoding="utf-8") == expected
-    build.notebook_text(source(root), root)
-
-
-UNREADABLE = [
-    (lambda saved: saved.cells[2].update(source="!pip install x"), "a shell command or magic"),
-    (lambda saved: saved.cells[2].update(source="x = 1\n\n# %% y\nz = 1"), "cannot be written in percent format"),
-    (lambda saved: saved.cells[1].update(source=saved.cells[1].source.replace('("', '("x')), "can no longer be read"),
-    (lambda saved: saved.cells.pop(1), "0 cells are tagged 'carrier'"),
-]
-
-
-def test_what_cannot_be_imported_changes_nothing_and_an_edited_carrier_is_not_written(root: Path, capsys) -> None:
-    for change, message in UNREADABLE:
-        assert build.main(["--import", str(edit(root, change))], root) == 2
-        assert message in (error := capsys.readouterr().err) and "was not imported" in error
-    (root / "01_demo.ipynb").write_text("no JSON")
-    assert build.main(["--import", str(root / "01_demo.ipynb")], root) == 2
-    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
-
-    def change(saved) -> None:
-        saved.cells[1].source = saved.cells[1].source.replace("HOME = library(FILES)", "HOME = 1")
-        saved.cells[0].source = "# New"
-
-    path = edit(root, change).rename(root.parent / "my-demo (2).ipynb")  # a renamed download finds its source
-    assert build.main(["--import", str(path)], root) == 1
-    assert "The carrier cell was edited" in capsys.readouterr().out
-    expected = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", "# # New")
-    assert source(root).read_text(encoding="utf-8") == expected
 
 
 def test_a_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
@@ -367,26 +281,18 @@ def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_ca
     assert not list((root / "notebooks").iterdir())
 
 
-def test_shared_cells_stand_in_for_themselves_until_an_edit_makes_them_the_sources_own(root: Path, capsys) -> None:
+def test_shared_cells_stand_in_for_themselves(root: Path, capsys) -> None:
     text = build.notebook_text(source(root), root)
     placeholder = '# %% tags=["carrier"]\n# The build puts lib here.'
     short = (HEADER + CELLS).replace(placeholder, "# %% shared: library")
     source(root).write_text(short, "utf-8")
     assert build.notebook_text(source(root), root) == text
-    assert build.main(["--import", str(edit(root, lambda saved: saved.cells[0].update(source="# New")))], root) == 0
-    assert source(root).read_text("utf-8") == short.replace("# # Demo\n#\n# Says *hello*.", "# # New")
     for old, new, message in (
         ("import os\n", "!ls\n", "01_demo.py:17: a shell command"),
         (": library", ": librari", "01_demo.py:14: there are no shared cells librari. There are: library"),
     ):
         source(root).write_text(short.replace(old, new), "utf-8")
         assert build.main([], root) == 2 and message in capsys.readouterr().err
-    path = ROOT / "notebooks_src" / "01_graphmer.py"
-    cells = nbformat.reads(build.notebook_text(path), as_version=4).cells
-    next(cell for cell in cells if cell.source.startswith("## Smoke test")).source += "\nMore."
-    read, edited = build.read_source(path), shared_cells("smoke-run", "").replace("\n\n# %%", "\n# More.\n\n# %%")
-    expected = path.read_text("utf-8").replace("# %% shared: smoke-run", edited)
-    assert build.merged_text(read, build.merged_cells(read, cells)) == expected
 
 
 SOURCES = sorted((ROOT / "notebooks_src").glob("*.py"))
@@ -403,14 +309,6 @@ def test_a_cell_of_several_notebooks_is_written_once_and_every_name_of_a_cell_is
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", "--config=builtins=['HOME']", "-"]
         done = subprocess.run(command, input=with_shared(texts[path], ""), capture_output=True, text=True)
         assert done.returncode == 0, f"{path.name}: {done.stdout}"
-
-
-def test_real_sources_build_and_come_back() -> None:
-    for path in SOURCES:
-        original = build.read_source(path)
-        merged = build.merged_cells(original, nbformat.reads(build.notebook_text(path), as_version=4).cells)
-        assert merged == original.cells
-        assert build.merged_text(original, merged) == path.read_text("utf-8"), "an edit would reformat the source"
 
 
 PLAN = """

@@ -172,6 +172,7 @@ def training(
 def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool) -> "list[Entry]":
     """Returns the runs of a configuration. Raises BadInput."""
     from lib.launch import queue  # not at the top: torch takes seconds to import
+    from lib.launch.run import has_queue
     from lib.task import load_config
 
     config = load_config(path, overrides, runs_files)
@@ -179,7 +180,7 @@ def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, r
         nowhere = {"output_dir": str(path.parent / "none")}  # runs that were completed here are not on Kaggle
         with contextlib.redirect_stdout(io.StringIO()):  # the session says of its own earlier runs what this prints
             return queue.entries(path, overrides | nowhere)
-    if queue.is_for(path, config):
+    if has_queue(path, config):
         raise BadInput(
             f"The notebook trains one run, and {path} with the values given asks for a queue of several. "
             "Take queue.* out, or push a notebook that trains a queue."

@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import sys
-import webbrowser
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -227,7 +226,6 @@ _FETCH: Options = {
     **_OWNER,
     "--to": _text("where to; empty: runs/kaggle/SLUG/results", metavar="DIR"),
     "--all": _flag("with the checkpoints, which are for resuming elsewhere"),
-    "--open": {"action": argparse.BooleanOptionalAction, "help": "open the plots; left out: in a terminal"},
 }
 
 
@@ -245,8 +243,6 @@ def _fetch(options: argparse.Namespace) -> int:
     print(f"{folder}: {number:,} files, {size / 1e6:,.1f} MB")
     for plot in sorted(folder.glob("*/plots/metrics.png")):
         print(f"Plot: {printable(plot)}")
-        if sys.stdout.isatty() if options.open is None else options.open:
-            webbrowser.open(plot.resolve().as_uri())
     if not summaries:
         raise BadInput(f"{name} left no summary.json: it failed early or trains nothing. See {folder / 'session.log'}.")
     return 0

@@ -5,14 +5,13 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib import planner
 from lib.config import Config, profiles
 from lib.config.lengths import resolve_lengths
-from lib.doctor.addresses import ADDRESS, check_addresses, remote
+from lib.doctor.rehearsal import remote
 from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
@@ -22,7 +21,7 @@ from lib.task import Task, find_task, with_slots
 from lib.task.files import imports
 from lib.text import amount
 from lib.training.sizes import saved_bytes
-from trainbook.kaggle import carried, client, credentials, kernel
+from trainbook.kaggle import carried, client, kernel
 
 _CORRECT, _LOOK = "Correct what the message names.", "See that it is the notebook you mean."
 _PRECISIONS: dict[str, tuple[Verdict, str]] = {
@@ -49,12 +48,12 @@ class Part(NamedTuple):
 def check(
     path: Path, settings: Mapping[str, object], folder: str = "", measured: float = 0.0, root: Path | None = None
 ) -> dict[str, list[Finding]]:
-    """Checks a built notebook, the configuration that it trains on Kaggle, addresses, the account, and at last data.
+    """Checks a built notebook, the configuration that it trains on Kaggle, the account, and at last data.
 
     `folder` has the data, or is "embedded"; `measured` is in steps/s; `root` is as in `carried.training`. Nothing is
     downloaded. `bad` is what would spend quota for nothing, a `warning` what cannot be decided from here.
     """
-    print("Checking the notebook, its configuration, its addresses and the account.", flush=True)
+    print("Checking the notebook, its configuration and the account.", flush=True)
     text = path.read_text("utf-8")
     notebook = json.loads(text)
     files, name = carried.carried_files(notebook), carried.workload(notebook)[0]
@@ -65,15 +64,9 @@ def check(
         sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
     else:
         sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
-    # as values in the code; those in sentences and comments are examples or links
-    values = [node.value for node in carried.syntax(notebook) if isinstance(node, ast.Constant)]
-    addresses = {value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)}
-    addresses |= {address for entry in entries for address in remote(entry.config)}
-    answers = [replace(f, value=credentials.clean(f.value)) for f in check_addresses(sorted(addresses))]
-    if addresses and not _is_on(notebook, "isInternetEnabled"):
-        value = f"{len(addresses)} address(es) are to be read, and the notebook's internet is off"
-        answers.insert(0, Finding("internet", value, "bad", "Push with --internet, or mount the data."))
-    sections["Addresses"] = answers or [Finding("download", "nothing is downloaded from an address")]
+    if any(remote(entry.config) for entry in entries) and not _is_on(notebook, "isInternetEnabled"):
+        value = "data is to be downloaded, and the notebook's internet is off"
+        sections["Notebook"].append(Finding("internet", value, "bad", "Push with --internet, or mount the data."))
     sections["Account"] = _account(bool(name))
     if entries:
         sections[f"{name}.yaml"] += _runs(entries, folder, measured)
@@ -206,7 +199,7 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
         task = find_task(config.task)(config)
     part = Part(kind, len(entries), config, config.training.max_steps if sizes or not in_epochs else 0, task)
     if addresses:
-        value, advice = f"the session downloads it from {len(addresses)} address(es)", "Download it, and give --data."
+        value, advice = f"the session downloads it from {', '.join(addresses)}", "Download it, and give --data."
     elif missing:
         value, advice = f"the embedded data cannot be made on this machine: {missing}", "See that the image has it."
     elif data.dir == "embedded":

@@ -8,12 +8,29 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from lib.supervised.made import images
-
-__all__ = ["images", "lm", "segmentation", "tabular", "text", "tokens"]
-
+SHAPES = ("circle", "square", "triangle")
 WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
 SENTENCES = ("{person} went to {place}", "{person} met {person} in {place}", "the road from {place} to {place}")
+
+
+def images(folder: Path, number: int = 180, size: int = 64) -> Path:
+    """Writes PNG files of a drawn shape into a folder for each class."""
+    draw = np.random.default_rng(0)
+    for index in range(number):
+        name = SHAPES[index % 3]
+        picture = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
+        x, y = draw.integers(0, size // 2, 2).tolist()
+        w = int(draw.integers(size // 4, size // 2))
+        pen, colour = ImageDraw.Draw(picture), tuple(draw.integers(150, 255, 3).tolist())
+        if name == "circle":
+            pen.ellipse([x, y, x + w, y + w], fill=colour)
+        elif name == "square":
+            pen.rectangle([x, y, x + w, y + w], fill=colour)
+        else:
+            pen.polygon([x, y + w, x + w, y + w, x + w // 2, y], fill=colour)
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        picture.save(folder / name / f"{index:04}.png")
+    return folder
 
 
 def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:

@@ -7,7 +7,6 @@ are filled, and read back. No notebook carries this file.
 import ast
 import base64
 import bz2
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -18,8 +17,6 @@ from pathlib import Path
 from lib.errors import BadInput
 
 CELL, LIBRARY = (Path(__file__).resolve().with_name(name) for name in ("carrier.py.in", "library.py.in"))
-FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
-CHECKSUM = re.compile(r"(?<=that it was edited: )\w+$", re.MULTILINE)
 BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)  # a configuration's other file, beside it
 PACKED = re.compile(r'b85decode\("([^"]+)"\)')  # one line, of which a preview shows the beginning
 
@@ -105,10 +102,6 @@ def largest(files: dict[str, str]) -> str:
     return ", ".join(f"{name} ({size:,} bytes)" for size, name in sizes[:5])
 
 
-def checksum(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]
-
-
 def pack(files: dict[str, str]) -> str:
     """Returns the files as JSON in base 85, which has no quote and no backslash.
 
@@ -133,14 +126,4 @@ def code(name: str, files: dict[str, str], made_from: str = "") -> str:
     text = CELL.read_text(encoding="utf-8").rstrip("\n").replace("@COUNT@", str(len(files)))
     text = text.replace("@SOURCE@", made_from or f"notebooks_src/{name}.py")
     first = LIBRARY.read_text(encoding="utf-8").replace("@NAME@", name)
-    text = text.replace("@PACKED@", pack({**files, "library.py": first}))
-    return text.replace("@CHECKSUM@", checksum(text.replace("@CHECKSUM@", "")))
-
-
-def edits(cell: str) -> str:
-    """Returns a message where the carrier cell was edited since it was built, else "". Raises BadInput."""
-    unpack(cell)
-    built = CHECKSUM.search(cell)
-    if built and built[0] == checksum(CHECKSUM.sub("", cell)):
-        return ""
-    return f"The carrier cell was edited, and an import writes nothing of it: edit lib, or {LIBRARY.name}."
+    return text.replace("@PACKED@", pack({**files, "library.py": first}))

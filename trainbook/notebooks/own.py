@@ -15,7 +15,7 @@ import yaml
 import trainbook
 from lib.config import Config
 from lib.errors import BadInput, printable
-from lib.launch import queue
+from lib.launch.run import has_queue
 from lib.machine.facts import FACTS
 from lib.task import Task, find_task, load_config
 from lib.task.files import file_of, imports, is_part, named_paths, own_files, own_places
@@ -96,7 +96,7 @@ def _checked(path: Path) -> Config:
         what = "letters, digits, points, spaces and hyphens"
         raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
     config = load_config(path)
-    if queue.is_for(path, config):
+    if has_queue(path, config):
         raise BadInput(f"{path} asks for a queue of several runs; such a notebook trains one. Take queue out of it.")
     return config
 

@@ -4,6 +4,7 @@ jupytext and nbformat are imported where they are needed: who only trains has ne
 """
 
 import ast
+import hashlib
 import re
 import warnings
 from dataclasses import dataclass
@@ -52,14 +53,12 @@ class HeaderFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed source, with its header as written, the line at which each cell begins, and the shared names in it."""
+    """A parsed source, with the line at which each cell begins."""
 
     path: Path
     header: Header
-    prefix: str
     cells: "list[NotebookNode]"
     lines: list[int]
-    shared: tuple[str, ...]
 
 
 def libraries() -> tuple[Any, Any]:
@@ -93,9 +92,9 @@ def has_tag(cell: "NotebookNode", *tags: str) -> bool:
     return not set(tags).isdisjoint(cell.metadata.get("tags", []))
 
 
-def read_source(path: Path, text: str | None = None) -> Source:
-    """Reads and checks a source, or `text`, which is not written yet. Raises BadInput."""
-    text = path.read_text(encoding="utf-8") if text is None else text
+def read_source(path: Path) -> Source:
+    """Reads and checks a source. Raises BadInput."""
+    text = path.read_text(encoding="utf-8")
     match = HEADER.match(text)
     if not match or not text[match.end() :].startswith("# %%"):
         raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")
@@ -110,7 +109,7 @@ def read_source(path: Path, text: str | None = None) -> Source:
     root = reader.root("\n" + re.sub(r"^# ?", "", match[1], flags=re.MULTILINE), str(path), "Give a title.")
     header = reader.section(HeaderFile, root, "")
     reader.finish()
-    source = Source(path, header.trainbook, match[0], cells, lines, tuple(REFERENCE.findall(text)))
+    source = Source(path, header.trainbook, cells, lines)
     check_source(source)
     return source
 
@@ -151,7 +150,7 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
     for cell in source.cells:
         keys.append(f"{cell.cell_type}\n{cell.source}")
         new = nbformat.NotebookNode(
-            id=carrier.checksum(f"{keys.count(keys[-1])}\n{keys[-1]}"),
+            id=hashlib.sha256(f"{keys.count(keys[-1])}\n{keys[-1]}".encode()).hexdigest()[:12],
             cell_type=cell.cell_type,
             source=cell.source,
             metadata={key: cell.metadata[key] for key in CELL_KEYS if cell.metadata.get(key)},

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.serving import address  # noqa: F401
 from trainbook.kaggle import carried, client
 
 is_stale = carried.is_stale

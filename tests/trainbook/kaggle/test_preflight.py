@@ -13,7 +13,6 @@ from lib.errors import BadInput, TrainingFailed
 from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
-from tests.serving import Files
 from tests.toy import Toy
 from tests.trainbook.kaggle.stub import KEY
 from trainbook.commands import main
@@ -227,14 +226,14 @@ def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epo
     found = named(of("02_glacier_pretrain", {})[1])
     assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
     assert found["data"].value == "glacier_pretrain: none is given: the embedded data is used"
-    assert found["download"].value == "nothing is downloaded from an address"  # the page has one in an example
+    assert "internet" not in found, "the address on the page is an example"
     monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
     sections, findings = of("07_your_model", {})
     assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
     assert "written by a cell" in sections["my.yaml"][0].value
     stub.quota_hours = (30.0, 30.0)
     sections, findings = of("00_memory", {})
-    assert not bad(findings) and list(sections) == ["Notebook", "Addresses", "Account"]
+    assert not bad(findings) and list(sections) == ["Notebook", "Account"]
     assert any("it trains nothing" in finding.value for finding in findings)
 
 
@@ -257,14 +256,8 @@ def test_data_is_counted_where_it_is_given_and_a_warning_where_this_machine_cann
         assert any("40 steps at 2 steps/s" in value for value in values)
 
 
-def test_what_a_session_downloads_and_addresses_in_code_are_asked_for_their_size_and_need_internet(
-    address, graph, edited
-):
-    _, findings = of("02_glacier_pretrain", {"workload.download": f"['{address}/there']", "training.epochs": "3"})
-    found = named(findings)
-    assert found["download"].value == f"{address}/there answers, 1,234 bytes" and found["internet"].verdict == "bad"
-    assert "the session downloads it from 1 address" in found["data"].value
-    assert Files.asked == [("GET", "/there")]
-    checks = check(edited(add_code(f"# see {address}/a-page\nurl = '{address}/there'")), graph)
-    assert any("the notebook's internet is off" in value for value in bad(checks))
-    assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]
+def test_what_a_session_downloads_needs_internet(stub):
+    settings = {"workload.download": "['https://host.invalid/there']", "training.epochs": "3"}
+    found = named(of("02_glacier_pretrain", settings)[1])
+    assert found["internet"].verdict == "bad" and found["data"].verdict == "warning"
+    assert "the session downloads it from https://host.invalid/there" in found["data"].value
