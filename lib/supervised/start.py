@@ -71,11 +71,13 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
 
 
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
-    """Returns 0 for the simple method, 1 for the network where it is surely better, or a gate that is better than both.
+    """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
 
-    Better: with less loss, surely, and no worse by the metric of `selection`. Surely: the lower end of Student's paired
+    Better: with less loss, and no worse by the metric of `selection`. Surely: the lower end of Student's paired
     interval over validation's groups, of which there may be few, is above 0.
     """
+    from scipy import stats  # a second that a process which only loads data does not need
+
     counts = task.class_counts("train") if task.balanced else None
     units = np.array(task._groups("validation"))[judged.sample] if task.has_groups else judged.sample
     names, unit = np.unique(units, return_inverse=True)
@@ -83,23 +85,13 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
         return 0.0
     answers = [start + gate * (scores - start) for gate in _GATES]
     each = np.stack([losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1)
+    sums, sizes = np.zeros((len(names), len(answers))), np.bincount(unit)[:, None]
+    np.add.at(sums, unit, each[:, :1] - each)  # (groups, gates) what each gains
+    gain = sums.sum(0) / len(unit)
+    error = np.sqrt(((sums - sizes * gain) ** 2).sum(0) * len(names) / (len(names) - 1)) / len(unit)
+    low = gain - stats.t.ppf(_SURE, len(names) - 1) * error  # Cochran, Sampling Techniques, 1977, 6.4
     rows = [task.guessed(answer, judged) for answer in answers]
-
-    def better(than: int) -> list[int]:
-        sure = np.flatnonzero(_lower_ends(each[:, [than]] - each, unit) > 0).tolist()
-        return [n for n in sure if task.strongest({"this": rows[n], "that": rows[than]}) == "this"]
-
-    network, able = len(_GATES) - 1, better(0)
-    default, able = (network, better(network)) if network in able else (0, able)
-    return _GATES[min(able, key=each.mean(0).__getitem__, default=default)]
-
-
-def _lower_ends(gains: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """(targets, gates) -> (gates) the lower ends of the mean gains over units (Cochran, Sampling Techniques, 6.4)."""
-    from scipy import stats  # a second that a process which only loads data does not need
-
-    sizes = np.bincount(unit)[:, None]
-    sums, mean = np.zeros((len(sizes), gains.shape[1])), gains.mean(0)
-    np.add.at(sums, unit, gains)
-    error = np.sqrt(((sums - sizes * mean) ** 2).sum(0) * len(sizes) / (len(sizes) - 1)) / len(unit)
-    return mean - stats.t.ppf(_SURE, len(sizes) - 1) * error
+    sure = np.flatnonzero(low > 0).tolist()
+    able = [n for n in sure if task.strongest({"both": rows[n], "alone": rows[0]}) == "both"]
+    network = len(_GATES) - 1
+    return _GATES[network if network in able else max(able, key=gain.__getitem__, default=0)]
