@@ -149,7 +149,6 @@ class Item(NamedTuple):
 
     sample: Any
     training: bool
-    fold: int = 0  # of a training sample, where a run starts from a simple method
 
 
 class Part:
@@ -165,8 +164,7 @@ class Part:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Item:
-        fold = self.fold(index) if self.task.starts and self.training else 0
-        return Item(self.task.prepared(self.samples[index]), self.training, fold)
+        return Item(self.task.prepared(self.samples[index]), self.training)
 
     def fold(self, index: int) -> int:
         """Returns the fold of a sample among training samples, by a hash of its group or of its input."""

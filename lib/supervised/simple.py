@@ -60,15 +60,10 @@ class Simple(NamedTuple):
         vectors.idf_ = self.arrays["spread"]
         return vectors.transform(rows)
 
-    def scores(self, task: Any, batch: Batch, folds: Sequence[int] | None = None) -> Tensor:
-        """Returns log-probabilities, classes last, or numbers or logits in the labels' shape, held out by `folds`."""
-        values, labels, models = self.values(seen(task, batch)[1]), batch["labels"], self.models  # type: ignore[index]
-        fold = np.full(values.shape[0], -1) if folds is None else np.repeat(folds, values.shape[0] // len(folds))
-        scores = np.zeros((len(fold), len(models[0][1])))
-        for number in {*fold.tolist()}:
-            here = np.flatnonzero(fold == number)
-            chosen = models if number < 0 else [models[number]]
-            scores[here] = self.power * np.mean([_scored(values[here], *model) for model in chosen], 0)
+    def scores(self, task: Any, batch: Batch) -> Tensor:
+        """Returns log-probabilities, classes last, or numbers or logits in the labels' shape."""
+        values, labels = self.values(seen(task, batch)[1]), batch["labels"]  # type: ignore[index]
+        scores = self.power * np.mean([_scored(values, *model) for model in self.models], 0)
         tensor = torch.from_numpy(scores).float()
         return tensor.view(labels.shape) if self.kind in FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
 

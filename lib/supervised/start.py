@@ -1,7 +1,7 @@
-"""A network that starts from the simple method: what it adds counts only as far as validation shows a gain."""
+"""A run whose answers start at the simple method: the network has a say only as far as validation shows a gain."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,19 @@ from lib.supervised.scoring import Judged
 from lib.supervised.simple import UNSEEN, fit, losses
 from lib.task import Batch
 
-KEY, CENTRE = "simple", "simple_centre"  # of batches and what is learned; the mean of the training's numbers
-_SCALE, _GATE = "simple_scale", "simple_gate"  # buffers of the model
+KEY, _GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 _SURE = 0.995  # of one side: every validation of a run asks
-_SHARE = 0.1  # of the steps, in which what the network says grows from nothing to its full size
 
 
 def with_buffers(make: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
-    """Wraps a task's `model`: scale and gate are buffers, so that checkpoints, ranks and archives have them."""
+    """Wraps a task's `model`: the gate is a buffer, so that checkpoints, ranks and archives have it."""
 
     @functools.wraps(make)
     def model(task: Any) -> nn.Module:
         network = make(task)
-        for name in (_SCALE, _GATE) if task.starts and isinstance(network, nn.Module) else ():
-            network.register_buffer(name, torch.zeros(()))
+        if task.starts and isinstance(network, nn.Module):
+            network.register_buffer(_GATE, torch.zeros(()))
         return network
 
     return model
@@ -39,18 +37,12 @@ def learned(task: Any) -> dict[str, Any]:
     if (simple := fit(task)) is None:
         what = f"{type(task).__name__}.features gives a tensor of a form that no simple method takes"
         raise BadInput(f"{what}. Return texts or numbers there, or leave training.start_from_baseline out.")
-    centre = {CENTRE: np.nanmean(task.targets("train"), 0).tolist()} if task.kind == "numbers" else {}
-    return {KEY: simple.as_json(), **centre}
+    return {KEY: simple.as_json()}
 
 
-def batch(task: Any, batch: Batch, folds: Sequence[int] | None = None) -> Batch:
-    """Returns a batch with the simple method's scores, of training samples by `folds`, where the run starts there."""
-    if not task.starts:
-        return batch
-    if task.simple is None:  # in a plan without data
-        classes = () if task.kind in ("numbers", "labels") else (max(2, len(task.known_names())),)
-        return {**batch, KEY: torch.zeros(*batch["labels"].shape, *classes)}
-    return {**batch, KEY: task.simple.scores(task, batch, folds)}
+def batch(task: Any, batch: Batch) -> Batch:
+    """Returns a batch with the simple method's scores, where the run starts there."""
+    return {**batch, KEY: task.simple.scores(task, batch)} if task.starts else batch
 
 
 def shaped(start: Tensor, outputs: Tensor) -> Tensor:
@@ -60,44 +52,29 @@ def shaped(start: Tensor, outputs: Tensor) -> Tensor:
     return F.pad(start, (0, outputs.shape[-1] - start.shape[-1]), value=UNSEEN)
 
 
-def both(task: Any, model: nn.Module, batch: Batch) -> Tensor:
-    """Returns outputs, where the run starts there on top of the simple method's scores.
-
-    They are scaled by 0 at step 0 and by 1 soon, so that a fresh last layer spoils nothing.
-    """
-    outputs = task.outputs(model, {name: value for name, value in batch.items() if name != KEY})
-    if not task.starts:
-        return outputs
-    if model.training:
-        model.get_buffer(_SCALE).fill_(min(1.0, task.step / max(1.0, _SHARE * task.config.training.max_steps)))
-    outputs = outputs.float()
-    if task.kind == "numbers":
-        outputs = outputs - outputs.new_tensor(task.learned().get(CENTRE, 0.0))
-    return shaped(batch[KEY], outputs) + model.get_buffer(_SCALE) * outputs
-
-
 def gated(model: nn.Module, scores: Tensor, start: Tensor) -> Tensor:
-    """Returns the simple method's scores and as much of what was added as the gate lets through."""
+    """Returns the simple method's scores, moved towards the network's by the gate: of classes a product of both."""
     start = shaped(start, scores)
     return start + model.get_buffer(_GATE).to(scores.device) * (scores - start)
 
 
 def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str, Tensor]:
-    """Returns the scores of both together and those that the gate lets through; a validation sets the gate."""
+    """Returns the network's scores and those that the gate lets through; a validation sets the gate."""
     start, judged = task.started
     if part == "validation":
         model.get_buffer(_GATE).fill_(_opened(task, scores, start, judged))
     name, gate = task.simple.name, float(model.get_buffer(_GATE))
     shut = f"The gate is shut: validation shows no sure gain, so {name!r} alone answers."
-    task.about_gate = f"The gate is open by {gate:g} for what the network adds to {name!r}." if gate else shut
-    return {f"{name} + network": scores, "answer": gated(model, scores, start)}
+    share = f"The gate is open by {gate:g}: the answer is that share of the network, and {name!r} for the rest."
+    task.about_gate = share if gate else shut
+    return {"network": scores, "answer": gated(model, scores, start)}
 
 
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
-    """Returns the gate with the least loss of those whose loss is surely less than the simple method's, else 0.
+    """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
 
-    Surely: the lower end of Student's paired interval over validation's groups, of which there may be few, is above 0.
-    The metric of `selection` must be no worse either.
+    Better: with less loss, and no worse by the metric of `selection`. Surely: the lower end of Student's paired
+    interval over validation's groups, of which there may be few, is above 0.
     """
     from scipy import stats  # a second that a process which only loads data does not need
 
@@ -116,4 +93,5 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     rows = [task.guessed(answer, judged) for answer in answers]
     sure = np.flatnonzero(low > 0).tolist()
     able = [n for n in sure if task.strongest({"both": rows[n], "alone": rows[0]}) == "both"]
-    return _GATES[max(able, key=gain.__getitem__, default=0)]
+    network = len(_GATES) - 1
+    return _GATES[network if network in able else max(able, key=gain.__getitem__, default=0)]

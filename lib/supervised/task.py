@@ -80,9 +80,9 @@ class Supervised(Comparing):
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
         self.starts, cls = config.training.start_from_baseline, type(self)
-        is_own = (cls.combined, cls.collate, cls.loss) != (Supervised.combined, Supervised.collate, Supervised.loss)
+        is_own = (cls.combined, cls.collate) != (Supervised.combined, Supervised.collate)
         if self.starts and (is_own or self.kind in ("next_tokens", "text")):
-            why = "which has its own `combined`, `collate` or `loss`" if is_own else f"whose kind is {self.kind!r}"
+            why = "which has its own `combined` or `collate`" if is_own else f"whose kind is {self.kind!r}"
             raise BadInput(f"training.start_from_baseline is not for {cls.__name__}, {why}. Leave the key out.")
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
@@ -199,7 +199,7 @@ class Supervised(Comparing):
         if not all(isinstance(sample, Item) for sample in samples):
             raise BadInput(f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too.")
         batch = self.labelled([item.sample for item in samples], samples[0].training)
-        return start.batch(self, batch, [item.fold for item in samples] if samples[0].training else None)
+        return batch if samples[0].training else start.batch(self, batch)
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
@@ -220,7 +220,7 @@ class Supervised(Comparing):
         example = self.example()
         if names_in(self.kind, target_of(example)):  # which may come from data
             example = with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
-        return {name: value.to(device) for name, value in start.batch(self, self.labelled([example] * size)).items()}
+        return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
 
     @property
     def names(self) -> list[str]:

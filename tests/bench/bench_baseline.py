@@ -30,7 +30,7 @@ from trainbook import new
 
 RECORD = RECORDS / "baseline.json"
 RUNS = ("alone", "started", "shuffled")
-KINDS = ("tabular", "text", "images")
+KINDS = ("tabular", "text", "images", "tokens", "segmentation")
 _CLOSE = 0.005  # of a score, and of the size of an error
 
 
