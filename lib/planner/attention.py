@@ -10,7 +10,7 @@ from lib.errors import NotTraceable
 from lib.planner.limits import users_line
 
 HALF = (torch.float16, torch.bfloat16)
-_NUMBERS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}  # torch.nn.attention.SDPBackend
+_NUMBERS = {0: "math", 1: "flash", 2: "efficient"}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
 
 
 def attend(
@@ -32,14 +32,12 @@ def attend(
         return _plain(query, key, value, mask, dropout, scale)
     if mask is not None:
         columns = mask.shape[-1]
-        if kernel == "efficient" and columns % 16:  # rows are padded to an aligned length
+        if columns % 16:  # rows are padded to an aligned length
             mask = F.pad(mask, (0, -columns % 16))[..., :columns]
         mask = mask.expand(*query.shape[:3], key.shape[2])
     keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    common = query, key, value, mask, keeps, dropout, causal
-    if kernel == "efficient":
-        return torch.ops.aten._scaled_dot_product_efficient_attention(*common, scale=scale)[0]
-    return torch.ops.aten._scaled_dot_product_cudnn_attention(*common, False, scale=scale)[0]
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
 
 
 def _plain(
@@ -57,7 +55,7 @@ def _plain(
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """Returns the first kernel that can attend: "flash", "efficient", "math" or "cudnn".
+    """Returns the first kernel that can attend: "flash", "efficient" or "math".
 
     `sdpa_kernel` and torch.backends.cuda switch kernels on and order them. query and value (B, H, L, E). The conditions
     are those of sdp_utils.cpp. Raises NotTraceable if none can.
@@ -66,7 +64,6 @@ def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, 
         "math": torch._C._get_math_sdp_enabled(),
         "flash": torch._C._get_flash_sdp_enabled(),
         "efficient": torch._C._get_mem_efficient_sdp_enabled(),
-        "cudnn": torch._C._get_cudnn_sdp_enabled(),
     }
     order = [_NUMBERS.get(int(number), "") for number in torch._C._get_sdp_priority_order()]
     enabled = [kernel for kernel in order if on.get(kernel)]
@@ -75,7 +72,6 @@ def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, 
     can = {
         "math": True,
         "flash": has_half and mask is None and width <= 256,
-        "cudnn": has_half and width % 8 == 0 and width <= 128,
         "efficient": (
             query.dim() == 4 and capability >= (5, 0) and (newer or query.dtype is not torch.bfloat16)
             and width % aligned == value.shape[-1] % aligned == 0

@@ -53,24 +53,21 @@ def predict(
 
         predict(lambda: Net(), lambda net: net(torch.randn(32, 3, 224, 224, device="cuda")).mean(), card="t4")
 
-    The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
-    `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
-    a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
-    zero_grad between forward and backward pass, as Lightning does. Raises what `step` raises; BadInput for
-    an unknown card and values that cannot be; NotTraceable for what depends on values, and for a second card.
+    The model trains in the mode in which it is made (`eval()` stays). What `step` returns may be the loss, a tuple that
+    begins with it, or have a `loss`. `keeps_outputs`: the loop holds what a step returned until the next one is
+    computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls zero_grad between forward and
+    backward pass, as Lightning does. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
+    NotTraceable for what depends on values, and for a second card.
     """
     target = find_card(card)
     computed_in = checked(target, precision, accumulation, clip_norm)
     passes = min(accumulation, PASSES)
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
-        optimizers = made if isinstance(made, Sequence) else [made]
-        for each in optimizers:
-            _force_foreach(each)
+        _force_foreach(made)
         tracker.adopt(net)
         with tracker:
-            _run(tracker, net, step, optimizers, computed_in, passes, clip_norm, keeps_outputs,
-                 zeroes_after_forward)  # fmt: skip
+            _run(tracker, net, step, made, computed_in, passes, clip_norm, keeps_outputs, zeroes_after_forward)
     return _result(tracker, semantics, passes, _of_model(net, computed_in, semantics))
 
 
@@ -109,36 +106,30 @@ def checked(target: Target, precision: str, accumulation: int, clip_norm: float)
 
 
 def _run(
-    tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], optimizers: Sequence[Any], precision: Precision,
+    tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], optimizer: Any, precision: Precision,
     passes: int, clip_norm: float, keeps_outputs: bool, zeroes_after_forward: bool,
 ) -> None:  # fmt: skip
-    """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
-
-    def zero() -> None:
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-
+    """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and the optimizer."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     tracker.at("after load")
     for _ in range(STEPS):
         tracker.at("start")
         if not zeroes_after_forward:
-            zero()
+            optimizer.zero_grad()
         for number in range(passes):
             with autocast(precision, META), tracker.users_code():
                 result = step(net)
             tracker.at("after forward")
             if zeroes_after_forward and not number:
-                zero()
+                optimizer.zero_grad()
             _loss_of(result).backward()
             tracker.at("after backward")
             if not keeps_outputs:
                 del result
         if clip_norm:
             nn.utils.clip_grad_norm_(parameters, clip_norm)
-        for optimizer in optimizers:
-            optimizer.step()
-            tracker.adopt_optimizer(optimizer)
+        optimizer.step()
+        tracker.adopt_optimizer(optimizer)
         tracker.at("after optimizer step")
 
 

@@ -121,13 +121,3 @@ def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float
 
 def _has_statistics(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
-
-
-def about_norms(modules: Sequence[nn.Module]) -> str:
-    """Returns a notice about batch norms on several ranks; empty for a model without one."""
-    if not any(map(_has_statistics, modules)):
-        return ""
-    return (
-        "Batch norms see one micro-batch at a time, as in one process (this is no SyncBatchNorm): where that is few "
-        "samples, a group norm does better."
-    )

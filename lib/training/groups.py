@@ -83,11 +83,6 @@ def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:
     return patterns, values
 
 
-def frozen_in(groups: Sequence[Group], step: int) -> list[nn.Parameter]:
-    """Returns the parameters that are not trained in a step."""
-    return [p for group in groups if not group.is_trained(step) for p in group.parameters.values()]
-
-
 def rates(groups: Sequence[Group], lr: float, step: int) -> dict[str, float]:
     """Returns the columns of metrics.csv: the step's rate and that of each group, 0 where it is not trained."""
     columns = {f"lr_{g.label}": lr * g.lr if g.is_trained(step) else 0.0 for g in groups if g.label}

@@ -18,7 +18,6 @@ from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
-from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import groups, identity, optimization
@@ -120,7 +119,7 @@ def first_state(
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
-        note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
+        note(f"Training on {ranks.world()} ranks.")
     return state
 
 

@@ -47,7 +47,7 @@ def optimizer_step(
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    state.frozen = groups.frozen_in(state.groups, step)
+    state.frozen = [p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()]
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     tried: list[int] = []
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:

@@ -41,8 +41,8 @@ def test_attention_takes_the_first_kernel_that_can_or_those_that_sdpa_kernel_nam
     kinds = torch.nn.attention.SDPBackend
     for backends, card, kernel in (
         ([kinds.MATH, kinds.EFFICIENT_ATTENTION], "t4", "efficient"),
-        (kinds.CUDNN_ATTENTION, "h100", "cudnn"), (kinds.FLASH_ATTENTION, "l4", "flash"),
-    ):  # fmt: skip
+        (kinds.FLASH_ATTENTION, "l4", "flash"),
+    ):
         assert set(predicted(backends, card).attention) == {kernel}
     with pytest.raises(NotTraceable, match=r"No attention kernel .*\(flash\).*test_cuda.py, line \d+"):
         predicted(kinds.FLASH_ATTENTION, "t4")

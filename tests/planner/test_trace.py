@@ -105,7 +105,7 @@ def test_what_no_loop_can_have_is_a_sentence():
 
 
 def test_options_of_the_loop_take_and_free_what_they_should():
-    """The loss in what a step returns, gradients accumulated or dropped later, and two optimizers' states."""
+    """The loss in what a step returns, and gradients accumulated or dropped later."""
     plain = predict(wide, loss)
     for returned in (
         lambda value: (value, "more"), lambda value: {"loss": value}, lambda value: types.SimpleNamespace(loss=value),
@@ -114,13 +114,6 @@ def test_options_of_the_loop_take_and_free_what_they_should():
     for more in ({"accumulation": 2}, {"zeroes_after_forward": True}):
         held = predict(wide, loss, **more).moments["after forward"] - plain.moments["after forward"]
         assert held == pytest.approx(4 * plain.parameters, rel=0.02), more
-
-    def two(parameters):
-        half = len(parameters) // 2
-        return [torch.optim.AdamW(parameters[:half]), torch.optim.SGD(parameters[half:], momentum=0.9)]
-
-    several = predict(wide, loss, optimizer=two)
-    assert several.by_category["optimizer"] == pytest.approx(4 * several.parameters * (2 + 1) / 2, rel=0.01)
     for card, precision in (("t4", "fp16"), ("l4", "bf16")):
         assert predict(wide, loss, card, precision="auto") == predict(wide, loss, card, precision=precision)
 

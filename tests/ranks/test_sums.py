@@ -53,11 +53,6 @@ def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch
             torch.testing.assert_close(value + whole * start[name], alone.state_dict()[name])
 
 
-def test_a_notice_about_batch_norms_is_for_models_that_have_one():
-    assert sums.about_norms([torch.nn.Linear(2, 2), torch.nn.GroupNorm(1, 2)]) == ""
-    assert "this is no SyncBatchNorm" in sums.about_norms([torch.nn.BatchNorm1d(2)])
-
-
 def test_counts_keep_their_fraction_and_whole_ones_stay_whole():
     first = {"a": 3, "b": 0.1, "c": torch.tensor(0.5)}
     total = add_counts([first, {"a": 4, "b": 0.2, "c": 1}, {"b": 0.3, "n": np.int64(2)}])

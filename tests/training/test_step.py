@@ -18,7 +18,6 @@ from lib.report.progress import Plain
 from lib.task import Task, load_task
 from lib.training import data, loop, step
 from lib.training.evaluation import EvaluationLoader
-from lib.training.optimization import make_moments
 from lib.training.state import new_state
 from tests.toy import Toy
 from tests.training.test_loop import endless, fit, newest, same_tensors
@@ -193,19 +192,6 @@ def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, mon
         ends.append(torch.cat([value.detach().flatten() for value in state.parameters]))
     assert state.micro_batch == 4 and state.scaler.state_dict()["_growth_tracker"] == 1
     torch.testing.assert_close(*ends)
-
-
-def test_moments_for_which_memory_runs_out_leave_each_parameter_all_or_nothing(toy, monkeypatch):
-    config = toy()
-    state = new_state(load_task(config), config)
-    for parameter in state.parameters:
-        parameter.grad = torch.ones_like(parameter)
-    fail_once(monkeypatch, torch, "zeros_like", at=4)
-    with pytest.raises(torch.OutOfMemoryError):
-        make_moments(state.optimizer)
-    assert [len(moments) for moments in state.optimizer.state.values()] == [3]
-    make_moments(state.optimizer)
-    assert [len(moments) for moments in state.optimizer.state.values()] == [3] * 4
 
 
 @pytest.mark.parametrize("micro_batch", [8, 1])
