@@ -9,17 +9,15 @@ import torch
 
 from lib import ranks
 from lib.config import Config
-from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
 from lib.task import Batch, Task, checked_numbers, checked_scores
-from lib.text import listed
 from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
-from lib.training.step import out_of_memory
+from lib.training.step import halved, out_of_memory
 
 
 class EvaluationLoader:
@@ -104,24 +102,8 @@ def evaluate(
         if not ranks.anywhere(scores is None):
             return ranks.from_first(scores)
         tried.append(loader.most)
-        _halve_evaluation_batch(state, tried)
-
-
-def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
-    """Clears memory and halves the evaluation's batch, with an event. Raises TrainingFailed where no half is left."""
-    if tried[-1] <= 1:
-        raise TrainingFailed(
-            f"Memory ran out in the evaluation at step {state.step} with one sample at once (tried: "
-            f"{listed(tried)}). Make the model or its input smaller, let Task.evaluate keep its results on the CPU, or "
-            "take a card with more memory."
-        )
-    memory.clear_memory()
-    state.evaluation_batch = (tried[-1] + 1) // 2
-    state.events.record(
-        state.step, "oom_evaluation", tried[-1], state.evaluation_batch,
-        f"Memory ran out in the evaluation at step {state.step}: it starts again with {state.evaluation_batch} samples "
-        f"at once instead of {tried[-1]}; its metrics stay the same.",
-    )  # fmt: skip
+        where, advice = f"in the evaluation at step {state.step}", "Let Task.evaluate keep its results on the CPU"
+        state.evaluation_batch = halved(state, tried, "oom_evaluation", where, "its metrics stay the same", advice)
 
 
 _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKeyDictionary()

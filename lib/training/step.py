@@ -52,7 +52,10 @@ def optimizer_step(
     tried: list[int] = []
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
         tried.append(state.micro_batch)
-        _halve_micro_batch(state, step, tried)
+        advice = "Set training.gradient_checkpointing to all"
+        state.micro_batch = halved(
+            state, tried, "oom_training", f"at step {step}", "the effective batch stays the same", advice
+        )
     means, logged, is_finite = computed
     if is_finite:
         state.skipped_in_a_row = 0
@@ -207,21 +210,18 @@ def out_of_memory(state: State) -> OutOfMemory:
     return OutOfMemory(f"{what}: {why}.", smaller, advice, state.micro_batch)
 
 
-def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
-    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where no half is left."""
-    if state.micro_batch == 1:
+def halved(state: State, tried: list[int], kind: str, where: str, stays: str, advice: str) -> int:
+    """Clears memory; returns half of the last size, with an event. Raises TrainingFailed where no half is left."""
+    before, size = tried[-1], (tried[-1] + 1) // 2
+    if before <= 1:
         raise TrainingFailed(
-            f"Memory ran out at step {step} with a micro-batch of one sample (tried: "
-            f"{listed(tried)}). Set training.gradient_checkpointing to all, make the model or its input smaller, or "
-            "take a card with more memory."
+            f"Memory ran out {where} with one sample at once (tried: {listed(tried)}). {advice}, make the model or its "
+            "input smaller, or take a card with more memory."
         )
     memory.clear_memory()
-    before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
-    state.events.record(
-        step, "oom_training", before, state.micro_batch,
-        f"Memory ran out at step {step}: the step is repeated in micro-batches of {state.micro_batch} instead of "
-        f"{before}; the effective batch stays.",
-    )  # fmt: skip
+    sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."
+    state.events.record(state.step, kind, before, size, sentence)
+    return size
 
 
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:

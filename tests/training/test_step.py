@@ -118,15 +118,15 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
     surprised, planned = newest(tmp_path / "surprised"), newest(tmp_path / "planned")
     assert same_tensors(surprised.tensors["model"], planned.tensors["model"])
     assert same_tensors(surprised.tensors["optimizer"], planned.tensors["optimizer"])
-    text = "Memory ran out at step 0: the step is repeated in micro-batches of 128 instead of 256; the effective batch "
-    assert f"{text}stays." in capsys.readouterr().out
+    text = "Memory ran out at step 0: it is repeated with 128 samples at once instead of 256; the effective batch "
+    assert f"{text}stays the same." in capsys.readouterr().out
     assert rows(tmp_path / "surprised") == [
-        {"step": "0", "kind": "oom_training", "before": "256", "after": "128", "text": f"{text}stays."}
+        {"step": "0", "kind": "oom_training", "before": "256", "after": "128", "text": f"{text}stays the same."}
     ]
 
 
 def test_the_error_at_one_sample_says_what_was_tried(toy, tmp_path, monkeypatch):
-    with pytest.raises(TrainingFailed, match=r"one sample \(tried: 8, 4, 2, 1\). Set .*gradient_checkpointing"):
+    with pytest.raises(TrainingFailed, match=r"one sample at once \(tried: 8, 4, 2, 1\). Set .*gradient_checkpointing"):
         run_in(tmp_path / "run", toy(), monkeypatch, loss=tight(0, training=True))
 
 
