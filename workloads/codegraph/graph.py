@@ -12,6 +12,7 @@ from workloads.codegraph.records import Entity, Graph, Triple
 from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
+_COMMON = (dict, list, str, set, tuple, int, float, bytes)  # of two with a method of one name the first is meant
 # (head, relation, tail) with the type of the tail's entity and a line of the file that states it
 Edge = tuple[str, str, str, str, int]
 
@@ -183,3 +184,13 @@ def builtin_kind(name: str) -> str:
     if not isinstance(value, type):
         return "API"
     return "ExceptionType" if issubclass(value, BaseException) else "Type"
+
+
+def builtin_methods() -> dict[str, Entity]:
+    """Returns what Python says of the public methods of its builtins: each name once, of the class that most use it."""
+    methods: dict[str, str] = {}
+    for kind in _COMMON:
+        for name, value in vars(kind).items():
+            if callable(value) and not name.startswith("_"):
+                methods.setdefault(name, f"builtins.{kind.__name__}.{name}")
+    return {identity: Entity(identity, "API") for identity in methods.values()}
