@@ -45,7 +45,7 @@ def build(source: pathlib.Path | Sources, processes: int = 0) -> Graph:
 
 
 def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
-    resolver, entities, duplicates = Resolver(facts), dict[str, Entity](), 0
+    resolver, entities = Resolver(facts), dict[str, Entity]()
     for source in facts:
         for name, kind in ((f"file::{source.file}", "File"), (source.module, "Module")):
             entities[name] = Entity(name, kind, source.file, 1, source.lines)
@@ -54,13 +54,12 @@ def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
     triples: dict[tuple[str, str, str], Triple] = {}
     for source in facts:
         for head, relation, tail, kind, line in edges(resolver, source):
-            duplicates += (head, relation, tail) in triples
             place = "python", source.file, source.module, line
             triples.setdefault((head, relation, tail), Triple(head, relation, tail, *place))
             if tail not in entities:
                 entities[tail] = Entity(tail, kind)
     ordered = {name: entities[name] for name in sorted(entities)}
-    return Graph([triples[key] for key in sorted(triples)], ordered, skipped, duplicates)
+    return Graph([triples[key] for key in sorted(triples)], ordered, skipped)
 
 
 def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:

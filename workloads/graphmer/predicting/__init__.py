@@ -41,7 +41,6 @@ _WHERE = {
 _EXAMPLES = 8
 _LIKELY = 0.5
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
-_SHOWN = 20  # files that are left out
 
 
 @dataclass(frozen=True)
@@ -151,13 +150,16 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
     sources = _sources(source)
     trained, rules = _trained(task)
     with working("Reading the tree"):
-        graph = _graph(sources, source)
+        graph = build_graph(sources)
+        graph.print_skipped()
+        if not graph.triples:
+            raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
         with _kept_data():
             text = trained.tokenizer.tobytes().decode()
             tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=text)
             joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
     if not len(joined.triples):
-        kinds = ", ".join(trained.relations[:_SHOWN])
+        kinds = printable(", ".join(trained.relations), most=300)
         what = f"The model was trained on facts of other kinds than Python files have: {kinds}"
         raise BadInput(f"{what}. Train on a tree of them.")
     predictions = Predictions(graph, joined, [], {})
@@ -224,18 +226,6 @@ def _kept_data() -> Iterator[None]:
     except (OSError, ValueError, KeyError, IndexError) as error:
         why = printable(error, most=200)
         raise BadInput(f"The data that the run kept cannot be read by this version ({why}). Train again.") from None
-
-
-def _graph(sources: Sources, source: Any) -> Graph:
-    """Returns the graph of a tree; prints what is left out. Raises BadInput if none can be read."""
-    graph = build_graph(sources)
-    lines = [f"Left out {sources.path(file)}: {reason}" for file, reason in graph.skipped]
-    more = [f"Left out {len(lines) - _SHOWN:,} more files."] if len(lines) > _SHOWN else []
-    for line in [*lines[:_SHOWN], *more]:
-        print(printable(line))
-    if not graph.triples:
-        raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
-    return graph
 
 
 def _checked(calibration: Calibration, joined: Joined, model: nn.Module) -> dict[str, float]:
