@@ -81,8 +81,7 @@ config = notebook.configure("graphmer", HOME, globals())
 # over training files, with fitted weights. *Full text*: the text contains the name to predict, so this is mostly copying.
 # *Masked*: every occurrence of it is hidden. *Name only*: the model sees nothing but the head's name. `trained` stands for
 # candidates that training has seen, instead of all that the ontology allows. `evaluation.csv` has every table: single
-# relations, tails that training saw and did not see, and intervals by file. Below are ten facts with the guesses of model and
-# counts beside the truth, some right and some wrong; `examples.csv` has them too.
+# relations, tails that training saw and did not see, and intervals by file.
 
 # %% shared: compare
 

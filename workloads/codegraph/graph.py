@@ -12,6 +12,7 @@ from workloads.codegraph.records import Entity, Graph, Triple
 from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
+_COMMON = (dict, list, str, set, tuple, int, float, bytes)  # of two with a method of one name the first is meant
 # (head, relation, tail) with the type of the tail's entity and a line of the file that states it
 Edge = tuple[str, str, str, str, int]
 
@@ -44,7 +45,7 @@ def build(source: pathlib.Path | Sources, processes: int = 0) -> Graph:
 
 
 def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
-    resolver, entities, duplicates = Resolver(facts), dict[str, Entity](), 0
+    resolver, entities = Resolver(facts), dict[str, Entity]()
     for source in facts:
         for name, kind in ((f"file::{source.file}", "File"), (source.module, "Module")):
             entities[name] = Entity(name, kind, source.file, 1, source.lines)
@@ -53,13 +54,12 @@ def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
     triples: dict[tuple[str, str, str], Triple] = {}
     for source in facts:
         for head, relation, tail, kind, line in edges(resolver, source):
-            duplicates += (head, relation, tail) in triples
             place = "python", source.file, source.module, line
             triples.setdefault((head, relation, tail), Triple(head, relation, tail, *place))
             if tail not in entities:
                 entities[tail] = Entity(tail, kind)
     ordered = {name: entities[name] for name in sorted(entities)}
-    return Graph([triples[key] for key in sorted(triples)], ordered, skipped, duplicates)
+    return Graph([triples[key] for key in sorted(triples)], ordered, skipped)
 
 
 def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
@@ -183,3 +183,13 @@ def builtin_kind(name: str) -> str:
     if not isinstance(value, type):
         return "API"
     return "ExceptionType" if issubclass(value, BaseException) else "Type"
+
+
+def builtin_methods() -> dict[str, Entity]:
+    """Returns what Python says of the public methods of its builtins: each name once, of the class that most use it."""
+    methods: dict[str, str] = {}
+    for kind in _COMMON:
+        for name, value in vars(kind).items():
+            if callable(value) and not name.startswith("_"):
+                methods.setdefault(name, f"builtins.{kind.__name__}.{name}")
+    return {identity: Entity(identity, "API") for identity in methods.values()}

@@ -15,6 +15,7 @@ TRIPLES, ENTITIES = "triples.jsonl", "entities.jsonl"
 _MOST_BYTES = 2**20  # of a line; decoding takes six times as much memory
 _MOST_BAD = 100_000  # lines, unless more are allowed: a file of another kind
 _MOST_LINES = 2**31  # of a source file
+_SHOWN = 20  # places that are left out
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 Item = TypeVar("Item")
 
@@ -49,12 +50,18 @@ class Entity:
 
 @dataclass
 class Graph:
-    """Triples unique and sorted by key, entities by id, and (file, reason) of what was left out."""
+    """Triples unique and sorted by key, entities by id, and (place, reason) of what was left out."""
 
     triples: list[Triple]
     entities: dict[str, Entity]
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    duplicates: int = 0
+
+    def print_skipped(self) -> None:
+        """Prints what was left out, the first lines of it."""
+        for place, reason in self.skipped[:_SHOWN]:
+            print(printable(f"Left out {place}: {reason}"))
+        if len(self.skipped) > _SHOWN:
+            print(f"Left out {len(self.skipped) - _SHOWN:,} more")
 
 
 def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str], float] | None = None) -> None:
@@ -82,10 +89,10 @@ def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
     """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph.
 
     Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
-    first of them. Duplicates are dropped and counted.
+    first of them. Duplicates are dropped.
     """
     bad: list[tuple[str, str]] = []
-    most_bad, duplicates = max(bad_input_limit, _MOST_BAD), 0
+    most_bad = max(bad_input_limit, _MOST_BAD)
     pairs = [pair for one in ([path] if isinstance(path, Path) else path) for pair in _files(one)]
     entities: dict[str, Entity] = {}
     triples: dict[tuple[str, str, str], Triple] = {}
@@ -94,14 +101,11 @@ def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
             before = entities.setdefault(entity.id, entity)
             if before.type != entity.type:
                 bad.append((place, printable(f"{entity.id!r} is a {entity.type} here and a {before.type} before")))
-            else:
-                duplicates += before is not entity
     for file, _ in pairs:
         for _, triple in _items(file, _triple, bad, most_bad):
-            duplicates += triples.setdefault(triple.key, triple) is not triple
+            triples.setdefault(triple.key, triple)
     check_limit("Bad lines", [f"{where}: {reason}" for where, reason in bad], bad_input_limit)
-    skipped = [(where, f"left out: {reason}") for where, reason in bad]
-    return Graph([triples[key] for key in sorted(triples)], entities, skipped, duplicates)
+    return Graph([triples[key] for key in sorted(triples)], entities, bad)
 
 
 def _files(path: Path) -> list[tuple[Path, Path]]:

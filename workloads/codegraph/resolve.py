@@ -325,13 +325,11 @@ class Resolver:
             bases = [None]
         self._depth += 1
         for target in bases:
-            if target is None or (target.kind == "external" and target.id not in _MARKERS | _ENUMS):
-                lines.append([_OPAQUE])
-            elif target.kind == "class":
+            if target is not None and target.kind == "class":
                 lines.append(self.order(target.id))
-            elif is_builtin_type(target):
+            elif target is not None and is_builtin_type(target):
                 lines.append([f"builtins.{target.id}"] if target.id != "object" else [])
-            elif target.kind != "external":
+            elif target is None or target.kind != "external" or target.id not in _MARKERS | _ENUMS:
                 lines.append([_OPAQUE])
         self._depth -= 1
         merged = _merge([*lines, [line[0] for line in lines if line]])

@@ -17,6 +17,7 @@ import numpy as np
 from lib.errors import BadInput
 from lib.machine import disk
 from workloads.codegraph import readers
+from workloads.codegraph.graph import builtin_methods
 from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.settings import SPECIALS, UNKNOWN, Array, Chain, Split
@@ -167,16 +168,21 @@ class Corpus:
 
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
-    """Builds the arrays of a graph, without text where `sources` is None. A given `tokenizer` cuts the words."""
+    """Builds the arrays of a graph, without text where `sources` is None.
+
+    A given `tokenizer` cuts the words of a tree to predict, which knows the methods of Python's builtins.
+    """
+    known = builtin_methods() if tokenizer else {}
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
-    ids = sorted({entity for t in graph.triples for entity in (t.head, t.tail)})
+    ids = sorted({entity for t in graph.triples for entity in (t.head, t.tail)} | {*known})
     names = {entity: [words.setdefault(word, len(words)) for word in name_parts(entity)] for entity in ids}
     text, lines = _read_text(graph, sources, words) if sources else (np.zeros(0, np.int64), {})
     learned = tokenizer or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
     flat, offsets = cut(learned, list(words))
     windows = _windows(graph, text, lines, np.diff(offsets), names, chain)
-    entities, triples = [graph.entities[name] for name in names], [t for _, _, of in windows for t in of]
+    entities = [graph.entities.get(name) or known[name] for name in names]
+    triples = [t for _, _, of in windows for t in of]
     first = [of[0] for _, _, of in windows]
     relations, types = _numbered({t.relation for t in graph.triples}), _numbered({e.type for e in entities})
     files, index = _numbered({e.file for e in entities} | splits.keys()), _numbered(names)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.errors import BadInput, check_limit, printable
+from lib.errors import BadInput, check_limit
 from lib.machine import platform
 from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
@@ -24,8 +24,6 @@ from workloads.graphmer.counts import Counts
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.counts.scoring import Scorer, Weights
 from workloads.graphmer.settings import Array, Settings
-
-_SHOWN = 20  # of the files and lines that are left out
 
 
 class Data:
@@ -74,18 +72,16 @@ class Data:
     @cached_property
     def graph(self) -> Graph:
         """The validated graph. Prints what was left out. Raises BadInput."""
-        limit, warnings = self.settings.bad_input_limit, []
+        limit = self.settings.bad_input_limit
         if self.is_graph:
             graph = records.read(self.given, limit)
-            warnings = ontology.check(graph, self.rules)
+            for warning in ontology.check(graph, self.rules):
+                print(warning)
         else:
             graph = build_graph(self.sources)
             own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
             check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
-        lines = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
-        more = [f"Left out {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
-        for line in [*lines[:_SHOWN], *more, *warnings]:
-            print(printable(line))
+        graph.print_skipped()
         return graph
 
     @cached_property

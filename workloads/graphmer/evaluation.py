@@ -1,4 +1,4 @@
-"""Tail prediction by counts and by the encoder on them: filtered ranks, the gate, tables with intervals, examples.
+"""Tail prediction by counts and by the encoder on them: filtered ranks, the gate, tables with intervals.
 
 Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of
 the same head and relation do not count against the right one.
@@ -15,26 +15,26 @@ import pandas as pd
 from torch import nn
 
 from lib.report.result import write_table
+from lib.scores import Interval, intervals, resampled
 from lib.task import Batch
 from lib.text import aligned
-from lib.training.order import mix, permutation
-from workloads.graphmer.batches import Queries
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import CandidateSet, Questions
-from workloads.graphmer.counts.answering import Answering, Baselines, Scores
+from workloads.graphmer.counts.answering import Answering, Scores
 from workloads.graphmer.data import Data
 from workloads.graphmer.predicting.calibration import Calibration, as_text
 from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, Array
 
-FREQUENCY, CUE, RULE = "frequency", "single cue", "rule"
-SHOWN = (FREQUENCY, CUE, COMBINED, ENCODER)
+FREQUENCY = "frequency"
+METHODS = (FREQUENCY, COMBINED, ENCODER)
 RANGE, TRAINED, NAMESAKES = "by range", "of training", "of its name"
+COLUMNS = {RANGE: "by_range", TRAINED: "by_training", NAMESAKES: "namesake"}  # of answers, by kinds of candidates
+GAIN = tuple(f"gain over {COMBINED}{end}" for end in ("", ", low", ", high"))
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of trust and of likeness, which was learned on top of all of trust
 GATES = tuple((trust, likeness) for trust, likeness in itertools.product(OPEN, OPEN) if likeness <= trust)
-_CUES = {"full_text": "text match", "masked": "context words", "name_only": "head name"}
 _AT_ONCE = 64  # questions that are scored together
-_EXAMPLES, _GUESSES = 10, 3
+_DRAWS = 2000  # of files, for intervals
 
 
 # Answered questions: `triple` and `condition`; the ranks `by_range`, among the entities that the ontology lets the
@@ -52,7 +52,6 @@ class Evaluator:
         self.calibration = Calibration(data)
         self.answers: dict[str, Answers] = {}  # of the newest evaluation on the test set
         self.measured: list[dict[str, Any]] = []  # of its predictions
-        self.examples: list[dict[str, Any]] = []
         self._candidates: dict[int, tuple[CandidateSet, Array]] = {}
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
@@ -61,7 +60,6 @@ class Evaluator:
         answers = self.answer(model, loader, chooses_gate=not is_test)
         if is_test:
             self.answers, self.measured = {ENCODER: answers}, self.calibration.measured(model)
-            self._show(model, loader.dataset)
         else:
             self.calibration.fit(model)
         return self.headline(answers)
@@ -163,18 +161,14 @@ class Evaluator:
     @cached_property
     def counted(self) -> dict[str, Answers]:
         """The answers of every method without a model to the test set."""
-        baselines = Baselines(self.data.scorer.counts)
         triples, conditions = np.array(self.data.datasets()["test"].queries).T
-        parts: dict[str, list[Answers]] = {}
+        frequent, combined = list[Answers](), list[Answers]()
         for asked, chosen, among in self._alike(triples, conditions):
+            frequency = self.scorer.counts.count(asked, among, leave_out=False).astype(float)
             rows = self.data.collator.of_questions(asked)[1]
-            by_method = {
-                FREQUENCY: baselines.frequency(asked, among), CUE: baselines.cue(asked, among),
-                RULE: baselines.rule(asked, among), COMBINED: Scores(self.data, asked, among, rows).counted(),
-            }  # fmt: skip
-            for name, scores in by_method.items():
-                parts.setdefault(name, []).append(self.rank(triples[chosen], asked, scores))
-        return {name: _joined(of_method) for name, of_method in parts.items()}
+            frequent.append(self.rank(triples[chosen], asked, frequency))
+            combined.append(self.rank(triples[chosen], asked, Scores(self.data, asked, among, rows).counted()))
+        return {FREQUENCY: _joined(frequent), COMBINED: _joined(combined)}
 
     def headline(self, answers: Answers) -> dict[str, float]:
         """Returns `mrr_masked`, `hits1_masked`, `mrr_trained_masked`, ... over relations that are not structural.
@@ -194,42 +188,14 @@ class Evaluator:
         return {"mrr": mean, **scores, "resolved": float(known.mean()) if len(known) else 0.0}
 
     def report(self, folder: Path) -> str:
-        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds."""
+        """Writes evaluation.csv and predictions.csv; returns what was asked and what the encoder adds."""
         assert self.answers, "evaluate the test set first"
         table = rows({**self.counted, **self.answers}, self.corpus, self.structural)
-        text = headline_text(table)
-        if self.examples:
-            shown = ({**row, "right": "yes" if row["right"] else "no"} for row in self.examples)
-            blocks = ("\n".join(f"  {name}: {value}" for name, value in row.items()) for row in shown)
-            text += "\nExamples, right ones and wrong ones:\n" + "\n\n".join(blocks)
-        for name, lines in (("evaluation", table), ("examples", self.examples), ("predictions", self.measured)):
+        for name, lines in (("evaluation", table), ("predictions", self.measured)):
             if lines:
-                cells = ([line[column] for column in lines[0]] for line in lines)
-                write_table(folder / f"{name}.csv", [[*lines[0]], *cells])
+                write_table(folder / f"{name}.csv", [[*lines[0]], *([*line.values()] for line in lines)])
         nothing = "Nothing is predicted of such a graph: it has no unresolved names."
-        return f"{text}\n{as_text(self.measured) if self.measured else nothing}"
-
-    def _show(self, model: nn.Module, queries: Queries) -> None:
-        """Keeps facts with the guesses of model and counts; half of them are right, if there are as many."""
-        answering, corpus = Answering(self.data, model), self.corpus
-        triples = queries.triples[~self.structural[corpus.relation[queries.triples]]]
-        triples = triples[permutation(mix(len(triples)), 0, len(triples))[: 4 * _EXAMPLES]]
-        examples: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-        for number, triple in enumerate(triples):
-            asked = Questions.of_facts(corpus, np.array([triple]), np.array([number % 2]))
-            tail, (among, _) = corpus.tail[[triple]], self.candidates(int(asked.relation[0]))
-            row = {
-                "condition": CONDITIONS[number % 2], "head": corpus.entities[corpus.head[asked.window[0]]],
-                "relation": corpus.relations[asked.relation[0]], "truth": corpus.entities[tail[0]], "right": False,
-            }  # fmt: skip
-            for name, scores in zip(("counts", "model"), answering.scores(asked, among), strict=True):
-                order = np.argsort(-self.hide_others(asked, tail, scores)[0], kind="stable")
-                best = among.entities[order[:_GUESSES]]
-                row[f"guesses of the {name}"] = ", ".join(corpus.entities[entity] for entity in best)
-                row["right"] = bool(best[0] == tail[0])  # in the end the model's
-            examples[row["right"]].append(row)
-        right = examples[True][: max(_EXAMPLES // 2, _EXAMPLES - len(examples[False]))]
-        self.examples = right + examples[False][: _EXAMPLES - len(right)]
+        return f"{headline_text(table)}\n{as_text(self.measured) if self.measured else nothing}"
 
 
 def _joined(parts: Iterable[Answers]) -> Answers:
@@ -243,49 +209,41 @@ def figures(ranks: Array) -> dict[str, float]:
     return {name: float(values.mean()) if len(ranks) else 0.0 for name, values in means.items()}
 
 
-def interval(values: Array, files: Array, draws: int = 1000) -> tuple[float, float]:
-    """(N) values and the file of each -> the 95 % interval of their mean, over draws of whole files."""
-    _, file = np.unique(files, return_inverse=True)
-    total, number = np.bincount(file, values), np.bincount(file)
-    chosen = np.random.default_rng(0).multinomial(len(total), np.full(len(total), 1 / len(total)), size=draws)
-    low, high = np.percentile((chosen @ total) / (chosen @ number), [2.5, 97.5])
-    return float(low), float(high)
+def by_file(values: Array, files: Array) -> list[Interval]:
+    """(N, M) values and the file of each row -> the M means, each with its interval over draws of whole files."""
+    names, file = np.unique(files, return_inverse=True)
+    sums = np.zeros((len(names), 1 + values.shape[1]))
+    np.add.at(sums, file, np.insert(values, 0, 1.0, axis=1))
+    drawn = resampled(sums, _DRAWS)
+    return intervals(values.mean(0), drawn[:, 1:] / drawn[:, :1], len(names))
 
 
 def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: Array) -> list[dict[str, Any]]:
     """Returns every table of the protocol as rows: condition, relations, tails, method, candidates, and figures.
 
-    The methods have answered the same questions. `structural` (relations) is True for relations that a rule on names
-    answers. `low` and `high` bound the MRR; gains are paired, question by question, and bounded in the same way. With
+    The methods, METHODS in their order, have answered the same questions. `structural` (relations) is True for
+    relations that a rule on names answers. `low` and `high` bound the MRR; gains are paired, question by question. With
     the full text, `hits1` "of its name" is how often a method tells the right entity from others of its name.
     """
-    ordered = {name: answers.sort_values(["condition", "triple"]) for name, answers in methods.items()}
-    ordered = {name: answers.reset_index(drop=True) for name, answers in ordered.items()}
-    first, table = ordered[FREQUENCY], []
-    files, is_rule = corpus.window_file[corpus.window_of[first.triple]], structural[corpus.relation[first.triple]]
+    ordered = [answers.sort_values(["condition", "triple"], ignore_index=True) for answers in methods.values()]
+    first, table = ordered[0], []
+    files = corpus.window_file[corpus.window_of[first.triple]]
     for place, chosen in _groups(first, corpus, structural):
-        for candidates, field in ((RANGE, "by_range"), (TRAINED, "by_training")):
-            ranks = {name: answers[field].to_numpy()[chosen] for name, answers in ordered.items()}
-            values = {name: 1 / of for name, of in ranks.items()}
-            for name in filter(ordered.__contains__, SHOWN):
-                named = {**place, "method": name, "candidates": candidates, "triples": int(chosen.sum())}
-                table.append({**named, **figures(ranks[name]), **_bounds(name, values, files[chosen])})
-    chosen = ~np.isnan(first.namesake) & (first.condition == 0) & ~is_rule
-    values = {name: answers.namesake.to_numpy()[chosen] for name, answers in ordered.items()}
-    for name in ordered if chosen.any() else ():
-        named = {"condition": CONDITIONS[0], "relations": "non-structural", "tails": "all", "method": name}
-        named |= {"candidates": NAMESAKES, "triples": int(chosen.sum()), "mrr": "", "hits3": "", "hits10": ""}
-        table.append({**named, "hits1": float(values[name].mean()), **_bounds(name, values, files[chosen])})
+        is_main = [*place.values()] == [CONDITIONS[0], "non-structural", "all"]
+        for candidates, column in COLUMNS.items():
+            some = chosen & first[column].notna().to_numpy()
+            if not some.any() or (candidates == NAMESAKES and not is_main):
+                continue
+            ranks = [answers[column].to_numpy()[some] for answers in ordered]
+            values = np.stack(ranks if candidates == NAMESAKES else [1 / of for of in ranks], 1)
+            *scores, gain = by_file(np.column_stack([values, values[:, -1] - values[:, -2]]), files[some])
+            for name, score, of in zip(methods, scores, ranks, strict=True):
+                row = {**place, "method": name, "candidates": candidates, "triples": len(of), **figures(of)}
+                if candidates == NAMESAKES:
+                    row |= {"mrr": "", "hits1": score.value, "hits3": "", "hits10": ""}
+                gains = gain if name == ENCODER else ("", "", "")
+                table.append({**row, "low": score.low, "high": score.high, **dict(zip(GAIN, gains, strict=True))})
     return table
-
-
-def _bounds(name: str, values: Mapping[str, Array], files: Array) -> dict[str, Any]:
-    row: dict[str, Any] = dict(zip(("low", "high"), interval(values[name], files), strict=True))
-    for other in (COMBINED, CUE):
-        gain, keys = values[name] - values[other], (f"gain over {other}{end}" for end in ("", ", low", ", high"))
-        cells = (float(gain.mean()), *interval(gain, files)) if name == ENCODER else ("", "", "")
-        row |= dict(zip(keys, cells, strict=True))
-    return row
 
 
 def _groups(first: Answers, corpus: Corpus, structural: Array) -> Iterator[tuple[dict[str, str], Array]]:
@@ -303,21 +261,19 @@ def headline_text(table: list[dict[str, Any]]) -> str:
     """Returns sentences on the rows: what was asked, what the methods are, what the encoder adds, with intervals."""
     headline = [row for row in table if (row["relations"], row["tails"]) == ("non-structural", "all")]
     asked = next(row["triples"] for row in headline if row["candidates"] == RANGE)
-    cues = ", ".join(f"{_CUES[condition]} in {condition}" for condition in CONDITIONS)
-    lines = [["condition", "candidates", *SHOWN, "gain, 95 % by file"]]
+    lines = [["condition", "candidates", *METHODS, "gain, 95 % by file"]]
     for condition, candidates in [*itertools.product(CONDITIONS, (RANGE, TRAINED)), (CONDITIONS[0], NAMESAKES)]:
         of = {r["method"]: r for r in headline if (r["condition"], r["candidates"]) == (condition, candidates)}
-        if ENCODER in of:
+        if of:
             key = "hits1" if candidates == NAMESAKES else "mrr"
-            gain, low, high = (of[ENCODER][f"gain over {COMBINED}{end}"] for end in ("", ", low", ", high"))
-            values = [f"{of[name][key]:.3f}" for name in SHOWN]
-            lines.append([condition, candidates, *values, f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]"])
+            gain = Interval(*(of[ENCODER][name] for name in GAIN))
+            lines.append([condition, candidates, *(f"{of[name][key]:.3f}" for name in METHODS), gain.signed])
     return (
-        f"Filtered tail prediction on {asked:,} triples of held-out files, non-structural relations. The single cue is "
-        f"{cues}. Counts combined is the baseline: the gain is what the encoder adds to it, with the interval of a "
-        "paired bootstrap over files. Full text is mostly copying: the tail's name stands in the text. Candidates by "
-        "range are all entities that the ontology allows; of training, the tails that training has, and an unseen tail "
-        "is last; of its name, the share of right ones among the entities of the right name. `mrr` alone, by which "
-        "weights are selected, is the mean of the six MRRs of the table: three conditions by range and of training. "
+        f"Filtered tail prediction on {asked:,} triples of held-out files, non-structural relations. Counts "
+        "combined is the baseline: the gain is what the encoder adds to it, with the interval of a paired bootstrap "
+        "over files. Full text is mostly copying: the tail's name stands in the text. Candidates by range are all "
+        "entities that the ontology allows; of training, the tails that training has, and an unseen tail is last; of "
+        "its name, the share of right ones among the entities of the right name. `mrr` alone, by which weights are "
+        "selected, is the mean of the six MRRs of the table: three conditions by range and of training. "
         f"evaluation.csv has every table.\n{aligned(lines)}"
     )

@@ -70,21 +70,8 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     assert "References of the test's files" in report and (run / "graphmer" / "predictions.csv").is_file()
     other = ensemble.run(run / "graphmer", elsewhere, tmp_path / "same")
     assert f"{len(found)} predictions of one model" in other
-    for name in ("predictions.csv", "references.jsonl", "triples.jsonl", "entities.jsonl"):
+    for name in ("predictions.csv", "triples.jsonl", "entities.jsonl"):
         assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
-
-
-def test_each_reference_has_its_answers_and_the_chance_that_none_is_in_the_tree(run, elsewhere, tmp_path):
-    ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
-    lines = {(line["head"], line["name"]): line for line in lines_of(tmp_path / "out" / "references.jsonl")}
-    painted = lines["shop.main.visit", "paint"]
-    assert {a["tail"] for a in painted["answers"]} == {"shop.doors.Door.paint", "shop.doors.Gate.paint"}
-    inside = sum(a["probability"] for a in painted["answers"])
-    assert painted["not_in_this_tree"] == pytest.approx(1 - inside, abs=1e-3)
-    assert painted["unknown"] == painted["not_in_this_tree"], "nothing outside of the tree has the name"
-    assert painted["counts"]["tail"] in ("shop.doors.Door.paint", "shop.doors.Gate.paint")
-    assert lines["shop.main.Room", "Unknown"]["answers"] == []
-    assert lines["shop.main.Room", "Unknown"]["not_in_this_tree"] == 1.0
 
 
 def believing(models):
@@ -110,7 +97,6 @@ def test_the_completed_graph_has_what_is_likely_and_several_models_answer_by_the
     assert ("shop.main.visit", "calls", "shop.doors.Door.open_slowly") in keys
     again = records.read(tmp_path / "out" / "triples.jsonl")
     assert keys <= {triple.key for triple in again.triples} and {tail for _, _, tail in keys} <= again.entities.keys()
-    assert "answer" in (tmp_path / "out" / "summary.txt").read_text()
 
     def probability(rows):
         row = rows["shop.main.visit calls name::open_slowly"]
@@ -118,6 +104,19 @@ def test_the_completed_graph_has_what_is_likely_and_several_models_answer_by_the
 
     assert probability(one) != pytest.approx(probability(other), abs=1e-3)
     assert probability(both) == pytest.approx((probability(one) + probability(other)) / 2, abs=1e-3)
+
+
+def test_a_method_of_a_builtin_is_known_where_no_source_of_training_has_it(run, elsewhere, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.py").write_text("def f(x):\n    x.startswith('a')\n    x.nowhere_at_all()\n")
+    task, models = ensemble.load(run / "graphmer")
+    believing(models)
+    answers = task.predict(models, tmp_path / "text", tmp_path / "out")
+    tails = {row["asked"]: (row["tail"], row["where"]) for row in answers.values()}
+    assert tails["name::startswith"] == ("builtins.str.startswith", "outside")
+    assert tails["name::nowhere_at_all"] == ("", "not in this tree")
+    entities = {line["id"]: line["type"] for line in lines_of(tmp_path / "out" / "entities.jsonl")}
+    assert entities["builtins.str.startswith"] == "API" and "builtins.str.zfill" not in entities, "what is used"
 
 
 def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere, tmp_path, capsys):
@@ -131,7 +130,7 @@ def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere
     (tmp_path / "clear" / "a.py").write_text("def f(x):\n    return len(x)\n\n\ndef g(x):\n    f(x)\n")
     ensemble.run(run / "graphmer", tmp_path / "clear", tmp_path / "out")
     assert "could be followed: nothing to resolve" in capsys.readouterr().out
-    assert (tmp_path / "out" / "references.jsonl").read_text() == ""
+    assert rows_of(tmp_path / "out") == []
 
 
 def test_trees_with_nothing_to_predict_are_refused_with_what_to_do(run, elsewhere, tmp_path):

@@ -99,6 +99,15 @@ def batches(asking, wanted, answering):
         return list(asking.ask(wanted, answering))
 
 
+def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tmp_path):
+    (tmp_path / "once").mkdir()
+    (tmp_path / "once" / "a.py").write_text("def f():\n    return 'a'.zfill(3)\n")
+    joined = joined_with(fitted[0], tree_of(fitted[0], tmp_path / "once"))
+    asking = Asking(joined.data, leave_out=True)
+    (part,) = batches(asking, asking.known(joined.triples), Answering(joined.data, fitted[1]))
+    assert joined.data.corpus.entities[part.entity[part.gold[0]]] == "builtins.str.zfill"
+
+
 def asked(asking, wanted, answering):
     """{(head, name): {entity or None: features by name}} of references."""
     corpus, found = asking.corpus, {}
@@ -152,6 +161,10 @@ class Room(Unknown):
 
     def call(self, other):
         other.call(super().call())
+
+    def twice(self):
+        self.twice()
+        return super().twice()
 """
 
 
@@ -161,8 +174,11 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
     joined = joined_with(fitted[0], tree_of(fitted[0], tmp_path / "house"))
     found = answers_of(joined, fitted[1])
     names = {word: set(entities) - {None} for (_, word), entities in found.items()}
-    assert names["paint"] == names["greet"] == set()
-    assert names["call"] == {"room.Room.call"}, "of another object it may be"
+    assert names["paint"] == names["greet"] == names["call"] == names["twice"] == set()
+    asking, wanted = known(joined, "room.Room.twice")
+    parts = batches(asking, wanted, Answering(joined.data, fitted[1]))
+    right = {joined.data.corpus.entities[part.entity[gold]] for part in parts for gold in part.gold if gold >= 0}
+    assert "room.Room.twice" in right, "after self it is"
 
 
 def known(joined, head):
@@ -271,7 +287,7 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
     assert np.array_equal(alone, chosen) and not chosen[encoder].any()
 
 
-def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
+def test_the_test_says_how_predictions_do_beside_the_counts(fitted, monkeypatch):
     task, model = fitted
     corpus, hidden = task.data.corpus, task.evaluator.calibration.hidden
     with torch.inference_mode():
@@ -285,3 +301,7 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
             assert rows["all", method][name] == pytest.approx(value, nan_ok=True)
     assert "calibration error" in calibration.as_text(measured)
     assert len(files) == 7 and np.array_equal(first.features, again.features)
+    half = dataclasses.replace(choices, of_object=np.arange(len(choices)) % 2 == 0)
+    monkeypatch.setattr(task.evaluator.calibration, "hidden", lambda *_: (half, None))
+    names = [row["references"] for row in task.evaluator.calibration.measured(model)]
+    assert names == ["of an object"] * 2 + ["all"] * 2, "what is asked of a tree comes first"

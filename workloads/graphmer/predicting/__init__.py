@@ -25,15 +25,15 @@ from workloads.codegraph.records import Entity, Graph, Triple
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.corpus import Corpus, build
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.counts.ragged import offsets
 from workloads.graphmer.predicting.calibration import Calibration, weights_of
 from workloads.graphmer.predicting.joined import Joined, join
 from workloads.graphmer.predicting.references import SURE, UNRESOLVED, Choices
+from workloads.graphmer.settings import Array
 
 COLUMNS = (
     "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
 )  # fmt: skip
-TABLE, JSON_LINES, SUMMARY = "predictions.csv", "references.jsonl", "summary.txt"
+TABLE = "predictions.csv"
 _WHERE = {
     "this tree": "references to an entity of this tree", "outside": "references to something known outside",
     "not in this tree": "references to nothing that is known",
@@ -41,31 +41,18 @@ _WHERE = {
 _EXAMPLES = 8
 _LIKELY = 0.5
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
-_ANSWERS = 5  # of a reference that are written down
-_LEAST = 0.01  # the probability of an answer that is
-_SHOWN = 20  # files that are left out
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reference: what is asked, where it stands, and what is answered.
+    """A reference and what is answered: relation, entity and probability; no entity where none is more probable.
 
-    `tails` are (relation, entity, probability), the most probable first. `inside` is the probability that it is one of
-    the tree's own entities, and `none` that it is none of those that are known, of the tree or of training. `counted`
-    is the first answer of the counts alone, with its probability.
+    `counted` is the first answer of the counts alone, with its probability.
     """
 
     asked: Triple
-    tails: list[tuple[str, str, float]]
-    inside: float
-    none: float
+    best: tuple[str, str, float]
     counted: tuple[str, float]
-
-    @property
-    def best(self) -> tuple[str, str, float]:
-        """Relation, entity and probability of the answer; no entity where it is more probable that none is."""
-        nothing = self.asked.relation, "", self.none
-        return self.tails[0] if self.tails and self.tails[0][2] > self.none else nothing
 
     @property
     def is_likely(self) -> bool:
@@ -94,19 +81,6 @@ class Predictions:
         place = (self.where(tail), asked.tail, counted, round(chance, 4), asked.file, asked.line)
         return dict(zip(COLUMNS, (asked.head, relation, tail, round(probability, 4), *place), strict=True))
 
-    def line(self, answer: Answer) -> dict[str, Any]:
-        """Returns an answer as a JSON line, with all that it may be."""
-        asked, (counted, chance) = answer.asked, answer.counted
-        tails = [
-            {"relation": relation, "tail": tail, "where": self.where(tail), "probability": round(p, 4)}
-            for relation, tail, p in answer.tails
-        ]
-        return {
-            "head": asked.head, "relation": asked.relation, "file": asked.file, "line": asked.line,
-            "name": asked.tail.partition("::")[2], "answers": tails, "not_in_this_tree": round(1 - answer.inside, 4),
-            "unknown": round(answer.none, 4), "counts": {"tail": counted, "probability": round(chance, 4)},
-        }  # fmt: skip
-
     def text(self, out: Path | None) -> str:
         """Returns a summary: what was asked, how much was answered, how good that is on this tree, and examples."""
         graph, number = self.graph, len({triple.file for triple in self.graph.triples})
@@ -123,8 +97,8 @@ class Predictions:
         lines += [aligned(table, left=(0,)), *([self._quality()] if self.checked else []), *self._examples()]
         if out is not None:
             lines.append(
-                f"{out / TABLE} has all answers, {JSON_LINES} says more of each. The completed graph is "
-                f"{records.TRIPLES} and {records.ENTITIES}; what was predicted has its probability there."
+                f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what "
+                "was predicted has its probability there."
             )
         return "\n".join(lines)
 
@@ -153,7 +127,7 @@ class Predictions:
 
 
 def _write(predictions: Predictions, out: Path) -> None:
-    """Writes the completed graph, JSON lines, the table and the summary into a folder."""
+    """Writes the completed graph and the table into a folder."""
     graph, corpus, index = predictions.graph, predictions.joined.data.corpus, predictions.joined.index
     triples, chances = {triple.key: triple for triple in graph.triples}, {}
     for answer in predictions.answers:
@@ -165,10 +139,8 @@ def _write(predictions: Predictions, out: Path) -> None:
     more = {tail: Entity(tail, corpus.types[corpus.entity_type[index[tail]]]) for tail in new}
     ordered = [triples[key] for key in sorted(triples)]
     records.write(replace(graph, triples=ordered, entities={**graph.entities, **more}), out, chances)
-    records.write_lines(out / JSON_LINES, map(predictions.line, predictions.answers))
     rows = (predictions.row(answer).values() for answer in predictions.answers)
     write_table(out / TABLE, [COLUMNS, *map(list, rows)])
-    disk.write_text(out / SUMMARY, predictions.text(None) + "\n")
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
@@ -178,13 +150,16 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
     sources = _sources(source)
     trained, rules = _trained(task)
     with working("Reading the tree"):
-        graph = _graph(sources, source)
+        graph = build_graph(sources)
+        graph.print_skipped()
+        if not graph.triples:
+            raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
         with _kept_data():
             text = trained.tokenizer.tobytes().decode()
             tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=text)
             joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
     if not len(joined.triples):
-        kinds = ", ".join(trained.relations[:_SHOWN])
+        kinds = printable(", ".join(trained.relations), most=300)
         what = f"The model was trained on facts of other kinds than Python files have: {kinds}"
         raise BadInput(f"{what}. Train on a tree of them.")
     predictions = Predictions(graph, joined, [], {})
@@ -253,18 +228,6 @@ def _kept_data() -> Iterator[None]:
         raise BadInput(f"The data that the run kept cannot be read by this version ({why}). Train again.") from None
 
 
-def _graph(sources: Sources, source: Any) -> Graph:
-    """Returns the graph of a tree; prints what is left out. Raises BadInput if none can be read."""
-    graph = build_graph(sources)
-    lines = [f"Left out {sources.path(file)}: {reason}" for file, reason in graph.skipped]
-    more = [f"Left out {len(lines) - _SHOWN:,} more files."] if len(lines) > _SHOWN else []
-    for line in [*lines[:_SHOWN], *more]:
-        print(printable(line))
-    if not graph.triples:
-        raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
-    return graph
-
-
 def _checked(calibration: Calibration, joined: Joined, model: nn.Module) -> dict[str, float]:
     """Returns how well hidden known references are answered: those of an object, if there are any."""
     choices, _ = calibration.hidden(joined.triples, Answering(joined.data, model), _CHECKED)
@@ -288,39 +251,31 @@ def _answers(calibration: Calibration, joined: Joined, models: Sequence[nn.Modul
     ]
     answers: dict[int, Answer] = {}
     batches = zip(*(asking.ask(triples, Answering(joined.data, model)) for model in models), strict=True)
+    weights = [weights_of(model) for model in models]
     for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
         numbers = parts[0].reference.tolist()
-        voted = _voted(joined, parts, models, [asked[number] for number in numbers])
+        voted = _voted(corpus, parts, weights, [asked[number] for number in numbers])
         answers |= dict(zip(numbers, voted, strict=True))
     return [answers[number] for number in sorted(answers)]
 
 
 def _voted(
-    joined: Joined, parts: Sequence[Choices], models: Sequence[nn.Module], asked: Sequence[Triple]
+    corpus: Corpus, parts: Sequence[Choices], weights: Sequence[Array], asked: Sequence[Triple]
 ) -> Iterator[Answer]:
-    """Yields an answer for each question, by the means of the models' probabilities."""
-    corpus = joined.data.corpus
-    keys = [np.stack([part.question, part.entity, part.relation], 1) for part in parts]
-    rows, index = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
-    question, entity, relation = rows.T
-    places = np.split(index.reshape(-1), np.cumsum([len(key) for key in keys])[:-1])
-    probability, counted, none = np.zeros(len(question)), np.zeros(len(question)), np.zeros(len(asked))
-    for part, model, place in zip(parts, models, places, strict=True):
-        alone, chosen = weights_of(model)
-        of_answer, of_none = part.probabilities(chosen)
-        probability[place] += of_answer / len(parts)
-        none += of_none / len(parts)
-        counted[place] += part.probabilities(alone)[0] / len(parts)
-    begin = offsets(question, len(asked))
+    """Yields the answer to each question, by the means of the models' probabilities; they choose among the same."""
+    first, begin = parts[0], parts[0].begin
+
+    def mean(row: int) -> Iterator[Array]:  # of the weights of the counts alone, or of those that were chosen
+        each = (part.probabilities(of[row]) for part, of in zip(parts, weights, strict=True))
+        return (np.mean(values, 0) for values in zip(*each, strict=True))
+
+    (alone, _), (chosen, none) = mean(0), mean(1)
     for row, triple in enumerate(asked):
-        own = np.arange(begin[row], begin[row + 1])
-        best = own[np.argsort(-probability[own], kind="stable")[:_ANSWERS]]
-        tails = [
-            (corpus.relations[relation[place]], corpus.entities[entity[place]], float(probability[place]))
-            for place in best
-            if probability[place] >= _LEAST
-        ]
-        inside = float(probability[own][joined.in_tree[entity[own]]].sum())
-        first = own[np.argmax(counted[own])] if len(own) else -1
-        by_counts = (corpus.entities[entity[first]], float(counted[first])) if len(own) else ("", 0.0)
-        yield Answer(triple, tails, inside, float(none[row]), by_counts)
+        best, counted, own = (triple.relation, "", float(none[row])), ("", 0.0), slice(begin[row], begin[row + 1])
+        if begin[row] < begin[row + 1]:
+            place, by_counts = (begin[row] + int(np.argmax(of[own])) for of in (chosen, alone))
+            counted = corpus.entities[first.entity[by_counts]], float(alone[by_counts])
+            if chosen[place] > none[row]:
+                relation, tail = corpus.relations[first.relation[place]], corpus.entities[first.entity[place]]
+                best = relation, tail, float(chosen[place])
+        yield Answer(triple, best, counted)

@@ -88,12 +88,12 @@ class Calibration:
         choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
         if choices is None:
             return []
-        groups = {"all": choices, "of an object": choices[choices.of_object]}
+        groups = {"of an object": choices[choices.of_object], "all": choices}
         return [
             {"references": name, "method": method, **of.judged(weights)}
-            for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
             for name, of in groups.items()
             if len(of)
+            for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
         ]
 
 
@@ -102,7 +102,7 @@ def as_text(rows: list[Mapping[str, Any]]) -> str:
     columns = [[f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in row.values()] for row in rows]
     lines = [[name, *values] for name, *values in zip(rows[0], *columns, strict=True)]
     return (
-        "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. Of an "
-        "object: as in `x.get()`, where the text does not say what x is, which most unresolved ones are. Sure: given "
-        f"{SURE:g} or more.\n{aligned(lines, left=(0,))}"
+        "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. Expect "
+        "the figures of those of an object, as in `x.get()`, where the text does not say what x is: most unresolved "
+        f"ones are such. Sure: given {SURE:g} or more.\n{aligned(lines, left=(0,))}"
     )

@@ -125,7 +125,7 @@ class Standing:
 
     The features are those of settings.OF_REFERENCES from "dotted function" on. A reference is of an object if that
     belongs to no answer. Invisible are answers that a bare name cannot mean (a method, or what another function defines
-    within itself), and after `super().` one of the own class.
+    within itself), and those of the own class after `super().`, unless `self.` has them too.
     """
 
     def __init__(self, corpus: Corpus):
@@ -179,7 +179,8 @@ class Standing:
         none = [np.ones(len(window)), of_object, after_self, is_bare, many]
         is_method_of_another = is_method & (parent != head[question])
         hidden = is_bare[question] & (is_method_of_another | (self.is_local[entity] & ~is_inner))
-        of_super = is_dotted & (~dotted | (rows.is_super == 1)).all(1)
+        is_super = dotted & (rows.is_super == 1)
+        of_super = is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1)
         hidden |= of_super[question] & is_method & is_own
         return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
@@ -188,7 +189,8 @@ class Asking:
     """Makes choices of references by what the counts and a model say of the entities of their names.
 
     `leave_out` leaves each reference's own file out of the counts. A known tail that no other fact of the graph names,
-    and no file defines, would not be known without its fact: it is no answer, so that none is right.
+    that no file defines and that is not Python's own would not be known without its fact: it is no answer, so that none
+    is right.
     """
 
     def __init__(self, data: Data, leave_out: bool = False):
@@ -198,7 +200,8 @@ class Asking:
         self.possible = np.flatnonzero(corpus.entity_type != self.unresolved_kind)
         self.by_name = Groups(corpus.name[self.possible])
         mentions = np.bincount(corpus.tail, minlength=len(corpus.entity_type))
-        self.is_told_once = (corpus.entity_file < 0) & (mentions < 2)
+        is_builtin = corpus.package == corpus.word_index("builtins")
+        self.is_told_once = (corpus.entity_file < 0) & (mentions < 2) & ~is_builtin
         self.together = [corpus.relations.index(name) for name in _TOGETHER if name in corpus.relations]
         self.standing = Standing(corpus)
         # The relations that an unresolved reference has, and those that it may turn out to be of
