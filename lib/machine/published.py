@@ -111,10 +111,11 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     folder: Path | None
     try:
         folder = find_model(name, task.is_planned)
-    except BadInput:
-        folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
+    except BadInput as error:
+        is_on_hub = _ON_HUB.fullmatch(name)
+        folder = _from_hub(name, is_planned=task.is_planned) if is_on_hub else None
         if folder is None and not facts:
-            raise
+            raise BadInput(f"{error}{' The Hugging Face hub needs internet.' if is_on_hub else ''}") from None
     try:
         from transformers import AutoConfig
 

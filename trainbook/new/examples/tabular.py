@@ -24,8 +24,9 @@ class Tabular(Supervised):
         return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1))
 
     def read(self, source):
-        rows = ([row.get(name) for name in (*self.settings.features, self.settings.target)] for row in records(source))
-        return split([None if value is None else float(value) for value in row] for row in rows)
+        features, target = self.settings.features, self.settings.target
+        rows = records(source, numbers=(*features, target))
+        return split([*(row[name] for name in features), row.get(target)] for row in rows)
 
     def learn(self, samples):
         table = torch.tensor(samples)
