@@ -25,6 +25,7 @@ import argparse
 import difflib
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import jupytext
@@ -39,7 +40,27 @@ from trainbook.notebooks.source import CELL_KEYS, FORMAT, Source, build, has_tag
 ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth is a decision
+BADGES = {
+    "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg", "https://kaggle.com/kernels/welcome?src={address}"),
+    "Colab": ("https://colab.research.google.com/assets/colab-badge.svg", "https://colab.research.google.com/github/{path}"),
+}  # fmt: skip
+# The line below the title of a notebook that is published somewhere; an import leaves it out
+BADGE_LINE = re.compile(r"(?<=\n)\[!\[Open in .*\n\n")
 RUN_TAGS = {"injected-parameters", "papermill-error-cell-tag"}  # cells that papermill adds to what it executed
+
+
+def repository() -> str:
+    """Returns where this repository is published, without a slash at its end; empty where it is not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return project["tool"]["trainbook"]["repository"].rstrip("/")
+
+
+def badges(name: str, published: str) -> str:
+    """Returns the badges that open a notebook on Kaggle and on Colab."""
+    path = f"{published.removeprefix('https://github.com/')}/blob/main/notebooks/{name}.ipynb"
+    values = {"address": f"https://github.com/{path}", "path": path}
+    shown = ((place, image, link.format(**values)) for place, (image, link) in BADGES.items())
+    return " ".join(f"[![Open in {place}]({image})]({link})" for place, image, link in shown)
 
 
 def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
@@ -54,6 +75,9 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
     notebook, shown = build(source, files), recorded.of(last)
     for cell in notebook.cells:
         cell.update(shown.get((cell.id, cell.source), {}))
+    if published := repository():
+        head, _, rest = notebook.cells[0].source.partition("\n\n")
+        notebook.cells[0].source = f"{head}\n\n{badges(source_path.stem, published)}\n\n{rest}"
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
     if (size := len(text.encode("utf-8"))) > MAX_BYTES:
         raise BadInput(
@@ -117,7 +141,7 @@ def edited_cells(path: Path) -> list[NotebookNode]:
     cells = [cell for cell in read_cells(path.read_text(encoding="utf-8")) if not has_tag(cell, *RUN_TAGS)]
     for number, cell in enumerate(cells):
         cell.setdefault("id", f"cell-{number}")  # notebooks of format 4.4 have no ids
-        cell.source = cell.source.rstrip("\n")
+        cell.source = BADGE_LINE.sub("", cell.source, count=1).rstrip("\n")
         # papermill leaves an empty list of tags everywhere, and that is no edit
         cell.metadata = NotebookNode({k: cell.metadata[k] for k in CELL_KEYS if cell.metadata.get(k, []) != []})
         if "jupyter" in cell.metadata:

@@ -221,6 +221,21 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     assert check("01_demo") == (0, "")
 
 
+def test_a_published_notebook_opens_by_badges_below_its_title_which_an_import_leaves_out(
+    root: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(build, "repository", lambda: "https://github.com/someone/trainbook")
+    build.main([], root)
+    title, badges, *rest = nbformat.read(notebook(root), 4).cells[0].source.split("\n\n")
+    path = "someone/trainbook/blob/main/notebooks/01_demo.ipynb"
+    assert title.startswith("# ") and "\n" not in badges and "Open in" not in "".join(rest)
+    assert f"(https://kaggle.com/kernels/welcome?src=https://github.com/{path})" in badges
+    assert f"(https://colab.research.google.com/github/{path})" in badges
+    capsys.readouterr()
+    assert build.main(["--import", str(notebook(root))], root) == 0
+    assert capsys.readouterr().out == "notebooks_src/01_demo.py: unchanged\n"
+
+
 def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
     def run(saved) -> None:
         saved.metadata.update(papermill={"x": 1}, kaggle={"dataSources": [{"sourceId": 1}]}, widgets={})
