@@ -112,10 +112,9 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     try:
         folder = find_model(name, task.is_planned)
     except BadInput as error:
-        is_on_hub = _ON_HUB.fullmatch(name)
-        folder = _from_hub(name, is_planned=task.is_planned) if is_on_hub else None
+        folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
-            raise BadInput(f"{error}{' The Hugging Face hub needs internet.' if is_on_hub else ''}") from None
+            raise BadInput(f"{error}{' The Hugging Face hub needs internet.' if _ON_HUB.fullmatch(name) else ''}") from None
     try:
         from transformers import AutoConfig
 

@@ -25,8 +25,7 @@ def checked_datasets(task: Task) -> dict[str, Any]:
             raise BadInput(f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample.")
         if not len(sets[split]):
             sizes = ", ".join(f"{part} {len(sets[part]):,}" for part in SPLITS)
-            advice = "Look at data.dir, and at how the splits are made."
-            raise BadInput(f"{name}: {split} has no samples ({sizes}). {advice}")
+            raise BadInput(f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split.")
     return dict(sets)
 
 
