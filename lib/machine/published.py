@@ -114,7 +114,8 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     except BadInput as error:
         folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
-            raise BadInput(f"{error}{' The Hugging Face hub needs internet.' if _ON_HUB.fullmatch(name) else ''}") from None
+            hub = " The Hugging Face hub needs internet." if _ON_HUB.fullmatch(name) else ""
+            raise BadInput(f"{error}{hub}") from None
     try:
         from transformers import AutoConfig
 
