@@ -23,6 +23,7 @@ A build keeps what a cell showed when it was run, for as long as its source stay
 import argparse
 import difflib
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -35,6 +36,24 @@ from trainbook.notebooks.source import build, read_source
 ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth is a decision
+BADGES = {
+    "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg", "https://kaggle.com/kernels/welcome?src={address}"),
+    "Colab": ("https://colab.research.google.com/assets/colab-badge.svg", "https://colab.research.google.com/github/{path}"),
+}  # fmt: skip
+
+
+def repository() -> str:
+    """Returns where this repository is published, without a slash at its end; empty where it is not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return project["tool"]["trainbook"]["repository"].rstrip("/")
+
+
+def badges(name: str, published: str) -> str:
+    """Returns the badges that open a notebook on Kaggle and on Colab."""
+    path = f"{published.removeprefix('https://github.com/')}/blob/main/notebooks/{name}.ipynb"
+    values = {"address": f"https://github.com/{path}", "path": path}
+    shown = ((place, image, link.format(**values)) for place, (image, link) in BADGES.items())
+    return " ".join(f"[![Open in {place}]({image})]({link})" for place, image, link in shown)
 
 
 def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
@@ -49,6 +68,9 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
     notebook, shown = build(source, files), recorded.of(last)
     for cell in notebook.cells:
         cell.update(shown.get((cell.id, cell.source), {}))
+    if published := repository():
+        head, _, rest = notebook.cells[0].source.partition("\n\n")
+        notebook.cells[0].source = f"{head}\n\n{badges(source_path.stem, published)}\n\n{rest}"
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
     if (size := len(text.encode("utf-8"))) > MAX_BYTES:
         raise BadInput(

@@ -11,9 +11,9 @@ import re
 import shutil
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
+from build_notebooks import badges, repository
 from docs.reference import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,24 +59,6 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
     ),
 }  # fmt: skip
 EMPTY = {"00_memory": "none: a laptop, seconds", "07_your_model": "yours: the notebook plans it first"}
-BADGES = {
-    "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg", "https://kaggle.com/kernels/welcome?src={address}"),
-    "Colab": ("https://colab.research.google.com/assets/colab-badge.svg", "https://colab.research.google.com/github/{path}"),
-}  # fmt: skip
-
-
-def repository() -> str:
-    """Returns where this repository is published, without a slash at its end; empty where it is not."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    return project["tool"]["trainbook"]["repository"].rstrip("/")
-
-
-def badges(name: str, published: str) -> str:
-    """Returns the badges that open a notebook on Kaggle and on Colab."""
-    path = f"{published.removeprefix('https://github.com/')}/blob/main/notebooks/{name}.ipynb"
-    values = {"address": f"https://github.com/{path}", "path": path}
-    shown = ((place, image, link.format(**values)) for place, (image, link) in BADGES.items())
-    return " ".join(f"[![Open in {place}]({image})]({link})" for place, image, link in shown)
 
 
 def title(name: str) -> str:

@@ -29,6 +29,10 @@ class PrintableError(Exception):
     def __init__(self, text: object = "") -> None:
         super().__init__(printable(text, lines=True))
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns what a notebook shows: the text names the line of the user's code, and frames would bury it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class BadInput(PrintableError, ValueError):
     """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""

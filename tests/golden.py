@@ -100,7 +100,6 @@ RUNS: dict[str, Callable[[Path], Path]] = {
     "legal_small": judgment,
     "vqa_small": questions,
     "glacier_pretrain_small": generated_scenes,
-    "lm": made_by_new("lm"),
     "images": made_by_new("images"),
     "tabular": made_by_new("tabular"),
     "text": made_by_new("text"),

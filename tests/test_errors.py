@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.errors import BadInput, check_limit, first_ten
+from lib.errors import BadInput, TrainingFailed, check_limit, first_ten
 
 
 def test_as_many_bad_inputs_as_the_limit_allows_pass():
@@ -22,3 +22,13 @@ def test_one_more_is_refused_with_the_first_ten_and_the_setting_that_would_pass(
 
 def test_a_list_of_ten_has_no_more():
     assert first_ten(["x"] * 10) == "\n".join(["  x"] * 10)
+
+
+@pytest.mark.parametrize("kind", [BadInput, TrainingFailed])
+def test_a_notebook_shows_the_sentence_and_none_of_our_frames(kind, monkeypatch, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    monkeypatch.setitem(shell.user_ns, "error", kind("There is no input pets. Give a path that exists."))
+    assert not shell.run_cell("raise error").success
+    assert capsys.readouterr().out == f"{kind.__name__}: There is no input pets. Give a path that exists.\n"

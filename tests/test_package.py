@@ -86,6 +86,17 @@ def test_the_command_trains_with_a_process_that_loads_data_beside_a_folder_lib_o
     assert (empty / "runs" / "toy" / "summary.json").is_file()
 
 
+def test_the_first_commands_of_the_readme_work_from_the_wheel_in_an_empty_folder(installed, empty):
+    few = ("--set", "training.max_steps=3", "--set", "training.evaluate_every_epochs=0")
+    for command, words in (
+        (["--version"], f"Trainbook {lib.__version__}"), (["new", "my", "--like", "tabular"], "trainbook doctor"),
+        (["doctor", "my.yaml", *few], "Tabular passes all checks"), (["train", "my.yaml", *few], "completed at step 3"),
+        (["plan", "my.yaml", "--gpu", "t4"], "my fits on"), (["notebook", "my.yaml"], "Built my.ipynb"),
+    ):  # fmt: skip
+        done = run(installed, empty, str(installed / "bin" / "trainbook"), *command)
+        assert done.returncode == 0 and words in done.stdout, (command, done.stdout, done.stderr)
+
+
 def test_importing_the_package_lets_lib_be_found_here_and_in_children(installed, empty):
     code = (
         "import trainbook, subprocess, sys; from lib import errors; print(errors.__file__)\n"

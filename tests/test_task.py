@@ -108,7 +108,7 @@ STREAM = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(range
 WRONG = [
     ("datasets", {"train": STREAM()}, ".* a Stream as 'train'. Return one with"),
     ("datasets", {"validation": ENDLESS()}, ".* a Endless as 'validation'. Return one with"),
-    ("datasets", {"test": []}, ".* a list as 'test' without samples"),
+    ("datasets", {"test": []}, r".*: test has no samples \(train \d+, validation \d+, test 0\)"),
     ("datasets", 3, ".* returns a int. It must return"),
     ("selection", ("iou", "max"), r" is .*evaluate returns \(loss, rmse\)"),
     ("evaluate", None, " returned None instead of metrics"),

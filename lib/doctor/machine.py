@@ -142,7 +142,7 @@ def check_cpus() -> Finding:
     """Checks that PyTorch computes in no more threads than there are CPUs."""
     usable, total, threads = hardware.cpus(), os.cpu_count() or 1, torch.get_num_threads()
     of = f" of the machine's {total}" if usable < total else ""
-    value = f"{usable:g}{of}; PyTorch computes in {threads} threads"
+    value = f"{usable:g}{of}; PyTorch computes in {threads} thread{'s'[: threads != 1]}"
     if threads <= max(1.0, usable):
         return Finding("CPUs", value)
     return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")

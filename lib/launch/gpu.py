@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -252,10 +253,12 @@ def operators_of_step(task: Task, config: Config) -> Counter[str]:
         batch = next(iter(data.on_device(iter(batches[:1]), state.device)))
         with torch.no_grad(), autocast(state.precision, state.device):
             task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
-        # an implementation in one kernel hides what a GPU would call
-        with torch.backends.mkldnn.flags(enabled=False), autocast(state.precision, state.device), _OneHot(), operators:
-            sums, _ = task.loss(state.model, batch)
-            torch.stack([value.float() for term, value in sums.items() if counts[term]]).sum().backward()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TF32 acceleration")  # leaving `flags` restores that
+            unfused = torch.backends.mkldnn.flags(enabled=False)  # one kernel for several hides what a GPU would call
+            with unfused, autocast(state.precision, state.device), _OneHot(), operators:
+                sums, _ = task.loss(state.model, batch)
+                torch.stack([value.float() for term, value in sums.items() if counts[term]]).sum().backward()
     task.step = 0
     return operators.counts
 

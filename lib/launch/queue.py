@@ -207,7 +207,7 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
         sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
     sentence += f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
     if not seconds:
-        later = f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
+        later = f"{unknown} runs are left, and none has a known speed: `trainbook queue` measures it before training."
         sentence = later if unknown else "Nothing is left to train."
     return f"{aligned(rows, left={0, 1})}\n{sentence}"
 

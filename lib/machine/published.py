@@ -111,10 +111,11 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     folder: Path | None
     try:
         folder = find_model(name, task.is_planned)
-    except BadInput:
+    except BadInput as error:
         folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
-            raise
+            hub = " The Hugging Face hub needs internet." if _ON_HUB.fullmatch(name) else ""
+            raise BadInput(f"{error}{hub}") from None
     try:
         from transformers import AutoConfig
 

@@ -48,12 +48,12 @@ _MACROS = """
 {% for sentence in sheet.notices %}<div style="font-size:12px">{{ sentence }}</div>{% endfor %}
 {% if layers %}
 <details style="margin-top:6px;font-size:12px">
-  <summary>Where it goes: layer by layer, and who is alive at the peak</summary>
+  <summary style="display:list-item">Where it goes: layer by layer, and who is alive at the peak</summary>
   {{ table(layers)|safe }}{{ table(alive)|safe }}
 </details>
 {% endif %}
 <details style="margin-top:6px;font-size:12px">
-  <summary>What no prediction sees</summary>
+  <summary style="display:list-item">What no prediction sees</summary>
   {% for sentence in plan.chosen.prediction.unseen %}<div>Not seen: {{ sentence }}</div>{% endfor %}
 </details>
 {% endmacro %}

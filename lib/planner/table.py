@@ -71,8 +71,8 @@ def _notices(plan: Plan) -> list[str]:
         share, _ = quota(plan.seconds(steps))
         sentences.append(
             f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they "
-            f"are {steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). `lib plan --samples N` "
-            "gives the whole; training prints the number of samples."
+            f"are {steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). `trainbook plan "
+            "--samples N` gives the whole; training prints the number of samples."
         )
     prediction = plan.chosen.prediction
     least, most = (prediction.pass_kernels * seconds for seconds in LAUNCH_SECONDS)

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -59,15 +60,19 @@ def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> in
     return int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16)
 
 
-def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
+def records(source: Path, pattern: str = "*.csv", numbers: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yields the rows of a CSV, TSV or JSON Lines file as dicts; of a folder those of all files that match, by name.
 
-    A column that a file lacks is not in its rows: `row.get("label")` is None where new data has no targets.
+    A column that a file lacks is not in its rows: `row.get("label")` is None where new data has no targets. Columns of
+    a CSV or TSV file in `numbers` become floats. Raises BadInput with the line of a value that is no number.
     """
     for path in [source] if source.is_file() else sorted(source.glob(pattern)):
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix not in (".json", ".jsonl", ".ndjson"):
-                yield from csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
+                rows = csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
+                for row in rows:
+                    place = f"{printable(path)}:{rows.line_num}"
+                    yield row | {name: _number(row[name], name, place) for name in numbers if name in row}
                 continue
             for number, line in enumerate(file, 1):
                 if not line.strip():
@@ -79,6 +84,14 @@ def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
                 if not isinstance(row, dict):
                     raise BadInput(f"{printable(path)}:{number}: This line is no JSON object. Correct or delete it.")
                 yield row
+
+
+def _number(value: Any, column: str, place: str) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if math.isfinite(number := float(value)):
+            return number
+    what = f"{place}: {printable(repr(value), most=60)} in the column {printable(column)} is no number"
+    raise BadInput(f"{what}. Correct it, leave the row out, or write in read() which number it stands for.")
 
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
@@ -200,10 +213,14 @@ def read_parts(task: Any) -> dict[str, Part]:
         data = data if isinstance(data, Mapping) else split(data)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
-        raise BadInput(f"{name} found no samples {f'in {printable(source)}' if source else ''}. {advice}")
+        endings = Counter(path.suffix for path in source.rglob("*") if path.is_file()) if source else {}
+        has = ", ".join(f"{number:,} {printable(ending)}" for ending, number in Counter(endings).most_common(3))
+        where = f" in {printable(source)}" if source else ""
+        raise BadInput(f"{name} found no samples{where}{f', which has files: {has}' if has else ''}. {advice}")
     unknown = sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows)
     if unknown:
-        raise BadInput(f"{name} returned {unknown:,} samples whose target is None. Leave them out of the lists.")
+        mend = "Leave them out of the lists, or correct the name of the target's column."
+        raise BadInput(f"{name} returned {unknown:,} samples whose target is None. {mend}")
     return {part: Part(task, part, rows) for part, rows in parts.items()}
 
 

@@ -134,7 +134,7 @@ def _function(metric: Metric) -> Callable[..., float]:
     function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
     if not callable(function) or isinstance(function, type):
         names = [*_GUESSES, *_PROBABILITIES]
-        near = difflib.get_close_matches(metric, names, n=1) or ["accuracy"]
+        near = [name for name in names if metric in name] or difflib.get_close_matches(metric, names, n=1) or names
         raise BadInput(
             f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(names)}, every function of "
             "sklearn.metrics that takes truths and guesses, or a function of your own of (true, guess)."

@@ -24,7 +24,8 @@ def checked_datasets(task: Task) -> dict[str, Any]:
         if isinstance(sets[split], IterableDataset) or not all(hasattr(sets[split], method) for method in methods):
             raise BadInput(f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample.")
         if not len(sets[split]):
-            raise BadInput(f"{kind} without samples. Look at data.dir, and at how the splits are made.")
+            sizes = ", ".join(f"{part} {len(sets[part]):,}" for part in SPLITS)
+            raise BadInput(f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split.")
     return dict(sets)
 
 

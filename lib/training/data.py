@@ -142,10 +142,14 @@ def most_workers(task: Task, dataset: Any) -> int:
 
 def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
     """Says whether this process makes a slot faster than a worker hands it over; draws nothing that training draws."""
-    with put_back():
+
+    def seconds() -> float:
         begin = time.perf_counter()
         task.collate([dataset[i] for i in range(min(slot_size, len(dataset)))], torch.Generator())
-        return time.perf_counter() - begin < _WAY_SECONDS
+        return time.perf_counter() - begin
+
+    with put_back():  # the first opens files and imports decoders
+        return any(seconds() < _WAY_SECONDS for _ in range(3))
 
 
 def share(ratio: float | str) -> float:

@@ -4,8 +4,8 @@
 
 Where targets are shuffled among the samples of each part nothing can be learned: the score should be the simple
 method's, and the gate shut. With the data as it is the answer should be at least as good as that of the network alone.
-Each is the example with its own configuration and data, in this process. The example `lm` writes texts, which a network
-does alone, so it has no such run. The record keeps what it has of other runs.
+Each is the example with its own configuration and data, in this process. The example `chat` writes texts, which a
+network does alone, so it has no such run. The record keeps what it has of other runs.
 """
 
 import csv

@@ -67,7 +67,7 @@ def written(tmp_path, in_a_notebook):
         with MetricsLog(tmp_path / "metrics.csv", 0) as log:
             for row in rows:
                 log.append(row)
-        Live(Watched(tmp_path / "metrics.csv", "toy", 480, **watched)).update(120, 480, "0:10:00 left")
+        Live(Watched(tmp_path / "metrics.csv", "toy", 480, **watched)).update(120, 480, "epoch 2.40  0:10:00 left")
         return "".join(in_a_notebook.last(is_head)["text/html"] for is_head in (True, False))
 
     return draw
@@ -77,7 +77,7 @@ def test_the_charts_have_loss_metrics_the_best_the_baseline_and_epochs(written):
     rows = [train_row(50, 3.0), train_row(100, 1.0), validation_row(50, loss=2.0, mrr=0.5), train_row(120, 1.0)]
     rows += [validation_row(100, loss=1.5, mrr=0.25), validation_row(120, loss=1.25, mrr=0.375)]
     html = written(rows, shown=["mrr"], selection=("mrr", "max"), baseline={"mrr": 0.2})
-    assert "120 of 480 steps (25%)" in html and "0:10:00 left" in html
+    assert "120 of 480 steps (25%)" in html and "epoch 2.40 · 0:10:00 left" in html
     for name in ("train, as logged", "train, running mean", "mrr, baseline (test)", "best: 0.5 at step 50"):
         assert html.count(f">{name}</text>") == 1
     assert html.count(">epoch</text>") == 2

@@ -1,6 +1,7 @@
 """What the machine does while it trains: the thread, the columns, the advice. No test sleeps."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -88,6 +89,13 @@ def test_where_a_batch_costs_less_than_its_way_no_worker_is_the_advice(toy, monk
     before = torch.random.get_rng_state()
     (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
     assert words in sentence and torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_first_batch_that_opens_files_does_not_make_a_cheap_one_dear(toy, monkeypatch):
+    clock = iter([0.0, 1.0, 1.0, 1.001])
+    monkeypatch.setattr(data, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    task = load_task(toy())
+    assert data.is_cheap(task, task.datasets()["train"], 8) and not [*clock]
 
 
 def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):

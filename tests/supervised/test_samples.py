@@ -90,6 +90,15 @@ def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path):
             list(records(tmp_path / "a.jsonl"))
 
 
+@pytest.mark.parametrize("value", ["", "nan", "large"])
+def test_columns_of_numbers_are_floats_and_what_is_none_is_named_with_its_line_and_column(tmp_path, value):
+    (tmp_path / "a.csv").write_text(f"name,area\nx,1.5\ny,{value}\n")
+    rows = records(tmp_path, numbers=("area", "price"))
+    assert next(rows) == {"name": "x", "area": 1.5}
+    with pytest.raises(BadInput, match=f"a.csv:3: '{value}' in the column area is no number. Correct it, leave"):
+        next(rows)
+
+
 @settings(derandomize=True, max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(-9, 9), max_size=6), min_size=1), st.integers(-100, 0), st.integers(1, 8))
 def test_rows_are_cut_to_a_length_and_filled_to_the_longest(rows, filling, length):

@@ -59,6 +59,7 @@ def test_which_direction_is_better_follows_from_the_name():
 def test_a_metric_that_is_not_there_or_cannot_judge_the_targets_is_said_with_one_that_is():
     check(("accuracy", "roc_auc"), "classes")
     for metric, kind, sentence in (
+        ("iou", "tokens", "There is no metric 'iou'. Did you mean 'mean_iou'"),
         ("macrof1", "classes", "There is no metric 'macrof1'. Did you mean 'macro_f1'"),
         ("ConfusionMatrixDisplay", "classes", "There is no metric"), ("roc_auc", "numbers", "'roc_auc' judges classes"),
         ("log_loss", "labels", "'log_loss' judges one class a sample"),

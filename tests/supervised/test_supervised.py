@@ -370,7 +370,7 @@ MISTAKES = {
     "Return a number for each label": ("Heights", {"outputs": lambda s, m, batch: m(batch["x"]).expand(-1, 2)}),
     "There is no metric 'f2'": ("Words", {"metrics": ("f2",)}),
     "1 samples whose target is None": ("Words", {"read": lambda s, source: [("a", None)]}),
-    "read found no samples in .*words": ("Words", {"read": lambda s, source: []}),
+    "read found no samples in .*words, which has files: 1 .jsonl": ("Words", {"read": lambda s, source: []}),
     "raises FileNotFoundError: .*train.csv": ("Words", {"read": lambda s, source: (source / "train.csv").open()}),
     "raises KeyError: 'sentence' .*test_supervised.py:": ("Words", {"read": lambda s, source: {}["sentence"]}),
     "JSON cannot hold": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}),

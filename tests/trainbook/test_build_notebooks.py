@@ -212,6 +212,16 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     assert check("01_demo") == (0, "")
 
 
+def test_a_published_notebook_opens_by_badges_below_its_title(root: Path, monkeypatch) -> None:
+    monkeypatch.setattr(build, "repository", lambda: "https://github.com/someone/trainbook")
+    build.main([], root)
+    title, badges, *rest = nbformat.read(notebook(root), 4).cells[0].source.split("\n\n")
+    path = "someone/trainbook/blob/main/notebooks/01_demo.ipynb"
+    assert title.startswith("# ") and "\n" not in badges and "Open in" not in "".join(rest)
+    assert f"(https://kaggle.com/kernels/welcome?src=https://github.com/{path})" in badges
+    assert f"(https://colab.research.google.com/github/{path})" in badges
+
+
 def test_a_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
     nasty = NASTY.replace("\r", "").replace("\x00", "")
     write(root, {

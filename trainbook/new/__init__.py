@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.errors import BadInput, printable
 
-KINDS = ("images", "segmentation", "tabular", "text", "tokens", "lm")
+KINDS = ("images", "segmentation", "tabular", "text", "tokens", "chat")
 _EXAMPLES = Path(__file__).with_name("examples")
 
 
@@ -53,6 +53,7 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         )
     keys = _EXAMPLES.joinpath(f"{kind}.yaml").read_text("utf-8")
     keys = keys.replace(f"task: {kind}.py:", f"task: {task}:").replace(f"dir: {kind} ", f"dir: {data} ")
+    keys = keys.replace(f"base: {kind}/", f"base: {data}/")
     code, check = (_EXAMPLES.joinpath(file).read_text("utf-8") for file in (f"{kind}.py", "test.py.in"))
     for path, text in zip(paths, (code, keys, check.replace("@NAME@", name)), strict=False):
         path.write_text(text, "utf-8")

@@ -3,10 +3,16 @@
 import csv
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
+
+from trainbook import HOME
+from workloads.chat.generated import pairs
+
+__all__ = ["chat", "images", "segmentation", "tabular", "text", "tokens"]
 
 SHAPES = ("circle", "square", "triangle")
 WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
@@ -45,13 +51,11 @@ def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
     return folder
 
 
-def lm(folder: Path, number: int = 200) -> Path:
-    """Writes JSON Lines with a prompt and its answer: a word, and the same word in capitals."""
-    draw = random.Random(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    words = ("".join(draw.choices("abcd", k=draw.randint(2, 4))) for _ in range(number))
-    lines = (json.dumps({"prompt": word, "answer": word.upper()}) for word in words)
-    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+def chat(folder: Path, number: int = 600) -> Path:
+    """Writes JSON Lines with a prompt and its answer, the JSON call of a small API; in `base` a small chat model."""
+    shutil.copytree(HOME / "configs" / "chat-base", folder / "base", ignore=shutil.ignore_patterns("*.py", "*.md"))
+    lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", number))
+    (folder / "calls.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     return folder
 
 

@@ -49,12 +49,12 @@ def test_what_is_written_has_reasons_is_sound_and_trains_at_once(written, kind, 
 
 
 def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
-    written("tabular")
+    written("text")
     check = runpy.run_path("test_my_task.py")["test_the_task_keeps_its_contract"]
     check()
     task = Path("my_task.py")
     task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
-    with pytest.raises(BadInput, match="Tabular"):
+    with pytest.raises(BadInput, match="Text"):
         check()
 
 

@@ -22,7 +22,7 @@ class Settings:
 
 
 class Images(Supervised):
-    Settings, sentinels, metrics = Settings, ("*/*.png", "*/*.jpg"), ("accuracy", "macro_f1")
+    Settings, sentinels, metrics = Settings, ("*/*.png", "*/*.jpg", "*/*.jpeg"), ("accuracy", "macro_f1")
 
     def model(self):
         if backbone := self.settings.backbone:  # a folder, a mounted model or a name on the Hugging Face hub
@@ -39,7 +39,8 @@ class Images(Supervised):
         return nn.Sequential(*blocks, *head)
 
     def read(self, source):
-        return split((path, path.parent.name) for path in source.glob("*/*") if path.suffix in (".png", ".jpg"))
+        paths = (path for path in source.glob("*/*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
+        return split((path, path.parent.name) for path in paths)
 
     def example(self):
         return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
