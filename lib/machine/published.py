@@ -114,8 +114,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     except BadInput as error:
         folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
-            hub = " The Hugging Face hub needs internet." if _ON_HUB.fullmatch(name) else ""
-            raise BadInput(f"{error}{hub}") from None
+            raise BadInput(f"{error}{' The hub needs internet.' if _ON_HUB.fullmatch(name) else ''}") from None
     try:
         from transformers import AutoConfig
 
