@@ -21,6 +21,20 @@ def test_newest_goes_by_number_not_by_name(tmp_path):
     assert found.step == 100_000_000 and passed_over == []
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
+def test_any_damage_is_found_and_the_one_before_is_used(tmp_path, name, damage):
+    put(tmp_path, 1, 1.0)
+    path = put(tmp_path, 2, 2.0) / name
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    content = {"flip": bytes(raw), "truncate": bytes(raw[: len(raw) // 2]), "empty": b"", "remove": None}[damage]
+    path.unlink() if content is None else path.write_bytes(content)
+    found, passed_over = checkpoint.load_newest(tmp_path)
+    assert found.step == 1
+    assert len(passed_over) == 1 and "step-00000002 is damaged" in passed_over[0]
+
+
 def test_a_newer_format_is_refused_with_its_number_and_left_as_it_is(tmp_path):
     path = put(tmp_path, 1) / "manifest.json"
     manifest = json.loads(path.read_text())
