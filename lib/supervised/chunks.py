@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
 from lib.supervised.samples import IGNORED
@@ -39,7 +40,8 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
         return F.cross_entropy(logits(rows, head), targets, weights, ignore_index=IGNORED, reduction="sum")
 
     chunks = zip(rows.split(_POSITIONS), targets.split(_POSITIONS), strict=True)
-    again = torch.is_grad_enabled()  # also for a head alone that is trained
+    # Also for a head alone that is trained. A mode that simulates fp16 is not there in the backward pass.
+    again = torch.is_grad_enabled() and (hidden.is_meta or not _get_current_function_mode())
     sums = [checkpoint(part, *chunk, use_reentrant=False) if again else part(*chunk) for chunk in chunks]
     return torch.stack(sums).sum()
 

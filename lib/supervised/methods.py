@@ -161,10 +161,10 @@ class Comparing(Task):
 
     def passed(self, model: nn.Module, batch: Batch) -> Any:
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
+        inputs = {name: value for name, value in batch.items() if name != start.KEY}
         if self._passed is None:
-            return self.outputs(model, batch)
+            return self.outputs(model, inputs)
         if self._passed[0] is not model or self._passed[1] is not batch:
-            inputs = {name: value for name, value in batch.items() if name != start.KEY}
             self._passed = model, batch, self.outputs(model, inputs)
         return self._passed[2]
 

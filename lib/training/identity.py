@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import json
 import platform
 import sys
 import textwrap
@@ -67,7 +68,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
 def _values(config: Config) -> dict[str, Any]:
     """Returns the settings by dotted key, as JSON gives them back."""
     values = flat(config) | {"training.micro_batch_slots": config.training.slots}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    return json.loads(json.dumps(values))
 
 
 @functools.cache  # the code that this process runs, whatever is done to its files later
