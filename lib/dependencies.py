@@ -22,10 +22,6 @@ PROJECTS = {
     "segmentation_models_pytorch": "segmentation-models-pytorch",
     "sentence_transformers": "sentence-transformers", "umap": "umap-learn",
 }  # fmt: skip
-GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
-LEGAL = {"transformers": "transformers", "pandas": "pandas", "scipy": "scipy", "sklearn": "scikit-learn"}
-VQA = {"transformers": "transformers", "pandas": "pandas", "PIL": "pillow", "sklearn": "scikit-learn"}
-CHAT = {"transformers": "transformers", "peft": "peft", "accelerate": "accelerate", "sklearn": "scikit-learn"}
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
 PYTHON = ((3, 11), (3, 13))

@@ -31,7 +31,7 @@
 # %%
 from lib import dependencies
 
-print(dependencies.ensure(dependencies.PACKAGES | dependencies.LEGAL))
+print(dependencies.ensure(dependencies.with_own(["transformers", "pandas", "scipy", "sklearn"])))
 
 # %% [markdown]
 # ## Parameters

@@ -32,7 +32,7 @@
 # %%
 from lib import dependencies
 
-print(dependencies.ensure(dependencies.PACKAGES | dependencies.VQA))
+print(dependencies.ensure(dependencies.with_own(["transformers", "pandas", "PIL", "sklearn"])))
 
 # %% [markdown]
 # ## Parameters

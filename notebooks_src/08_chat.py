@@ -30,7 +30,7 @@
 # %%
 from lib import dependencies
 
-print(dependencies.ensure(dependencies.PACKAGES | dependencies.CHAT))
+print(dependencies.ensure(dependencies.with_own(["transformers", "peft", "accelerate", "sklearn"])))
 
 # %% [markdown]
 # ## Parameters
