@@ -161,11 +161,10 @@ class Comparing(Task):
 
     def passed(self, model: nn.Module, batch: Batch) -> Any:
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
-        inputs = {name: value for name, value in batch.items() if name != start.KEY}
         if self._passed is None:
-            return self.outputs(model, inputs)
+            return start.outputs(self, model, batch)
         if self._passed[0] is not model or self._passed[1] is not batch:
-            self._passed = model, batch, self.outputs(model, inputs)
+            self._passed = model, batch, start.outputs(self, model, batch)
         return self._passed[2]
 
     def guessed(self, scores: Tensor, judged: Judged) -> Judged:

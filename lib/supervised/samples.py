@@ -70,9 +70,9 @@ def records(source: Path, pattern: str = "*.csv", numbers: Sequence[str] = ()) -
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix not in (".json", ".jsonl", ".ndjson"):
                 rows = csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
-                for row in rows:
+                for cells in rows:
                     place = f"{printable(path)}:{rows.line_num}"
-                    yield row | {name: _number(row[name], name, place) for name in numbers if name in row}
+                    yield cells | {name: _number(cells[name], name, place) for name in numbers if name in cells}
                 continue
             for number, line in enumerate(file, 1):
                 if not line.strip():

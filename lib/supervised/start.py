@@ -45,6 +45,11 @@ def batch(task: Any, batch: Batch) -> Batch:
     return {**batch, KEY: task.simple.scores(task, batch)} if task.starts else batch
 
 
+def outputs(task: Any, model: nn.Module, batch: Batch) -> Any:
+    """Returns a task's outputs for a batch, of which they do not see the simple method's scores."""
+    return task.outputs(model, {name: value for name, value in batch.items() if name != KEY})
+
+
 def shaped(start: Tensor, outputs: Tensor) -> Tensor:
     """Returns the simple method's scores in the shape of outputs: of further classes it has seen no example."""
     if start.numel() == outputs.numel():
