@@ -129,7 +129,7 @@ def _prepared(config: Config) -> Run:
     ranks.start(config.device.gpu_ids)
     places = run_folders(config) if ranks.is_first() else []
     config, changes = as_run(config, places)
-    count = processes(config)  # what cannot be dealt is refused here
+    count = processes(config)  # slots that the processes do not divide are refused here
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
