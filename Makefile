@@ -70,7 +70,7 @@ notebooks: .venv/build
 
 bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph
-	$(PY) -m tests.bench.bench_graphmer
+	$(PY) -m tests.bench.bench_graphmer "seed 0"
 	$(PY) -m tests.bench.bench_planner
 	$(PY) -m tests.bench.bench_glacier
 	$(PY) -m tests.bench.bench_legal --variants single --partitions 0 --seeds 0
@@ -93,6 +93,7 @@ faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.memory
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.disk_calls
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.chat
 
 kaggle-image: $(KAGGLE_IMAGE)/ready
 	$(KAGGLE_IMAGE)/bin/python -m tests.notebooks.kaggle_image $(TESTS)

@@ -23,6 +23,7 @@ MEASURED = {
     "baseline": "lib/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
+    "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "fp16": "workloads lib/training lib/supervised trainbook/new",
     "glacier": "workloads/glacier",

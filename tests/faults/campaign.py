@@ -38,7 +38,8 @@ def main() -> None:
 
 def kills(base: Path, fast: bool) -> dict:
     """Without loader processes in the sample: their server imports for seconds in each run."""
-    return runs.random_kills(base, *((3, 0, 20, 0) if fast else (20, 0, 100, 2)))
+    count, steps, workers = (3, 20, 0) if fast else (20, 100, 2)
+    return runs.random_kills(base, count, **{"training.max_steps": steps, "data.num_workers": workers})
 
 
 def bits(base: Path, fast: bool) -> dict:

@@ -43,7 +43,7 @@ class Run:
     """One run of the toy task in a folder of its own, from `trainbook train` on."""
 
     def __init__(self, folder: Path, steps: int, begin: bool = True, **overrides: object):
-        self.folder, self.steps = folder, steps
+        self.folder, self.steps, self.changes = folder, steps, overrides
         below = {"device.processes": 2} if begin else {}  # otherwise torchrun starts them
         self.overrides = {**SLOW, "training.max_steps": steps, **below, **overrides}
         self.saved = folder / "runs" / "slow" / "checkpoints"
@@ -86,7 +86,8 @@ class Run:
 
     def check_bytes(self) -> None:
         """Compares with one process that nobody disturbed, and whose steps take no time."""
-        config = {**SLOW, "task": f"{ROOT / 'tests' / 'toy.py'}:Toy", "training.max_steps": self.steps}
+        quick = {**SLOW, "task": f"{ROOT / 'tests' / 'toy.py'}:Toy"}
+        config = {**quick, **self.changes, "training.max_steps": self.steps}
         with contextlib.redirect_stdout(io.StringIO()):
             several.here(self.folder / "whole", [{"config": config}])
         names = ("model.safetensors", "optimizer.safetensors")
@@ -107,10 +108,10 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def deaths(base: Path) -> dict:
+def deaths(base: Path, count: int = 20, **overrides: object) -> dict:
     """Kills one rank or the other at random moments; the time until a checkpoint of a later step is on the disk."""
-    count, draw = 20, random.Random(0)
-    run = Run(base / "deaths", steps=20 * count)
+    draw = random.Random(0)
+    run = Run(base / "deaths", steps=20 * count, **overrides)
     run.next_save()
     seconds = []
     for _ in range(count):

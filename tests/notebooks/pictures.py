@@ -2,14 +2,18 @@
 
     python -m tests.notebooks.pictures [NAME ...] [--quick]       `make pictures NOTEBOOKS="00_memory 07_your_model"`
     python -m tests.notebooks.pictures --front                    those of the documents, in docs/pictures
+    python -m tests.notebooks.pictures --pages [--nbconvert PYTHON]    nbconvert's pages of notebooks/ as they are
 
 Each notebook is built as its source is now, and run in JupyterLab in an empty folder, without a GPU with its small size
-(minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png.
+(minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png;
+those of pages have the version and the template in their names. Kaggle shows versions with nbconvert 6.4.5: give the
+Python of an environment that has it, such as that of `make kaggle-image`.
 """
 
 import argparse
 import io
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,12 +23,13 @@ from PIL import Image
 
 from build_notebooks import notebook_text
 from tests.conftest import ROOT
-from tests.notebooks.test_browser import RUN_ALL, jupyterlab, page_of
+from tests.notebooks.test_browser import RUN_ALL, browser, jupyterlab, page_of
 from tests.notebooks.test_notebooks import PARAMETERS
 
 FOLDER = ROOT / "runs" / "pictures"
 SOURCES = ROOT / "notebooks_src"
 WIDTHS = (1400, 700)
+PAGES = (("lab", "light"), ("lab", "dark"), ("classic", "light"))  # nbconvert's templates with their themes
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 FRONT = {  # notebook: what the output in a document has in it, the picture's file, the window's width
     "07_your_model": ("svg[aria-label^=loss]", "cell.png", 1150),
@@ -53,9 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *known], help=f"of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="train with the few steps of the tests")
     parser.add_argument("--front", action="store_true", help=f"the outputs in documents, of {' and '.join(FRONT)}")
+    parser.add_argument("--pages", action="store_true", help="nbconvert's pages of the built notebooks")
+    parser.add_argument("--nbconvert", metavar="PYTHON", default=sys.executable, help="whose nbconvert makes the pages")
     given = parser.parse_args(arguments)
     names = [name for name in FRONT if name in (given.names or FRONT)] if given.front else given.names or known
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if given.pages:
+        draw_pages(names, given.nbconvert)
+        return 0
     os.environ.setdefault("TRAINBOOK_CACHE", str(FOLDER / "cache"))
     ended = {name: take(name, PARAMETERS[name] if given.quick else {}, given.front) for name in names}
     if stopped := [name for name, is_whole in ended.items() if not is_whole]:
@@ -110,6 +120,26 @@ def draw(page, name: str) -> None:
             target = FOLDER / f"{name}-{width}-{theme}.png"
             page.screenshot(path=target)
             print(f"wrote {target.relative_to(ROOT)}", flush=True)
+
+
+def draw_pages(names: list[str], python: str) -> None:
+    """Writes pictures of nbconvert's pages, without the network; what they would load from there is left out."""
+    command = [python, "-m", "nbconvert"]
+    version = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as scratch, browser() as chromium:
+        page = chromium.new_page()
+        page.route("http*://**", lambda route: route.abort())
+        for name in names:
+            for template, theme in PAGES:
+                made = ["--to=html", f"--template={template}", f"--output-dir={scratch}", "--log-level=ERROR"]
+                made += [f"--theme={theme}"] * (template == "lab")
+                subprocess.run([*command, *made, str(ROOT / "notebooks" / f"{name}.ipynb")], check=True)
+                for width in WIDTHS:
+                    page.set_viewport_size({"width": width, "height": 1000})
+                    page.goto(Path(scratch, f"{name}.html").as_uri())
+                    target = FOLDER / f"{name}-{width}-{theme}-nbconvert-{version}-{template}.png"
+                    page.screenshot(path=target, full_page=True)
+                    print(f"wrote {target.relative_to(ROOT)}", flush=True)
 
 
 if __name__ == "__main__":

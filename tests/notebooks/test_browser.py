@@ -99,17 +99,23 @@ def _address(runtime, server):
 
 
 @contextmanager
-def page_of(address):
+def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def page_of(address):
+    with browser() as chromium:
+        page = chromium.new_page(viewport={"width": 1400, "height": 1000})
         page.set_default_timeout(1000 * SECONDS)
         page.goto(address)
         page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.context")
         yield page
-        browser.close()
 
 
 class Shown:
