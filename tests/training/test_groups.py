@@ -82,7 +82,8 @@ def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp
     "overrides",
     [
         {"training.ema_decay": 0.9, "workload.dropout": 0.5, "training.micro_batch": 3},
-        {"optimizer.name": "sgd", "scheduler.name": "linear"},
+        {"optimizer.name": "sgd", "optimizer.nesterov": True, "scheduler.name": "linear"},
+        {"optimizer.name": "sgd", "optimizer.momentum": 0},
     ],
 )
 def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(toy, tmp_path, grouped, cut, overrides):
