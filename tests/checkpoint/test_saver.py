@@ -1,18 +1,13 @@
 """Saving in the background, and training that goes on when a save fails."""
 
-import errno
-import itertools
-import os
 import threading
 
 import pytest
 import torch
 
 from lib import checkpoint
-from lib.checkpoint import CheckpointNotSaved
 from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
-from lib.errors import TrainingFailed
 from lib.machine import disk
 from lib.machine.disk import Disk
 
@@ -43,27 +38,12 @@ class Gate(Disk):
         super().write(handle, data, path)
 
 
-class Full(Disk):
-    """A disk on which writing to a path that contains `part` fails."""
-
-    def __init__(self, part, number=errno.ENOSPC):
-        self.part, self.number = part, number
-
-    def write(self, handle, data, path):
-        if self.part in str(path):
-            raise OSError(self.number, os.strerror(self.number))
-        super().write(handle, data, path)
-
-
 @pytest.fixture
 def gate(monkeypatch):
     gate = Gate()
     monkeypatch.setattr(disk, "calls", gate)
     yield gate
     gate.open.set()
-
-
-# --- in the background ------------------------------------------------------------------------------------------------
 
 
 def test_what_is_saved_is_what_was_there_when_save_was_called(tmp_path, gate):
@@ -102,48 +82,9 @@ def test_best_weights_and_the_checkpoint_of_a_step_wait_for_nothing_and_each_has
     assert loaded(tmp_path, 1).tensors.keys() == {"model", "optimizer"}
 
 
-def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp_path, monkeypatch, capsys):
-    saver = make(tmp_path)
-    monkeypatch.setattr(disk, "calls", Full("step-00000001"))
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.save("checkpoints", 2, weights(2), {})
-    saver.wait()
-    out = capsys.readouterr().out
-    assert "Warning: The checkpoint of step 1 was not saved" in out and "No space left" in out
-    assert out.endswith("Training continues.\n") and checkpoint.steps(tmp_path / "checkpoints") == [2]
-    monkeypatch.setattr(disk, "calls", Full("step-00000003", errno.EIO))
-    saver.save("checkpoints", 3, weights(3), {})
-    with pytest.raises(CheckpointNotSaved, match="step 3 was not saved.*Input/output error"):
-        saver.wait()
-    saver.wait()
-
-
 def test_what_is_no_fault_of_the_disk_is_raised(tmp_path, monkeypatch):
     saver = make(tmp_path)
     monkeypatch.setattr(checkpoint, "write", lambda *_: 1 / 0)
     saver.save("checkpoints", 1, weights(1), {})
     with pytest.raises(ZeroDivisionError):
         saver.save("checkpoints", 2, weights(1), {})
-
-
-# --- memory that runs out ---------------------------------------------------------------------------------------------
-
-
-def full_memory(monkeypatch, *calls):
-    """These calls of Tensor.copy_ raise, as where there is no memory for a copy."""
-    original, count = torch.Tensor.copy_, itertools.count(1)
-
-    def copy(self, *arguments, **more):
-        if next(count) in calls:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
-        return original(self, *arguments, **more)
-
-    monkeypatch.setattr(torch.Tensor, "copy_", copy)
-
-
-def test_a_last_save_for_which_there_is_no_memory_is_an_error_of_the_session(tmp_path, monkeypatch):
-    full_memory(monkeypatch, 1, 2)
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    with pytest.raises(TrainingFailed, match="no memory for a copy .* was the last save of the session"):
-        saver.finish()

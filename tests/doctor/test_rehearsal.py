@@ -30,17 +30,6 @@ def test_what_a_run_downloads_is_named_without_credentials_and_not_downloaded(to
     assert rehearsal.remote(toy({**there, "data.dir": "somewhere"})) == [] == rehearsal.remote(toy())
 
 
-def test_a_precision_that_is_slow_here_and_a_run_that_a_kill_would_end_are_warnings(toy):
-    finding = rehearsal.check_precision(toy({"training.precision": "fp16"}))
-    assert finding.verdict == "warning" and "10 to 20 times as long" in finding.advice
-    for changes, sentence in (
-        ({"checkpoint.every_steps": 12}, "at the session's end only"),
-        ({"checkpoint.keep_last": 0}, "no checkpoint is kept"),
-    ):
-        finding = rehearsal.check_save_interval(toy(changes))
-        assert finding.verdict == "warning" and sentence in finding.value and finding.advice
-
-
 def snapshot(folder):
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
 

@@ -73,9 +73,3 @@ def test_the_load_of_a_gpu_counts_other_processes_by_nvml_and_by_torch(card, mon
     )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     assert hardware.gpu_reader(0)() == hardware.GpuLoad(7, 10, 0.55) and asked == ["GPU-1"]
-
-
-def test_the_driver_is_none_where_nvml_does_not_answer(nvml):
-    assert hardware.driver() is None
-    nvml(["Tesla T4", "Tesla T4"])
-    assert hardware.driver() == hardware.Driver("570.86", (12, 8), ["Tesla T4", "Tesla T4"])

@@ -21,6 +21,25 @@ from tests.training.test_step import run_in
 pytestmark = pytest.mark.usefixtures("quick")
 
 
+def batches(task, config, steps, workers):
+    training_set = task.datasets()["train"]
+    dealt = Order(len(training_set), config.seed, config.training.effective_batch, 2)
+    options = dataclasses.replace(config.data, num_workers=workers)
+    return [
+        (step, [batch["x"] for batch in slots])
+        for step, slots in data.train_batches(task, training_set, dealt, steps, options)
+    ]
+
+
+def test_workers_change_neither_order_nor_augmentation(toy):
+    task = load_task(toy())
+    for (step, alone), (_, worked) in zip(
+        batches(task, toy(), range(5), 0), batches(task, toy(), range(5), 2), strict=True
+    ):
+        for a, b in zip(alone, worked, strict=True):
+            assert torch.equal(a, b), step
+
+
 def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(40), 0.25, 0)) == 10
     assert list(data.subset(range(40), 0.25, 0)) == list(data.subset(range(40), 0.25, 0))

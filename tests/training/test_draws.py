@@ -11,6 +11,7 @@ from lib.training import data, draws
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.order import Order
 from lib.training.state import new_state
+from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 
 NOISY = """
 import random
@@ -69,6 +70,18 @@ def test_draws_of_any_kind_follow_from_step_and_slot(noisy):
     assert torch.equal(whole[4:], late)
     assert len(set(whole.flatten().tolist())) == whole.numel(), "no two slots draw the same numbers"
     assert not torch.equal(whole, torch.stack(batches(noisy(seed=1), range(4))))
+
+
+def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(noisy, tmp_path):
+    config = noisy()
+    fit(config, tmp_path / "whole")
+    disturb()
+    fit(config, tmp_path / "parts", StopAfter(5))
+    disturb()
+    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
+    for group in ("model", "optimizer"):
+        assert same_tensors(newest(tmp_path / "whole").tensors[group], newest(tmp_path / "parts").tensors[group])
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
 
 
 DRAWS = """

@@ -1,6 +1,5 @@
 """Optimizers, schedules, plateau and average: torch's own numbers, the same after a kill, and planned."""
 
-
 import pytest
 import torch
 from torch import nn

@@ -183,6 +183,8 @@ def test_a_stopped_run_resumes_to_the_same_adapter_and_two_ranks_train_the_same(
     first = train(config, "cut", "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
     assert json.loads((first / "summary.json").read_text())["reason"] == "deadline"
     assert len(hashes(whole)) >= 4
+    (best,) = (whole / "best").glob("step-*/model.safetensors")
+    assert all("lora_" in name for name in load_file(best)), "the base is in no checkpoint"
     assert hashes(train(config, "cut")) == hashes(whole)
     slots = "training.micro_batch_slots=2"
     one, two = train(config, "one", slots), train(config, "two", slots, "device.processes=2")
@@ -205,12 +207,6 @@ def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(con
     task, (model,) = ensemble.load(config.parent / "runs" / "outputs.tar.gz")
     expected = task.answers([model], [Row((("user", "weather for Dalga"),), "")])[0]
     assert len(rows) == 2 and rows[0]["prediction"] == expected["prediction"]
-
-
-def test_only_adapters_are_in_checkpoints(config):
-    run = train(config, "my")
-    (best,) = (run / "best").glob("step-*/model.safetensors")
-    assert all("lora_" in name for name in load_file(best))
 
 
 def test_a_plan_needs_the_bases_config_alone(config, capsys):

@@ -1,17 +1,12 @@
 """The encoder of a run, published or from scratch, its tokens, what is trained, and what the network reads."""
 
-import shutil
-
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from lib import checkpoint
 from lib.errors import BadInput
 from tests.workloads.legal.conftest import load, write_encoder
-from tests.workloads.legal.test_legal import train
 from workloads.legal import model
-from workloads.legal.counting import features
 from workloads.legal.model import Network, Tokens
 from workloads.legal.samples import input_of
 from workloads.legal.settings import POSITIONS, Encoder, Head
@@ -53,21 +48,6 @@ def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_what_it_
             load(tmp_path, {**TINY, f"workload.{key}": value}).model()
 
 
-def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mounted(tmp_path, mounted, learned):
-    frozen = {**TINY, "checkpoint.frozen": "save", "workload.encoder.freeze_layers": 1}
-    task = load(tmp_path, frozen)
-    assert task.learned()["encoder"]["weights"] == "ada/tinybert"
-    train(task, tmp_path / "run")
-    shutil.rmtree(mounted.parents[3])
-    later = load(tmp_path, {**frozen, "training.max_steps": 3})
-    later.take_learned(task.learned())
-    found, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
-    train(later, tmp_path / "run", found)
-    ended, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
-    name = "encoder.embeddings.word_embeddings.weight"
-    assert ended.step == 3 and torch.equal(ended.tensors["model"][name], found.tensors["model"][name])
-
-
 SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
@@ -94,17 +74,6 @@ def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
     assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [CLS, SEP]
     long = input_of(list(range(100, 20_100)), 12, CLS, SEP)
     assert long == [CLS, 100, 101, 102, 103, 104, 105, 106, 20_097, 20_098, 20_099, SEP]
-
-
-def test_settings_that_contradict_each_other_are_refused(tmp_path):
-    assert POSITIONS == features.POSITIONS, "a plan knows how many numbers a place has"
-    assert load(tmp_path, {"workload.classes": "[b, a]"}).settings.names == ("b", "a")
-    for key, value, sentence in (
-        ("classes", "[a, b, a]", "at least two roles, and none twice"),
-        ("split.fold", "3", "the 3 folds are numbered 0 to 2"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            load(tmp_path, {f"workload.{key}": value})
 
 
 def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():

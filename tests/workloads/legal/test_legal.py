@@ -7,17 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import ensemble
-from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.supervised import Judged
 from lib.task import find_task, load_config
 from lib.training import checks, loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
-from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.legal.conftest import CONFIG, load
 from workloads.legal import BOTH, MAJORITY, NETWORK, PRODUCT, STRONGEST, product
 from workloads.legal.generated import ROLES
@@ -84,16 +80,6 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
         load(tmp_path, {"workload.classes": 5}).datasets()
 
 
-def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
-    text = legal().describe_data()
-    assert all(part in text for part in ("12 generated judgments", "Tokens of an input: median", "Roles: Argument, F"))
-    (tmp_path / "data").mkdir()
-    for number in range(6):
-        (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
-    text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).describe_data()
-    assert "Roles: 0, 1. These are numbers. A labels.txt" in text and "Sentences with a role: 54 in 6" in text
-
-
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
     task = legal()
     validation, held_out = task.documents["validation"], task.learned()["counts"]["held_out"]
@@ -101,49 +87,6 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
     seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
     assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
     assert task.stack.vocabulary.sentences == sum(map(len, [*task.documents["train"], *validation]))
-
-
-MORE = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "training.log_every_steps": 1}
-MORE |= {"workload.encoder.dropout": 0.2, "checkpoint.every_steps": 2}
-
-
-def config(home, name):
-    (home / "legal.yaml").write_text(CONFIG)
-    return load_config(home / "legal.yaml", {**MORE, "run.name": name, "output_dir": str(home / "runs")})
-
-
-def newest(folder, kind):
-    return checkpoint.load_model(checkpoint.path_of(folder / kind, checkpoint.steps(folder / kind)[-1]))
-
-
-@pytest.mark.usefixtures("quick", "learned")
-def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut, monkeypatch):
-    monkeypatch.setattr("lib.report.figure.save", lambda figure, path: path)
-    cut(None)
-    assert launch.train(config(tmp_path, "whole")).reason == "completed"
-    cut(3)
-    assert launch.train(config(tmp_path, "cut")).reason == "deadline"
-    cut(None)
-    # On another machine, whose cache is empty: what was learned comes from the run's own folder
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
-    again = "a resumed run counts again"
-    monkeypatch.setattr("workloads.legal.counting.stack.Stack.fit", lambda *_: pytest.fail(again))
-    ended = launch.train(config(tmp_path, "cut"))
-    assert ended.reason == "completed" and ended.session == 2 and not ended.missing
-    whole, other = (tmp_path / "runs" / name for name in ("whole", "cut"))
-    for kind in ("checkpoints", "best"):
-        one, two = newest(whole, kind), newest(other, kind)
-        assert one.step == two.step and one.state.get("learned") == two.state.get("learned")
-        assert all(torch.equal(value, two.tensors["model"][name]) for name, value in one.tensors["model"].items())
-    rows = [
-        [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
-        for folder in (whole, other)
-    ]
-    assert rows[0] == rows[1] and all(0 <= float(row["padding"]) < 1 for row in rows[0] if row["split"] == "train")
-    (tmp_path / "new.txt").write_text("The trial court convicted the accused. The appeal is allowed.")
-    ensemble.run(other, tmp_path / "new.txt", tmp_path / "out")
-    found = [json.loads(line) for line in (tmp_path / "out" / "new.jsonl").read_text().splitlines()]
-    assert len(found) == 2 and (tmp_path / "out" / "new.html").is_file()
 
 
 TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"

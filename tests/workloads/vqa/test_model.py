@@ -49,12 +49,8 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     pad = torch.nn.functional.pad
     longer = {"question": pad(batch["question"], (0, 3), value=7), "words": pad(batch["words"], (0, 3))}
     changes = (
-        {"picture": torch.arange(len(own))},
-        longer,
-        {"labels": target},
-        {"pixels": pixels},
-        {"question": question},
-    )
+        {"picture": torch.arange(len(own))}, longer, {"labels": target}, {"pixels": pixels}, {"question": question},
+    )  # fmt: skip
     with torch.no_grad():
         before = model(batch)
         alone, padded, earlier, shown, asked = (model({**batch, **change}) for change in changes)

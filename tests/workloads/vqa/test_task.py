@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lib import launch
 from lib.errors import BadInput
-from lib.launch import ensemble
-from lib.report.metrics import read
 from lib.task import find_task, load_config
 from lib.training import checks
-from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.vqa.conftest import CONFIG, load
-from tests.workloads.vqa.files import picture
 from workloads.vqa.settings import Stage, stage_at, trained
 
 
@@ -69,38 +64,6 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, 
     for changes in ({"kinds": [1]}, {"tokenizers": {"text": {}}}, {"words": {"a": {"b": -1}}}, {"words": {"a": {}}}):
         with pytest.raises(BadInput, match="lacks encoders, types of questions, a tokenizer or the words' answers"):
             load(tmp_path).take_learned({**drawn[1], **changes})
-
-
-@pytest.mark.usefixtures("quick", "drawn")
-def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_path, drawn, cut, monkeypatch):
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
-    (tmp_path / "vqa.yaml").write_text(CONFIG)
-    more = {"training.evaluate_every_steps": 2, "training.log_every_steps": 1, "checkpoint.every_steps": 2}
-    more |= {"workload.decoder.dropout": 0.2, "workload.decoder.length": 16, "training.ema_decay": 0.5}
-    more |= {"output_dir": str(tmp_path / "runs")}
-
-    def config(name):
-        return load_config(tmp_path / "vqa.yaml", {**more, "run.name": name})
-
-    cut(None)
-    assert launch.train(config("whole")).reason == "completed"
-    cut(3)
-    assert launch.train(config("cut")).reason == "deadline"
-    cut(None)
-    ended = launch.train(config("cut"))
-    assert ended.reason == "completed" and not ended.missing and ended.baseline.keys() >= {"exact", "token_f1"}
-    tables = [read(tmp_path / "runs" / name / "metrics.csv") for name in ("whole", "cut")]
-    rows = [[{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in table] for table in tables]
-    assert rows[0] == rows[1]
-    assert [row["stage"] for row in rows[0] if row["split"] == "train"] == ["FIRST", "FIRST", "SECOND", "SECOND"]
-    run = tmp_path / "runs" / "cut"
-    assert (run / "plots" / "samples.png").is_file() and (run / "evaluation.csv").is_file()
-    mine = tmp_path / "mine"
-    picture(mine / "one.png", 3, (40, 30))
-    (mine / "one.txt").write_text("màu của hình tròn là gì\n", "utf-8")
-    ensemble.run(run, mine, tmp_path / "out")
-    found = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
-    assert len(found) == 1 and found[0]["question"] == "màu của hình tròn là gì"
 
 
 def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
