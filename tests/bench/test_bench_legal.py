@@ -23,13 +23,6 @@ def folds(runs):
     return runs
 
 
-def test_answers_are_counted_by_document_and_method(monkeypatch):
-    monkeypatch.setattr(bench_legal, "classes", lambda: ("A", "B"))
-    rows = [("one", "1", "A", "B"), ("one", "2", "A", "A"), ("two", "1", "B", "B")]
-    answers = [dict(zip(("document", "sentence", "target", "words"), row, strict=True)) for row in rows]
-    assert bench_legal.confusions(answers) == {"words": {"one": [[1, 1], [0, 0]], "two": [[0, 0], [0, 1]]}}
-
-
 def test_folds_are_pooled_by_variant_partition_and_seed_with_paired_gains():
     methods = [(STRONGEST, 5), (PRODUCT, 6), (BOTH, 8)]
     runs = folds({f"single, partition 0, seed {seed}, fold {fold}": run(methods) for seed in (0, 1) for fold in (0, 1)})

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import platform
 
 import pytest
 
@@ -16,12 +15,6 @@ def test_a_record_says_when_where_and_with_which_versions_it_was_measured(path):
     record = json.loads(path.read_text("utf-8"))
     assert list(record)[:3] == ["date", "machine", "versions"] and len(record) > 3, "and it has figures"
     assert datetime.date.fromisoformat(record["date"]) and record["machine"] and record["versions"]
-
-
-def test_the_head_of_a_record_has_pythons_version_and_those_asked_for():
-    found = head("torch", device="none")
-    assert found["versions"].keys() == {"python", "torch"} and found["versions"]["python"] == platform.python_version()
-    assert found["machine"]["device"] == "none" and found["machine"]["cpus"] >= 1
 
 
 def test_every_record_has_something_that_it_measures():
@@ -53,3 +46,20 @@ def test_a_record_that_is_older_than_what_it_measures_is_listed(tmp_path, monkey
 def test_a_peer_that_lacks_a_package_of_another_is_not_installed():
     assert Peer("torch", ("torch",), None).is_installed
     assert not Peer("torch", ("torch", "no_such_package"), None).is_installed
+
+
+def test_a_row_that_the_record_has_is_not_measured_again(tmp_path, monkeypatch):
+    measured, path = [], tmp_path / "some.json"
+
+    def again(*options):
+        arguments = ["--rows", "easy,not drawn", "--seeds", "0,4", "--scratch", str(tmp_path / "scratch"), *options]
+        monkeypatch.setattr("sys.argv", ["bench", *arguments])
+        run = lambda row, seed, place: measured.append((row, seed, place.is_dir())) or {"exact": 0.5}  # noqa: E731
+        records.measure(path, ("easy", "not drawn"), "0", run, len, "Rows.")
+        return len(measured)
+
+    assert again() == 4 and measured[2:] == [("not drawn", 0, True), ("not drawn", 4, True)]
+    left = tmp_path / "scratch" / "some" / "easy-seed-4"
+    (left / "checkpoint").touch()
+    assert again() == 4 and records.runs_of(path)["easy, seed 4"] == {"exact": 0.5} and (left / "checkpoint").exists()
+    assert again("--again") == 8 and not (left / "checkpoint").exists()
