@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.disk import whole
 
@@ -36,19 +35,6 @@ def test_a_folder_appears_with_everything_in_it_and_leftovers_of_a_kill_are_not_
         (aside / "a.txt").write_text("a")
         assert not (tmp_path / "run").exists()
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["a.txt"]
-
-
-def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be written to .Not a directory.. Give another output_dir"):
-        disk.check_writable(tmp_path / "file" / "run")
-
-    def refuse(*_):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(disk.calls, "create", refuse)
-    with pytest.raises(BadInput, match="Read-only file system"):
-        disk.check_writable(tmp_path / "run")
 
 
 HOLD = """

@@ -16,7 +16,6 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.notebook import panel
-from lib.planner.html import of_plan
 from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 from tests.conftest import ROOT
@@ -53,23 +52,6 @@ def answer(made, **values):
 
 def text_of(html):
     return re.sub(r"\s+", " ", re.sub("<style.*?</style>|<[^>]+>", " ", html))
-
-
-def test_the_bar_is_as_long_as_the_memory_and_says_what_the_table_says_and_escapes_what_it_shows(planned):
-    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
-    html = of_plan(plan)
-    total = 14.56 * GIB
-    widths = [float(w) for w in re.findall(r"[ ;]width:([\d.]+)%", html)]
-    assert sum(widths) == pytest.approx(100 * (plan.chosen.prediction.peak_bytes + 200 * 2**20) / total, abs=0.01)
-    assert widths[1] == pytest.approx(100 / 14.56, abs=0.01)  # 1 GiB of weights
-    limit = float(re.search(r"left:([\d.]+)%;border-left", html)[1])
-    assert limit == pytest.approx(100 * (0.92 * (total - 200 * 2**20) + 200 * 2**20) / total, abs=0.01)
-    text = text_of(html)
-    assert "weights 1.00 GiB" in text and "activations 4.00 GiB" in text and "Where it goes" not in html
-    assert "graphmer fits on 2 x T4 : at the peak 7.00 of the 14.36 GiB that PyTorch can have (49%)" in text
-    assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2:46:40 GPU time 10,000 steps" in text
-    assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
-    assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan()), "Kaggle does not lend that card"
 
 
 def test_the_controls_begin_with_what_the_configuration_says(shown, planned):

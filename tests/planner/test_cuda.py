@@ -82,17 +82,6 @@ def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
     assert predict(made, lambda net: loss(net, 0)) == predict(linear, loss), "a model may ask for the card as well"
 
 
-def test_a_second_card_and_sparse_gradients_are_refused():
-    for use in (
-        lambda x: x.to("cuda:1"), lambda x: x.cuda(1), lambda x: x.to(torch.device("cuda", 2)), lambda x: x.to(1),
-        lambda x: torch.cuda.set_device(1), lambda x: x + torch.ones(8, 64, device=1),
-    ):  # fmt: skip
-        with pytest.raises(NotTraceable, match=r"uses a second card, cuda:\d \(.*test_cuda.py, line \d+\)"):
-            predict(linear, lambda net, use=use: use(torch.ones(8, 64, device="cuda:0")) and loss(net))
-    with pytest.raises(NotTraceable, match="cannot be traced .*Sparse"):
-        predict(lambda: nn.Embedding(8, 4, sparse=True), lambda net: net(torch.ones(2, dtype=int, device="cuda")).sum())
-
-
 # --- recurrent layers -------------------------------------------------------------------------------------------------
 
 ROWS, STEPS, D = 64, 512, 128

@@ -190,17 +190,6 @@ def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answere
     assert [row["teacher_answer"] for row in task.predict(models, mine, None).values()] != task.words.guesses(asked)
 
 
-def test_a_folder_without_questions_and_a_picture_that_is_none_are_refused(vqa, tmp_path, mine):
-    task = vqa()
-    picture(tmp_path / "other" / "cat.png")
-    for name, sentence in (("nothing", "There is no"), ("other", "no question about a picture")):
-        with pytest.raises(BadInput, match=sentence):
-            task.predict([], tmp_path / name, None)
-    (mine / "cat.png").write_text("<html>")
-    with pytest.raises(BadInput, match="cannot be decoded"):
-        task.predict([task.model().eval()], mine, None)
-
-
 def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not_valid(vqa):
     task = vqa()
     own = task.writer

@@ -175,16 +175,6 @@ def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):
     assert ours.first == len(theirs)
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="cannot be read"):
-        Tokens({"text": "{}"})
-    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
-        tokens.published(tmp_path, True)
-    (tmp_path / "bpe.codes").write_text("one\n")
-    with pytest.raises(BadInput, match="cannot be read"):
-        tokens.published(tmp_path, False)
-
-
 def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_cut():
     texts = ["màu đỏ", "màu đỏ tươi", "màu đen", "vì nó tròn"] * 3
     words = Tokens(tokens.trained(texts, 100), ["DESCRIPTIVE", "OBJECT"])
