@@ -1,11 +1,14 @@
 """Saving in the background, and training that goes on when a save fails."""
 
+import errno
+import os
 import threading
 
 import pytest
 import torch
 
 from lib import checkpoint
+from lib.checkpoint import CheckpointNotSaved
 from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
 from lib.machine import disk
@@ -35,6 +38,18 @@ class Gate(Disk):
     def write(self, handle, data, path):
         self.reached.set()
         assert self.open.wait(20)
+        super().write(handle, data, path)
+
+
+class Full(Disk):
+    """A disk on which writing to a path that contains `part` fails."""
+
+    def __init__(self, part, number=errno.ENOSPC):
+        self.part, self.number = part, number
+
+    def write(self, handle, data, path):
+        if self.part in str(path):
+            raise OSError(self.number, os.strerror(self.number))
         super().write(handle, data, path)
 
 
@@ -80,6 +95,22 @@ def test_best_weights_and_the_checkpoint_of_a_step_wait_for_nothing_and_each_has
     best = checkpoint.load(checkpoint.path_of(tmp_path / "best", 1))
     assert [float(saved.tensors["model"]["w"][0, 0]) for saved in (best, loaded(tmp_path, 1))] == [1, 2]
     assert loaded(tmp_path, 1).tensors.keys() == {"model", "optimizer"}
+
+
+def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp_path, monkeypatch, capsys):
+    saver = make(tmp_path)
+    monkeypatch.setattr(disk, "calls", Full("step-00000001"))
+    saver.save("checkpoints", 1, weights(1), {})
+    saver.save("checkpoints", 2, weights(2), {})
+    saver.wait()
+    out = capsys.readouterr().out
+    assert "Warning: The checkpoint of step 1 was not saved" in out and "No space left" in out
+    assert out.endswith("Training continues.\n") and checkpoint.steps(tmp_path / "checkpoints") == [2]
+    monkeypatch.setattr(disk, "calls", Full("step-00000003", errno.EIO))
+    saver.save("checkpoints", 3, weights(3), {})
+    with pytest.raises(CheckpointNotSaved, match="step 3 was not saved.*Input/output error"):
+        saver.wait()
+    saver.wait()
 
 
 def test_what_is_no_fault_of_the_disk_is_raised(tmp_path, monkeypatch):
