@@ -51,7 +51,7 @@ def test_a_run_says_how_it_ended_what_is_left_and_how_it_compares(tmp_path):
     assert text.endswith("\n\nOk.") and text.splitlines()[1].split() == ["b", "0.500", "1.000", "+0.500"]
 
 
-def test_smoke_only_ends_the_notebook_with_a_sentence_and_a_batch_run_well(monkeypatch, capsys):
+def test_smoke_only_ends_the_notebook_with_a_sentence(monkeypatch, capsys):
     from IPython.core.interactiveshell import InteractiveShell
 
     notebook.end_if(False)
@@ -61,10 +61,6 @@ def test_smoke_only_ends_the_notebook_with_a_sentence_and_a_batch_run_well(monke
     assert isinstance(result.error_in_exec, notebook.Ended), "run all goes no further"
     said = capsys.readouterr().out
     assert said.startswith("SMOKE_ONLY is True") and "Traceback" not in said and len(said.splitlines()) == 1
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    with pytest.raises(SystemExit) as end:
-        notebook.end_if(True)
-    assert end.value.code == 0 and "set it to False in Parameters" in capsys.readouterr().out
 
 
 def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch, capsys):

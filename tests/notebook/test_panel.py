@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 import threading
 from html import escape
 from unittest import mock
@@ -146,26 +145,6 @@ def test_dials_are_keys_of_their_task():
     for path in CONFIGS:
         for key, sizes in find_task(load_config(path).task).dials.items():
             assert all(flat(load_config(path, {key: size}))[key] == size for size in sizes)
-
-
-def test_without_a_kernel_or_widgets_the_same_answer_is_text_and_in_a_notebook_a_picture(planned, monkeypatch, capsys):
-    panel.show(ROOT / "configs", "graphmer", "t4", 0, {"training.effective_batch": 128})
-    text = capsys.readouterr().out
-    assert "At the peak, GiB: weights 1.00, optimizer 2.00, activations 4.00" in text
-    assert 'OVERRIDES = {"training.effective_batch": 128, "training.micro_batch": 32, ' in text
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    displayed = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: displayed.append(data))
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ipywidgets", None)
-        panel.show(ROOT / "configs", "graphmer", "t4")
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    panel.show(ROOT / "configs", "graphmer", "t4")
-    assert len(displayed) == 2 and all("graphmer fits on" in data["text/html"] for data in displayed)
-    assert all(data["text/plain"].count("At the peak, GiB") == 1 for data in displayed), "the picture's own text, once"
-    assert capsys.readouterr().out == ""
-    with pytest.raises(BadInput, match="There is no configuration 'nothing'. There are: .*graphmer, graphmer_small"):
-        panel.show(ROOT / "configs", "nothing")
 
 
 def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(shown, tmp_path, capsys):

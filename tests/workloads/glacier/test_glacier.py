@@ -8,9 +8,8 @@ import torch
 from sklearn.metrics import matthews_corrcoef
 from torch import nn
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.errors import BadInput
-from lib.machine import platform
 from lib.report.progress import Plain
 from lib.scores import IGNORE, scores_of
 from lib.task import load_task
@@ -63,29 +62,6 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
     valid = truth != IGNORE
     assert scores["mcc"] == pytest.approx(matthews_corrcoef(truth[valid], predicted[valid]), abs=1e-12)
     assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
-
-
-def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
-    summary = launch.train(tiny())
-    run = platform.output_dir(tiny().output_dir) / "tiny"
-    assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
-    confusion, methods, scenes = (
-        [*csv.DictReader((run / f"{name}.csv").open())] for name in ("confusion", "evaluation", "scenes")
-    )
-    assert [*confusion[0]] == ["true class", "background", "glacier", "debris", "lake"] and len(confusion) == 4
-    assert [row["method"] for row in methods] == [*baselines.METHODS, "network"] and "iou_lake" in methods[0]
-    best = max(methods[:-1], key=lambda row: float(row["mcc"]))
-    assert float(best["mcc"]) == pytest.approx(summary.baseline["mcc"], abs=1e-6) and float(best["gain_mcc"]) == 0
-    assert float(methods[-1]["mean_iou"]) == pytest.approx(summary.metrics["mean_iou"], abs=1e-6)
-    assert len(scenes) == len({row["scene"] for row in scenes}) > 1
-    drawn = {path.name for path in (run / "plots").iterdir()}
-    assert {"confusion.png", "predictions.png", "worst.png", "metrics.png"} <= drawn
-    text = capsys.readouterr().out
-    for words in (
-        "Criterion MCC >= 0.99", "Criterion IoU of lake >= 0.99", "missed", "What helps", "strongest baseline by mcc",
-        "scenes of the test; gains are paired", "The worst scenes by mean IoU",
-    ):  # fmt: skip
-        assert words in text
 
 
 def test_settings_that_do_not_go_together_are_refused(tiny):

@@ -1,6 +1,5 @@
 """The task as the trainer sees it, its encoder, its scores beside the counts, and new judgments."""
 
-import csv
 import json
 
 import numpy as np
@@ -16,7 +15,7 @@ from lib.training import checks, loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from tests.workloads.legal.conftest import CONFIG, load, write_encoder
-from workloads.legal import BOTH, MAJORITY, NETWORK, PRODUCT, STRONGEST, model, product
+from workloads.legal import model, product
 from workloads.legal.generated import ROLES
 from workloads.legal.model import Network, Tokens
 from workloads.legal.samples import input_of
@@ -218,30 +217,6 @@ def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
     rows = {name: Judged(true, guess, sample=every) for name, guess in zip(("counts", "both"), guesses, strict=True)}
     gain = task.compared(rows, "counts").gains["both"][0]
     assert gain.low > -0.05 and gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
-
-
-def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal, tmp_path):
-    task = legal()
-    model = Knows(task, "test", 3)
-    model.weight.fill_(0.5)
-    model.evaluated(task)
-    text = task.report({}, tmp_path)
-    with (tmp_path / "evaluation.csv").open() as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert len(rows) == 9 and next(iter(rows)) == MAJORITY and [*rows][-3:] == [NETWORK, PRODUCT, BOTH]
-    row = rows[BOTH]
-    assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
-    assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
-    assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
-    assert f"{BOTH!r} is above the strongest baseline by macro_f1, {STRONGEST}: +" in text
-    assert "Ruling by Lower Court" in text and (tmp_path / "plots" / "confusion.png").is_file()
-    with (tmp_path / "answers.csv").open() as file:
-        answers = list(csv.DictReader(file))
-    assert [*answers[0]] == ["document", "sentence", "target", *rows]
-    places = [(row["document"], int(row["sentence"])) for row in answers]
-    assert places == [(one.name, n + 1) for one in task.documents["test"] for n in range(len(one))]
-    right = [row["target"] == row[BOTH] for row in answers]
-    assert np.mean(right) == pytest.approx(float(row["accuracy"]), abs=1e-6)
 
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
