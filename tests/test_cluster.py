@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 import yaml
 
 from lib.config import Config
@@ -80,30 +79,6 @@ def test_the_trainjob_fits_its_runtime_and_its_slots_its_processes():
     assert f"--set=output_dir={mounted['runs']}" in trainer["args"]
     assert trainer["numProcPerNode"] == trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
     assert f"--set=training.micro_batch_slots={trainer['numNodes'] * trainer['numProcPerNode']}" in trainer["args"]
-
-
-def test_the_trainjob_holds_no_field_that_kubeflow_lacks():
-    models = pytest.importorskip("kubeflow_trainer_api.models")
-    for document in documents()[:2]:
-        known = getattr(models, f"TrainerV1alpha1{document['kind']}").from_dict(document).to_dict()
-        assert lost(document, known) == []
-
-
-def lost(given, kept, path=""):
-    """The paths of what a model read and did not keep."""
-    if isinstance(given, dict):
-        inner = [(f"{path}.{key}", value, kept.get(key) if kept else None) for key, value in given.items()]
-    elif isinstance(given, list):
-        inner = [(f"{path}[{n}]", value, kept[n]) for n, value in enumerate(given)]
-    else:
-        return []
-    return [found for at, a, b in inner for found in ([at] if b is None else lost(a, b, at))]
-
-
-def test_the_skypilot_example_is_read_by_its_client():
-    sky = pytest.importorskip("sky")
-    task = sky.Task.from_yaml(str(CLUSTER / "skypilot.yaml"))
-    assert task.num_nodes == 2 and "/runs" in task.storage_mounts
 
 
 def test_the_shell_parts_of_the_skypilot_example_parse():

@@ -34,11 +34,6 @@ def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch, nam
         dependencies.ensure(dependencies.with_own([name]))
 
 
-def test_the_names_that_pip_knows_are_those_of_the_packages():
-    names = {"PIL": "pillow", "sklearn": "scikit-learn", "jinja2": "Jinja2", "torch": "", "peft": "peft"}
-    assert {name: dependencies.project_of(name) for name in names} == names
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_what_is_missing_is_installed_or_named(monkeypatch, works):
     missing(monkeypatch, "tokenizers", "yaml")

@@ -3,11 +3,10 @@
 import dataclasses
 import re
 import shlex
-from pathlib import PurePosixPath
 
 import pytest
 
-from docs import facts, killed, pictures, reference, site, tables
+from docs import facts, killed, pictures, reference, tables
 from lib.config import REMOVED, Config
 from lib.config.reader import sentences
 from lib.machine.facts import CARDS
@@ -34,10 +33,6 @@ def commands(text):
     lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
     found = [one for one in [*inline, *lines] if one.startswith("trainbook ")]
     return [one for one in found if "|" not in one and "..." not in one]
-
-
-def test_the_tables_are_those_that_are_computed():
-    assert tables.main(["--check"]) == 0
 
 
 def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
@@ -138,27 +133,6 @@ def test_every_key_stands_in_the_reference_with_its_sentence():
     assert {"queue.grid", "workload.tiles.size", "workload.chain.roots"} <= rows.keys()
 
 
-def test_links_of_the_site_lead_to_its_pages_to_the_repository_or_nowhere():
-    pages = {"kaggle.md", "ideas/clock.md", "notebooks/01_graphmer.md", "house.svg"}
-    folder = PurePosixPath("ideas")
-    here = "[a](../kaggle.md#x) [b](#y) [c](https://d.org/e)"
-    assert site.mended(here, folder, pages, "") == here
-    assert site.mended("[loop](../../lib/loop.py)", folder, pages, "") == "loop"
-    published = site.mended("[loop](../../lib/loop.py#L3)", folder, pages, "https://github.com/o/n")
-    assert published == "[loop](https://github.com/o/n/blob/main/lib/loop.py#L3)"
-    assert site.mended("```\n[a](../../b)\n```\n[a](../../b)", folder, pages, "") == "```\n[a](../../b)\n```\na"
-    read = site.mended("[01](../notebooks_src/01_graphmer.py)", PurePosixPath("."), pages, "")
-    assert read == "[01](notebooks/01_graphmer.md)"
-    front = site.mended("[front](../../README.md#limits)", folder, {*pages, "index.md"}, "")
-    assert front == "[front](../index.md#limits)"
-
-
-def test_the_page_of_a_notebook_has_its_text_without_the_library():
-    text = site.readable((ROOT / "notebooks_src" / "01_graphmer.py").read_text())
-    assert text.startswith("# GraphMER") and "The build puts lib here" not in text and "trainbook:" not in text
-    assert "```python\n" in text and "## Dependencies" in text
-
-
 def test_pictures_are_small_and_the_table_below_the_run_is_its_own():
     assert pictures.PLOT.read_bytes()[:4] == b"\x89PNG" and pictures.PLOT.stat().st_size < 200_000
     sizes = {path.name: path.stat().st_size for path in pictures.FOLDER.glob("*.png")}
@@ -167,15 +141,3 @@ def test_pictures_are_small_and_the_table_below_the_run_is_its_own():
     assert pictures.TABLE.read_text().split()[:2] == ["metric", "baseline"]
     assert "(docs/pictures/killed.svg)" in (ROOT / "README.md").read_text()
     assert killed.PICTURE.read_text().count("<polyline") == 2 + len(killed.KILLS)
-
-
-def test_a_stale_picture_is_seen(monkeypatch, tmp_path):
-    (tmp_path / "pictures").mkdir()
-    monkeypatch.setattr(tables, "DOCS", tmp_path)
-    assert tables.main(["--check"]) == 1
-    assert tables.main([]) == 0 and (tmp_path / "pictures" / "durations.svg").read_text().startswith("<svg ")
-    assert tables.main(["--check"]) == 0
-
-
-def test_bounds_of_times_are_not_written_to_the_second():
-    assert [tables._time(seconds) for seconds in (19.3, 240, 5399, 7226)] == ["19 s", "4 min", "90 min", "2.0 h"]

@@ -2,26 +2,18 @@
 
 import pytest
 
-from lib.errors import BadInput, TrainingFailed, check_limit, first_ten
+from lib.errors import BadInput, TrainingFailed, check_limit
 
 
-def test_as_many_bad_inputs_as_the_limit_allows_pass():
-    check_limit("Bad lines", [], 0)
-    check_limit("Bad lines", ["a.txt line 1: empty"], 1)
-
-
-def test_one_more_is_refused_with_the_first_ten_and_the_setting_that_would_pass():
+def test_one_more_than_the_limit_is_refused_with_the_first_ten_and_the_setting_that_would_pass():
     bad = [f"a.txt line {number}: empty" for number in range(1, 13)]
+    check_limit("Bad lines", bad, 12)
     with pytest.raises(BadInput) as refused:
         check_limit("Bad lines", bad, 11)
     head, *lines = str(refused.value).splitlines()
     assert head.startswith("Bad lines: 12; workload.bad_input_limit allows 11.")
     assert head.endswith("workload.bad_input_limit: 12.")
     assert lines == [f"  {line}" for line in bad[:10]] + ["  and 2 more"]
-
-
-def test_a_list_of_ten_has_no_more():
-    assert first_ten(["x"] * 10) == "\n".join(["  x"] * 10)
 
 
 @pytest.mark.parametrize("kind", [BadInput, TrainingFailed])

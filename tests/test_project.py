@@ -34,14 +34,6 @@ def test_the_release_number_stands_in_one_place(capsys):
     assert f"## {lib.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_licence_and_citation_name_the_same_and_nobody_who_was_invented():
-    citation, licence = load("CITATION.cff"), (ROOT / "LICENSE").read_text()
-    assert PROJECT["project"]["license"] == citation["license"] == "Apache-2.0"
-    assert "Version 2.0, January 2004" in licence and "END OF TERMS AND CONDITIONS" in licence
-    assert citation["authors"] == PROJECT["project"]["authors"] == [{"name": "The Trainbook authors"}]
-    assert not {"doi", "url", "repository-code", "contact"} & citation.keys()
-
-
 def test_help_names_every_target_and_no_other():
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     named = {word for line in re.findall(r"^make ((?:[a-z-]+ )+)", done.stdout, re.MULTILINE) for word in line.split()}
@@ -77,31 +69,6 @@ def test_the_workflow_runs_the_whole_check_on_every_supported_python():
     assert job["steps"][-2]["env"].keys() <= set(used) | {"PYTHON", "TORCH"}
 
 
-def test_types_are_checked_strictly_but_in_files_that_there_are():
-    options = PROJECT["tool"]["mypy"]
-    assert options["strict"] and options["files"] == ["lib", "workloads", "trainbook"]
-    assert len(options["overrides"]) == 1
-    for module in options["overrides"][0]["module"]:
-        place = ROOT / module.removesuffix(".*").replace(".", "/")
-        assert place.is_dir() or place.with_suffix(".py").is_file(), f"{module} is gone: take it out of the list"
-
-
-def test_hooks_are_local_and_check_what_make_checks():
-    (repository,) = load(".pre-commit-config.yaml")["repos"]
-    entries = " ".join(hook["entry"] for hook in repository["hooks"])
-    assert repository["repo"] == "local" and all(hook["language"] == "system" for hook in repository["hooks"])
-    checked = re.search(r"^check:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)[1]
-    for command in checked.replace("$(PY)", ".venv/bin/python").splitlines():
-        assert command.strip() in entries
-
-
-def test_whoever_reports_a_mistake_is_asked_for_the_doctors_findings():
-    form = load(".github/ISSUE_TEMPLATE/mistake.yml")
-    fields = {field["id"]: field for field in form["body"] if "id" in field}
-    assert "trainbook doctor --json" in fields["doctor"]["attributes"]["description"]
-    assert fields["doctor"]["validations"]["required"] and {"seen", "version"} <= fields.keys()
-
-
 def test_badges_open_each_notebook_where_the_repository_is_published_and_are_left_out_elsewhere(monkeypatch):
     row = "[file](notebooks/01_graphmer.ipynb)"
     monkeypatch.setattr(notebooks, "repository", lambda: "")
@@ -116,14 +83,3 @@ def test_badges_open_each_notebook_where_the_repository_is_published_and_are_lef
 def test_every_notebook_is_in_the_table():
     text = notebooks.notebooks()
     assert all(f"[{path.stem}]" in text for path in (ROOT / "notebooks_src").glob("[0-9]*.py"))
-
-
-def test_the_site_names_pages_that_there_are():
-    site = load("mkdocs.yml")
-    pages = re.findall(r"[\w/]+\.md", str(site["nav"]))
-    assert pages[0] == "index.md" and len(pages) == len(set(pages))  # README.md becomes it
-    assert all((ROOT / "docs" / page).is_file() for page in pages[1:])
-    assert [(ROOT / hook).is_file() for hook in site["hooks"]] == [True]
-    assert {path.name for path in (ROOT / "docs" / "ideas").glob("*.md")} == {
-        page.partition("/")[2] for page in pages if page.startswith("ideas/")
-    }

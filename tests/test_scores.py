@@ -18,18 +18,12 @@ def labels(seed=0, size=500):
     guess = np.where(rng.random(size) < 0.6, truth, rng.integers(0, 4, size))
     one = np.full(size, 1)
     return {
-        "random": (truth, guess),
-        "unrelated": (truth, rng.integers(0, 4, size)),
-        "right": (truth, truth),
-        "all wrong": (truth, (truth + 1) % 4),
-        "a class absent": (np.minimum(truth, 2), np.minimum(guess, 2)),
+        "random": (truth, guess), "unrelated": (truth, rng.integers(0, 4, size)), "right": (truth, truth),
+        "all wrong": (truth, (truth + 1) % 4), "a class absent": (np.minimum(truth, 2), np.minimum(guess, 2)),
         "a class only predicted": (np.minimum(truth, 2), guess),
-        "a class never predicted": (truth, np.minimum(guess, 1)),
-        "one class in truth": (one, guess),
-        "one class predicted": (truth, one),
-        "one class only": (one, one),
-        "one pixel": (one[:1], one[:1]),
-    }
+        "a class never predicted": (truth, np.minimum(guess, 1)), "one class in truth": (one, guess),
+        "one class predicted": (truth, one), "one class only": (one, one), "one pixel": (one[:1], one[:1]),
+    }  # fmt: skip
 
 
 KINDS = labels()

@@ -10,8 +10,6 @@ conversations, too.
 import csv
 import json
 import resource
-import shutil
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
+from tests.bench.record import RECORDS, head, measure, rounded, train
 
 RECORD = RECORDS / "chat.json"
 ROWS = {"adapters": {}, "all weights": {"workload.method": "full", "optimizer.lr": 1e-3}}
@@ -33,10 +31,10 @@ def cpu_seconds() -> float:
 
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Trains a row, or resumes what was killed; returns its figures and those of each baseline."""
-    name, begin, before = f"{row.replace(' ', '-')}-{seed}", time.perf_counter(), cpu_seconds()
-    train("configs/chat_small.yaml", {"output_dir": scratch / "chat", "run.name": name, "seed": seed, **ROWS[row]})
+    begin, before = time.perf_counter(), cpu_seconds()
+    train("configs/chat_small.yaml", {"output_dir": scratch, "run.name": "chat", "seed": seed, **ROWS[row]})
     minutes = (time.perf_counter() - begin) / 60
-    folder = scratch / "chat" / name
+    folder = scratch / "chat"
     with (folder / "evaluation.csv").open(encoding="utf-8") as file:
         methods = {line.pop("method"): line for line in csv.DictReader(file)}
     other = json.loads((folder / "summary.json").read_text("utf-8"))["metrics"]
@@ -69,17 +67,5 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return tables
 
 
-def main(arguments: list[str]) -> None:
-    options = options_of(ROWS, "0,1,2", arguments, __doc__)
-    for row in options.rows:
-        for seed in options.seeds:
-            name = f"{row}, seed {seed}"
-            if options.again:
-                shutil.rmtree(options.scratch / "chat" / f"{row.replace(' ', '-')}-{seed}", ignore_errors=True)
-            if options.again or name not in runs_of(RECORD):
-                tables = add_run(RECORD, name, measured(row, seed, options.scratch), summed_up, "torch")
-                print(name, json.dumps(tables[row], indent=1), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    measure(RECORD, ROWS, "0,1,2", measured, summed_up, __doc__)

@@ -9,15 +9,13 @@ CPUs are slow in it. One that was killed resumes in --scratch.
 """
 
 import json
-import shutil
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lib.report.metrics import read
-from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
+from tests.bench.record import RECORDS, head, measure, rounded, train
 from trainbook import new
 
 RECORD = RECORDS / "fp16.json"
@@ -31,17 +29,16 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     run: dict[str, Any] = head("torch")
     config, data = f"configs/{row}.yaml", {"data.dir": "" if row.startswith("graphmer") else "embedded"}
     if row in new.KINDS:
-        config, data = scratch / "fp16" / row / "my.yaml", {}
+        config, data = scratch / "my.yaml", {}
         if not config.exists():
-            config.parent.mkdir(parents=True)
-            new.write("my", row, config.parent)
+            new.write("my", row, scratch)
     for precision in PRECISIONS:
-        name, begin = f"{row}-{seed}-{precision}", time.perf_counter()
+        begin = time.perf_counter()
         train(config, {
-            "output_dir": scratch / "fp16", "run.name": name, "seed": seed, "training.precision": precision,
+            "output_dir": scratch, "run.name": precision, "seed": seed, "training.precision": precision,
             "training.log_every_steps": 1, **data,
         })  # fmt: skip
-        folder = scratch / "fp16" / name
+        folder = scratch / precision
         summary = json.loads((folder / "summary.json").read_text())
         run[precision] = {
             "seconds": round(time.perf_counter() - begin, 1),
@@ -79,17 +76,5 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return tables
 
 
-def main(arguments: list[str]) -> None:
-    options = options_of(ROWS, "0", arguments, __doc__)
-    for row in options.rows:
-        for seed in options.seeds:
-            name = f"{row}, seed {seed}"
-            for precision in PRECISIONS if options.again else ():
-                shutil.rmtree(options.scratch / "fp16" / f"{row}-{seed}-{precision}", ignore_errors=True)
-            if options.again or name not in runs_of(RECORD):
-                tables = add_run(RECORD, name, measured(row, seed, options.scratch), summed_up, "torch")
-                print(name, json.dumps(tables[row], indent=1), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    measure(RECORD, ROWS, "0", measured, summed_up, __doc__)

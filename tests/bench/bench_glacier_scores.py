@@ -19,7 +19,6 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from lib.launch import ensemble
 from lib.scores import scores_of
 from lib.task import load_config, load_task
 from lib.training.evaluation import EvaluationLoader
-from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
+from tests.bench.record import RECORDS, head, measure, rounded, train
 from workloads.glacier import baselines
 from workloads.glacier.judging import judged, tile_counts
 
@@ -101,23 +100,22 @@ def of_real(row: str, scratch: Path) -> tuple[Path, Path]:
 
 def trained(row: str, seed: int, scratch: Path) -> Path:
     """Trains a row, generated scenes from weights that are pretrained first; returns the folder of the run."""
-    options = {"seed": seed, "run.name": f"{row}-{seed}", "output_dir": scratch}
+    options = {"seed": seed, "run.name": row, "output_dir": scratch}
     if not ROWS[row]:
         path, data = of_real(row, scratch)
         train(path, {**options, "data.dir": data})
     else:
         before = load_config(shipped("origin")).queue.before_overrides
-        pretraining = {**before, "run.name": "pretrained", "output_dir": scratch}
+        pretraining = {**before, "run.name": "pretrained", "output_dir": scratch.parent}  # which all runs share
         train(ROOT / "configs" / "glacier_pretrain_small.yaml", pretraining)
         alone = {"queue.folds": 0, "queue.before": "[]", "queue.start_from": "", "data.dir": "embedded"}
-        train(shipped(row), {**options, **alone, "run.initial_weights": scratch / "pretrained"})
-    return scratch / f"{row}-{seed}"
+        train(shipped(row), {**options, **alone, "run.initial_weights": scratch.parent / "pretrained"})
+    return scratch / row
 
 
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Returns what a run reached on both parts, and its gains over each baseline."""
     begin = time.perf_counter()
-    scratch.mkdir(parents=True, exist_ok=True)
     folder = trained(row, seed, scratch)
     found: dict[str, Any] = {**head("torch", "scikit-learn"), "seconds": round(time.perf_counter() - begin, 1)}
     task, (model,) = ensemble.load(folder)
@@ -199,15 +197,5 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return tables
 
 
-def main(arguments: list[str]) -> None:
-    options = options_of(ROWS, "0,1,2", arguments, __doc__)
-    for row, seed in itertools.product(options.rows, options.seeds):
-        name = f"{row}, seed {seed}"
-        if options.again or name not in runs_of(RECORD):
-            run = measured(row, seed, options.scratch / "glacier")
-            add_run(RECORD, name, run, summed_up, "torch", "scikit-learn")
-            print(name, json.dumps(run, indent=1), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    measure(RECORD, ROWS, "0,1,2", measured, summed_up, __doc__)

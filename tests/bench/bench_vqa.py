@@ -11,8 +11,6 @@ resumes in --scratch.
 import csv
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ from lib.scores import intervals, resampled
 from lib.supervised import text
 from lib.supervised.samples import Part
 from lib.training.evaluation import EvaluationLoader
-from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
+from tests.bench.record import RECORDS, head, measure, rounded, train
 from workloads.vqa import pictures
 from workloads.vqa.data import Record
 
@@ -47,9 +45,8 @@ _SEED = 7
 
 def trained(row: str, seed: int, scratch: Path) -> Path:
     """Trains in a fresh process, or resumes what was killed; returns the folder of the run."""
-    name = f"{row}-{seed}"
-    train("configs/vqa_small.yaml", {"output_dir": scratch / "vqa", "run.name": name, "seed": seed, **ROWS[row]})
-    return scratch / "vqa" / name
+    train("configs/vqa_small.yaml", {"output_dir": scratch, "run.name": "vqa", "seed": seed, **ROWS[row]})
+    return scratch / "vqa"
 
 
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
@@ -142,17 +139,5 @@ def is_type(key: str) -> bool:
     return key.startswith("exact_") and key not in ("exact_low", "exact_high")
 
 
-def main(arguments: list[str]) -> None:
-    options = options_of(ROWS, "0,1,2", arguments, __doc__)
-    for row in options.rows:
-        for seed in options.seeds:
-            name = f"{row}, seed {seed}"
-            if options.again:
-                shutil.rmtree(options.scratch / "vqa" / f"{row}-{seed}", ignore_errors=True)
-            if options.again or name not in runs_of(RECORD):
-                tables = add_run(RECORD, name, measured(row, seed, options.scratch), summed_up, "torch", "transformers")
-                print(name, json.dumps(tables[row], indent=1), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    measure(RECORD, ROWS, "0,1,2", measured, summed_up, __doc__)

@@ -9,10 +9,12 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,26 @@ def add_run(path: Path, name: str, run: Mapping[str, Any], summed_up: Callable[.
         text = text.replace(f"{json.dumps(one)}: null", f"{json.dumps(one)}: {json.dumps(own)}")
     path.write_text(text + "\n", "utf-8")
     return tables
+
+
+def measure(
+    path: Path, rows: Iterable[str], seeds: str, measured: Callable[..., Any], summed_up: Callable[..., Any], about: str
+) -> None:
+    """Measures the rows and seeds that a command line asks for and the record lacks, each in a folder of its own.
+
+    A run that was killed finds what it left there; one that is to be measured again finds nothing.
+    """
+    options = options_of(rows, seeds, sys.argv[1:], about)
+    for row, seed in product(options.rows, options.seeds):
+        name = f"{row}, seed {seed}"
+        place = options.scratch / path.stem / name.replace(",", "").replace(" ", "-")
+        if options.again:
+            shutil.rmtree(place, ignore_errors=True)
+        if options.again or name not in runs_of(path):
+            place.mkdir(parents=True, exist_ok=True)
+            run = measured(row, seed, place)
+            add_run(path, name, run, summed_up, "torch")
+            print(name, json.dumps(run), flush=True)
 
 
 if __name__ == "__main__":

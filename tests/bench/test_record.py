@@ -1,14 +1,16 @@
-"""The records of measurements."""
+"""The records of measurements, and how benches pool runs."""
 
 import datetime
 import json
-import platform
 
+import numpy as np
 import pytest
 
+from tests.bench import bench_legal
 from tests.bench import record as records
 from tests.bench.peers import Peer
 from tests.bench.record import MEASURED, RECORDS, head, outdated
+from workloads.legal import BOTH, PRODUCT, STRONGEST
 
 
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
@@ -16,12 +18,6 @@ def test_a_record_says_when_where_and_with_which_versions_it_was_measured(path):
     record = json.loads(path.read_text("utf-8"))
     assert list(record)[:3] == ["date", "machine", "versions"] and len(record) > 3, "and it has figures"
     assert datetime.date.fromisoformat(record["date"]) and record["machine"] and record["versions"]
-
-
-def test_the_head_of_a_record_has_pythons_version_and_those_asked_for():
-    found = head("torch", device="none")
-    assert found["versions"].keys() == {"python", "torch"} and found["versions"]["python"] == platform.python_version()
-    assert found["machine"]["device"] == "none" and found["machine"]["cpus"] >= 1
 
 
 def test_every_record_has_something_that_it_measures():
@@ -53,3 +49,55 @@ def test_a_record_that_is_older_than_what_it_measures_is_listed(tmp_path, monkey
 def test_a_peer_that_lacks_a_package_of_another_is_not_installed():
     assert Peer("torch", ("torch",), None).is_installed
     assert not Peer("torch", ("torch", "no_such_package"), None).is_installed
+
+
+def test_a_row_that_the_record_has_is_not_measured_again(tmp_path, monkeypatch):
+    measured, path = [], tmp_path / "some.json"
+
+    def again(*options):
+        arguments = ["--rows", "easy,not drawn", "--seeds", "0,4", "--scratch", str(tmp_path / "scratch"), *options]
+        monkeypatch.setattr("sys.argv", ["bench", *arguments])
+        run = lambda row, seed, place: measured.append((row, seed, place.is_dir())) or {"exact": 0.5}  # noqa: E731
+        records.measure(path, ("easy", "not drawn"), "0", run, len, "Rows.")
+        return len(measured)
+
+    assert again() == 4 and measured[2:] == [("not drawn", 0, True), ("not drawn", 4, True)]
+    left = tmp_path / "scratch" / "some" / "easy-seed-4"
+    (left / "checkpoint").touch()
+    assert again() == 4 and records.runs_of(path)["easy, seed 4"] == {"exact": 0.5} and (left / "checkpoint").exists()
+    assert again("--again") == 8 and not (left / "checkpoint").exists()
+
+
+def run(right):
+    """A fold of four documents, of each of which a method takes `right` of ten sentences for what they are."""
+    counts = {method: {f"{n}": [[share, 10 - share], [10 - share, share]] for n in range(4)} for method, share in right}
+    return {"confusions": counts}
+
+
+def folds(runs):
+    """Names the documents of each run apart, as those of several folds are."""
+    for name, own in runs.items():
+        fold = name[-1]
+        own["confusions"] = {
+            method: {f"{fold} {number}": one for number, one in counts.items()}
+            for method, counts in own["confusions"].items()
+        }
+    return runs
+
+
+def test_folds_are_pooled_by_variant_partition_and_seed_with_paired_gains():
+    methods = [(STRONGEST, 5), (PRODUCT, 6), (BOTH, 8)]
+    runs = folds({f"single, partition 0, seed {seed}, fold {fold}": run(methods) for seed in (0, 1) for fold in (0, 1)})
+    tables = bench_legal.summed_up(runs)
+    table = tables["single, partition 0, seed 0"]
+    assert table["folds"] == 2 and table[BOTH]["gain in macro_f1"] == "+0.3000 [+0.3000, +0.3000]"
+    assert np.isclose(tables["means of seeds"]["single, partition 0"][BOTH]["macro_f1"], 0.8)
+
+
+def test_the_gain_of_several_seeds_is_their_mean_and_a_seed_that_is_not_whole_does_not_count():
+    methods = [[(STRONGEST, 5), (BOTH, 6 + seed)] for seed in (0, 1, 2)]
+    names = [(seed, fold) for seed in (0, 1, 2) for fold in (0, 1)][:-1]
+    runs = folds({f"single, partition 1, seed {seed}, fold {fold}": run(methods[seed]) for seed, fold in names})
+    table = bench_legal.summed_up(runs)["means of seeds"]["single, partition 1"]
+    assert (table["seeds"], table["folds"]) == (2, 2)
+    assert table[BOTH]["gain in accuracy"] == "+0.1500 [+0.1500, +0.1500]"

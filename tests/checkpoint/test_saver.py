@@ -1,7 +1,6 @@
 """Saving in the background, and training that goes on when a save fails."""
 
 import errno
-import itertools
 import os
 import threading
 
@@ -12,7 +11,6 @@ from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
 from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
-from lib.errors import TrainingFailed
 from lib.machine import disk
 from lib.machine.disk import Disk
 
@@ -61,9 +59,6 @@ def gate(monkeypatch):
     monkeypatch.setattr(disk, "calls", gate)
     yield gate
     gate.open.set()
-
-
-# --- in the background ------------------------------------------------------------------------------------------------
 
 
 def test_what_is_saved_is_what_was_there_when_save_was_called(tmp_path, gate):
@@ -124,26 +119,3 @@ def test_what_is_no_fault_of_the_disk_is_raised(tmp_path, monkeypatch):
     saver.save("checkpoints", 1, weights(1), {})
     with pytest.raises(ZeroDivisionError):
         saver.save("checkpoints", 2, weights(1), {})
-
-
-# --- memory that runs out ---------------------------------------------------------------------------------------------
-
-
-def full_memory(monkeypatch, *calls):
-    """These calls of Tensor.copy_ raise, as where there is no memory for a copy."""
-    original, count = torch.Tensor.copy_, itertools.count(1)
-
-    def copy(self, *arguments, **more):
-        if next(count) in calls:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
-        return original(self, *arguments, **more)
-
-    monkeypatch.setattr(torch.Tensor, "copy_", copy)
-
-
-def test_a_last_save_for_which_there_is_no_memory_is_an_error_of_the_session(tmp_path, monkeypatch):
-    full_memory(monkeypatch, 1, 2)
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    with pytest.raises(TrainingFailed, match="no memory for a copy .* was the last save of the session"):
-        saver.finish()

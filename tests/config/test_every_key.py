@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import get_type_hints
 
-from lib.config import Config, environment, with_changes
+from lib.config import Config, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat, length_pairs, option
 from lib.task import find_task
@@ -51,10 +51,3 @@ def test_lengths_in_epochs_all_become_steps(toy):
     for prefix, epochs, steps in pairs:
         values = flat(resolve_lengths(with_changes(toy(), {prefix + epochs: 2.0}), 40)[0])
         assert (values[prefix + epochs], values[prefix + steps]) == (0, 10)
-
-
-def test_every_variable_of_the_environment_is_named_in_one_table():
-    values = [value for name, value in vars(environment).items() if name.isupper()]
-    assert len(set(values)) == len(values) == 7
-    others = [path for path in (ROOT / "lib").rglob("*.py") if path.name != "environment.py"]
-    assert not [path for path in others if '"TRAINBOOK_' in path.read_text()]

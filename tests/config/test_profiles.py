@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from lib import checkpoint, launch
+from lib import launch
 from lib.config import Memory, profiles
 from lib.config.reader import flat
 from lib.errors import BadInput
@@ -72,13 +72,3 @@ def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch
     for ratio, count in (("quick", 5), ("validate", 20), ("full", 100), (0.5, 50)):
         config = written(f"data: {{subset_ratio: {ratio}}}\n")
         assert len(data.subset(range(100), config.data.subset_ratio, 0)) == count
-
-
-def test_keeping_the_best_weights_alone_is_possible_and_said_once(toy, tmp_path, capsys, quick):
-    summary = launch.train(toy({"checkpoint.keep_last": 0}))
-    out = capsys.readouterr().out
-    assert out.count("only the best weights are kept: a session that ends early cannot be resumed") == 1
-    assert checkpoint.steps(tmp_path / "runs" / "toy" / "best") == [summary.best["step"]]
-    assert checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints") == []
-    launch.train(toy({"checkpoint.keep_last": 0, "checkpoint.keep_best": 0, "run.name": "nothing"}))
-    assert "nothing is saved on the way" in capsys.readouterr().out

@@ -11,8 +11,6 @@ from lib import doctor
 from lib.doctor import machine, rehearsal
 from lib.errors import BadInput, NotTraceable
 from lib.planner import process
-from lib.report import findings
-from lib.report.findings import Finding
 from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
 from trainbook import commands
@@ -56,26 +54,3 @@ def test_the_doctor_runs_on_this_machine():
     names = {row["name"] for row in json.loads(done.stdout)["checks"]}
     assert done.returncode in (0, 2) and done.stderr == ""
     assert {"platform", "GPU", "RAM", "CPUs", "session", "Python", "torch"} <= names
-
-
-def test_the_table_is_aligned_and_fits_into_100_columns():
-    long = Finding("a longer name", "goes on and " * 9)
-    assert findings.table({"Machine": [Finding("GPU", "none", "bad", "Take one."), long]}).splitlines() == [
-        "Machine",
-        "  BAD      GPU            none",
-        "                          > Take one.",
-        "  ok       a longer name  " + ("goes on and " * 6).strip(),
-        "                          " + ("goes on and " * 3).strip(),
-        "",
-        "2 checks: 1 bad.",
-    ]
-
-
-def test_supported_versions_are_one_line_and_an_odd_one_keeps_its_own():
-    odd = Finding("numpy", "1.0", "warning", "It is older than any tested version.")
-    versions = [Finding("Python", "3.11.2 (supported: 3.11 to 3.13)"), Finding("torch", "2.13.0 with CUDA"), odd]
-    lines = doctor.in_short({"Machine": [Finding("RAM", "free")], "Versions": versions}).splitlines()
-    assert [line.split()[:2] for line in lines if line[:1] == " "] == [
-        ["ok", "RAM"], ["warning", "numpy"], [">", "It"], ["ok", "packages"],
-    ]  # fmt: skip
-    assert "2 are supported, Python 3.11.2 and torch 2.13.0 among them" in lines[-3]

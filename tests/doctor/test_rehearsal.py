@@ -30,17 +30,6 @@ def test_what_a_run_downloads_is_named_without_credentials_and_not_downloaded(to
     assert rehearsal.remote(toy({**there, "data.dir": "somewhere"})) == [] == rehearsal.remote(toy())
 
 
-def test_a_precision_that_is_slow_here_and_a_run_that_a_kill_would_end_are_warnings(toy):
-    finding = rehearsal.check_precision(toy({"training.precision": "fp16"}))
-    assert finding.verdict == "warning" and "10 to 20 times as long" in finding.advice
-    for changes, sentence in (
-        ({"checkpoint.every_steps": 12}, "at the session's end only"),
-        ({"checkpoint.keep_last": 0}, "no checkpoint is kept"),
-    ):
-        finding = rehearsal.check_save_interval(toy(changes))
-        assert finding.verdict == "warning" and sentence in finding.value and finding.advice
-
-
 def snapshot(folder):
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
 
@@ -91,23 +80,3 @@ def test_every_bit_counts():
     assert rehearsal.differences(nan, {"a": {"x": torch.tensor([float("nan")])}}) == []
     halves = {"a": {"x": torch.zeros(2, dtype=torch.float16)}, "b": {"y": torch.zeros(1)}}
     assert rehearsal.differences(zeros, halves) == ["a/x", "b/y"]
-
-
-def test_a_model_that_cannot_be_made_is_said_with_the_line_of_the_task_and_a_mistake_of_lib_stays(toy, monkeypatch):
-    for error, sentence in (
-        (torch.OutOfMemoryError("CUDA out of memory"), "do not fit into memory"),
-        (AttributeError("no such layer"), "raises AttributeError: no such layer (test_rehearsal.py:"),
-    ):
-
-        def fail(task, config, error=error):
-            raise error
-
-        monkeypatch.setattr(rehearsal, "new_state", fail)
-        finding = by_name(rehearsal.check_run(toy()))["model"]
-        assert finding.verdict == "bad" and sentence in finding.value + finding.advice
-    names = {}
-    source = "def mistaken(task, config):\n    raise AttributeError('no such layer')\n"
-    exec(compile(source, rehearsal.__file__, "exec"), names)
-    monkeypatch.setattr(rehearsal, "new_state", names["mistaken"])
-    with pytest.raises(AttributeError, match="no such layer"):
-        rehearsal.check_run(toy())

@@ -103,18 +103,3 @@ def test_the_operation_of_a_number_meets_its_fault(preloaded, tmp_path, fault, n
     assert kills or done.stdout.split() == printed
     assert (tmp_path / "below" / ("a" if kills else "b")).read_bytes() == left
     assert len((tmp_path / "log.txt").read_text().splitlines()) == 1, "only the operation that met it is written down"
-
-
-TORN_KILL = "torn write, then kill"
-
-
-def test_operations_are_drawn_by_kind_of_file_and_always_alike():
-    writes = [["", "write", "4", f"runs/toy/checkpoints/step-{n:08d}/model.safetensors"] for n in range(500)]
-    others = [["", "rename", "1", "runs/outputs.tar.gz"], ["", "mkdir", "2", "cache"]]
-    survey = {"operations": writes + others}
-    chosen = disk_calls.choose({"graphmer_small": survey}, list(disk_calls.KINDS), 1)
-    assert chosen == disk_calls.choose({"graphmer_small": survey}, list(disk_calls.KINDS), 1)
-    assert len(set(chosen)) == len(chosen) == disk_calls.DRAWN["runs"] + 4, "of the cache there are four choices"
-    assert {mode for _, mode, number in chosen if number == 501} == {*disk_calls.KINDS} - {"torn write", TORN_KILL}
-    toy = disk_calls.choose({"toy": survey}, ["torn write", "ENOSPC from then on"], 10)
-    assert len(toy) == 50 + 51

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lib import checkpoint, launch
-from lib.errors import BadInput
 from lib.machine import memory, platform
 from lib.training import data
 from lib.training.precision import allow_tf32, choose_precision
@@ -59,9 +58,3 @@ def test_two_gpus_end_where_one_does(toy, sharded):
     a, b = (checkpoint.load_newest(base / name / "checkpoints")[0].tensors["model"] for name in ("one", "two"))
     for key, value in a.items():
         torch.testing.assert_close(b[key], value, rtol=1e-5, atol=1e-6)
-
-
-@two_gpus
-def test_more_processes_than_gpus_are_refused(toy):
-    with pytest.raises(BadInput, match="processes are configured"):
-        launch.train(toy({"device.processes": torch.cuda.device_count() + 1}))

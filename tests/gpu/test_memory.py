@@ -48,13 +48,10 @@ print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reser
 
 def overrides(precision, recomputed, micro_batch):
     return {
-        "training.precision": precision,
-        "training.gradient_checkpointing": recomputed,
-        "training.micro_batch": micro_batch,
-        "training.effective_batch": 2 * micro_batch,
-        "training.micro_batch_slots": 2,
-        "workload.packages": [],
-    }
+        "training.precision": precision, "training.gradient_checkpointing": recomputed,
+        "training.micro_batch": micro_batch, "training.effective_batch": 2 * micro_batch,
+        "training.micro_batch_slots": 2, "workload.packages": [],
+    }  # fmt: skip
 
 
 def measured(changes):

@@ -86,11 +86,6 @@ def test_a_member_that_no_prediction_needs_stays_packed(nothing_outside, mine, w
     assert "Models: toy." in nothing_outside.attempt(predict, path)
 
 
-def giant_header(kind):
-    """A tar whose first member is a header of 2 GB, of which only the beginning is there."""
-    return member("x", kind, size=2 * 10**9).tobuf() + bytes(10_000)
-
-
 CODE = {
     "toy/code/mine.py": True, "toy/code/pack/deep/x.py": True, "toy/code/my-task.py": True, "code/mine.py": True,
     "toy/code/../mine.py": False, "toy/code/x.pyc": False, "toy/code/.hidden/x.py": False, "toy/mine.py": False,
@@ -150,11 +145,6 @@ def summary(content):
     return lambda run, outside: (run / "summary.json").write_bytes(content)
 
 
-def wide(run, outside):
-    """A model of 2e12 numbers beside weights of 20."""
-    (run / "config.yaml").write_text(HEAD + "workload: {width: 1000000}\n")
-
-
 def renamed(run, outside):
     run.rename(run.with_name(f"\x1b[2J\n{FORGED}"))
 
@@ -167,13 +157,11 @@ def weights_named(name):
     return tamper
 
 
-HEAD = "task: wide\ntraining: {max_steps: 4, effective_batch: 8}\n"
 RUNS = {
     "a task elsewhere": config("task: {evil}:Evil\n"),
     "a base elsewhere": config("base: {secret}\n"),
     "a run's name": renamed,
     "weights above": weights_named("../model.safetensors"),
-    "a wide model": wide,
 }
 
 

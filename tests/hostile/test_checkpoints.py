@@ -74,21 +74,11 @@ def seal(folder, change=lambda manifest: None, names=None):
     (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
 
 
-def names_instead(name, real="model.safetensors"):
-    """The manifest gives the model another name, and a file lies there if one can."""
-
-    def tamper(folder, outside):
-        new = name.format(secret=outside.secret, target=outside.target)
-        seal(folder, lambda manifest: manifest["files"].update({new: manifest["files"].pop(real)}))
-        place = folder / new.replace("\0", "0")
-        if name.startswith("../"):
-            shutil.copy(folder / real, place)
-
-    return tamper
-
-
-def in_manifest(**values):
-    return lambda folder, outside: seal(folder, lambda manifest: manifest.update(values))
+def above(folder, outside):
+    """The manifest gives the model a name outside of its folder, and a file lies there."""
+    new, real = "../planted.safetensors", "model.safetensors"
+    seal(folder, lambda manifest: manifest["files"].update({new: manifest["files"].pop(real)}))
+    shutil.copy(folder / real, folder / new)
 
 
 def in_entry(**values):
@@ -118,7 +108,7 @@ def giant(folder, outside):
 
 
 MANIFESTS = {
-    "a name above": names_instead("../planted.safetensors"),
+    "a name above": above,
     "giant bytes": in_entry(bytes=10**300),
     "2 MB": manifest_is(b" " * 2_000_000),
     "a manifest that is a pipe": instead_of("manifest.json", lambda path, o: os.mkfifo(path)),

@@ -24,18 +24,12 @@ def place(**values):
 
 
 LINES = {
-    "a list": b"[1]",
-    "half an object": b'{"head": "a"',
-    "200,000 brackets": b"[" * 200_000,
-    "5,000 digits": b'{"head": ' + b"9" * 5_000 + b"}",
-    "no UTF-8": b'{"head": "\xff"}',
-    "an escaped NUL": line(head="a\0b"),
-    "a newline in a name": line(head=f"a\n{FORGED}"),
-    "no qualifiers": line(qualifiers=None),
-    "a line that is true": place(line=True),
-    "a pickle": b"\x80\x04cos\nsystem",
-    "2 MB": b'{"head": "' + b"a" * (2 * _MOST_BYTES) + b'"}',
-}
+    "a list": b"[1]", "half an object": b'{"head": "a"', "200,000 brackets": b"[" * 200_000,
+    "5,000 digits": b'{"head": ' + b"9" * 5_000 + b"}", "no UTF-8": b'{"head": "\xff"}',
+    "an escaped NUL": line(head="a\0b"), "a newline in a name": line(head=f"a\n{FORGED}"),
+    "no qualifiers": line(qualifiers=None), "a line that is true": place(line=True),
+    "a pickle": b"\x80\x04cos\nsystem", "2 MB": b'{"head": "' + b"a" * (2 * _MOST_BYTES) + b'"}',
+}  # fmt: skip
 
 
 def write(folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'):

@@ -19,19 +19,13 @@ def test_nothing_happens_in_a_call_that_does_nothing(nothing_outside):
 
 
 WRONG = {
-    "code": lambda o: exec(o.code()),
-    "secret": lambda o: o.secret.read_text(),
-    "link": lambda o: (o.folder / "link").read_text(),
-    "target": lambda o: (o.target / "planted").write_text(""),
-    "folder": lambda o: (o.folder / "planted").mkdir(),
-    "device": lambda o: os.open("/dev/zero", os.O_RDONLY),
-    "native": read_by_native_code,
-    "process": lambda o: subprocess.run(["true"]),
-    "escape": lambda o: print("\x1b[2J"),
-    "line": lambda o: print(f"x\n{FORGED}"),
-    "memory": lambda o: np.empty(256 * 2**20, np.uint8),
-    "traceback": lambda o: {}["key"],
-}
+    "code": lambda o: exec(o.code()), "secret": lambda o: o.secret.read_text(),
+    "link": lambda o: (o.folder / "link").read_text(), "target": lambda o: (o.target / "planted").write_text(""),
+    "folder": lambda o: (o.folder / "planted").mkdir(), "device": lambda o: os.open("/dev/zero", os.O_RDONLY),
+    "native": read_by_native_code, "process": lambda o: subprocess.run(["true"]),
+    "escape": lambda o: print("\x1b[2J"), "line": lambda o: print(f"x\n{FORGED}"),
+    "memory": lambda o: np.empty(256 * 2**20, np.uint8), "traceback": lambda o: {}["key"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)

@@ -43,14 +43,6 @@ def archive(trained, tmp_path, monkeypatch):
     return tmp_path / "outputs.tar.gz"
 
 
-def test_run_and_archive_hold_the_task_s_file_and_what_it_imports_beside_it(trained):
-    assert {path.name for path in (trained / "runs" / "my" / "code").glob("*.py")} == FILES
-    with tarfile.open(trained / "runs" / "outputs.tar.gz") as packed:
-        names = set(packed.getnames())
-    assert {f"my/code/{name}" for name in FILES} <= names and not [name for name in names if "__pycache__" in name]
-    assert "\ntask: code/mine.py:Mine" in "\n" + (trained / "runs" / "my" / "config.yaml").read_text()
-
-
 def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_path):
     shutil.copytree(trained / "runs", tmp_path / "elsewhere")
     config = load_config(tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")})
@@ -122,13 +114,6 @@ def test_predict_runs_the_archive_s_task_only_for_who_trusts_it_or_one_s_own_cop
     (tmp_path / "mine" / "late.py").write_text("def said(models):\n    return 'mine'\n")
     assert main(["predict", str(archive), "data", "other", "--task", "mine/mine.py:Mine"]) == 0
     assert (tmp_path / "other" / "answers.txt").read_text() == "mine"
-
-
-def test_several_runs_of_one_task_predict_together(trained, tmp_path):
-    for name in ("my-seed1", "my-seed2"):
-        shutil.copytree(trained / "runs" / "my", tmp_path / "runs" / name)
-    options = {"trusted": True, "changes": {"queue.seeds": [1, 2]}}
-    assert "2 models together" in ensemble.run(tmp_path / "runs", tmp_path, tmp_path / "out", **options)
 
 
 def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path):

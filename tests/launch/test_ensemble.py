@@ -55,14 +55,3 @@ def test_several_runs_predict_together_only_where_one_queue_or_one_vote_made_the
     (tmp_path / "runs" / "vote").mkdir()
     Summary("vote", "toy", "completed", members=["good-seed1", "good-seed2", "probe"]).write(tmp_path / "runs" / "vote")
     assert len(load(tmp_path / "runs", OWN)[1]) == 3
-
-
-def test_what_holds_no_trained_run_is_refused_with_what_to_give(tmp_path):
-    with pytest.raises(BadInput, match="Give outputs.tar.gz, the folder of a run, or a folder of runs"):
-        load(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="holds no run with best weights"):
-        load(tmp_path / "empty")
-    (tmp_path / "torn.tar.gz").write_bytes(b"\x1f\x8b half")
-    with pytest.raises(BadInput, match="cannot be unpacked"):
-        load(tmp_path / "torn.tar.gz")

@@ -10,7 +10,6 @@ import torch
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory
 from lib.launch.queue import find_completed
-from lib.launch.resume import announce
 from lib.machine import inputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
@@ -27,17 +26,6 @@ def test_a_run_whose_every_checkpoint_is_damaged_never_starts_from_0_in_silence(
         with pytest.raises(BadInput, match=r"(?s)step-00000012 is damaged.*step-00000009 is damaged.*run\.name"):
             launch.train(toy({"training.max_steps": 15}))
     assert checkpoint.steps(folder) == [9, 12]
-
-
-def test_a_damaged_checkpoint_is_set_aside_in_the_runs_own_folder_and_not_in_a_mount(toy, tmp_path, capsys):
-    launch.train(toy())
-    runs = tmp_path / "runs"
-    (runs / "toy" / "checkpoints" / "step-00000012" / "state.json").write_bytes(b"{}")
-    announce(launch.prepare(toy({"run.resume_from": str(runs), "output_dir": "elsewhere"})))
-    assert checkpoint.steps(runs / "toy" / "checkpoints") == [9, 12]
-    assert announce(launch.prepare(toy())).step == 9
-    assert "It is kept as step-00000012.damaged." in capsys.readouterr().out
-    assert checkpoint.steps(runs / "toy" / "checkpoints") == [9]
 
 
 def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_killed_start(toy, tmp_path, cut):
@@ -106,24 +94,6 @@ def full(monkeypatch):
         monkeypatch.setattr(torch.optim.AdamW, "step", step)
 
     return at
-
-
-def tensors(folder):
-    saved = checkpoint.load_newest(folder / "checkpoints")[0]
-    return {f"{group}/{name}": value for group, named in saved.tensors.items() for name, value in named.items()}
-
-
-@pytest.mark.parametrize(("at", "again"), [(1, "the first step"), (5, "step 3")])
-def test_a_run_that_ran_out_after_an_update_ends_in_the_weights_of_the_others(toy, tmp_path, full, capsys, at, again):
-    launch.train(toy({"run.name": "whole"}))
-    full(at)
-    summary = launch.train(toy())
-    assert (summary.reason, summary.micro_batch) == ("completed", 4)
-    assert f"Training starts again from {again} in micro-batches of 4." in capsys.readouterr().out
-    assert "oom_restart,8,4" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
-    ours, whole = (tensors(tmp_path / "runs" / name) for name in ("toy", "whole"))
-    assert all(torch.allclose(ours[name], value, rtol=1e-3, atol=1e-5) for name, value in whole.items())
-    assert [row["step"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")] == ["4", "5", "8", "10", "12", "12"]
 
 
 def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_keeps_the_size(toy, tmp_path, full):

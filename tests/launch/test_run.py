@@ -7,28 +7,13 @@ from lib import checkpoint, launch
 from lib.errors import TrainingFailed
 from lib.launch import run as prepared
 from lib.launch import smoke
-from lib.machine import memory, platform
+from lib.machine import memory
 
 
 def test_epochs_become_steps_and_are_printed(toy):
     run = launch.prepare(toy({"training.epochs": 2}))
     assert run.config.training.max_steps == 10  # 2 * 37 / 8, rounded up
     assert run.lengths == ["training.epochs 2 -> training.max_steps 10 (samples 37, effective batch 8)"]
-
-
-def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone(toy, monkeypatch):
-    def fails(*_):
-        raise TrainingFailed("Planning toy failed:\nThe step raises ValueError (mine.py:6).")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("lib.planner.card.card_of_gpu", lambda number: None)
-    monkeypatch.setattr("lib.planner.process.plan", fails)
-    monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0])
-    with pytest.raises(TrainingFailed):
-        prepared.apply_plan(toy(), 1)
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    _, plan, (said,) = prepared.apply_plan(toy(), 1)
-    assert plan is None and said.startswith("Warning: The step raises ValueError (mine.py:6). So nothing is planned")
 
 
 def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch):

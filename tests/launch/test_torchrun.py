@@ -144,18 +144,6 @@ def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun
     assert str(ended._verdict(1)) == "Rank 1 was ended by signal 6 (SIGABRT).", "the others lost it"
 
 
-def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(tmp_path):
-    assert torchrun.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
-    for number, line, text in (
-        (1, "os.kill(os.getpid(), signal.SIGSEGV)", "Rank 1 was ended by signal 11 (SIGSEGV)."),
-        (2, "os._exit(3)", "Rank 2 ended with exit code 3 and left no error."),
-    ):
-        environment = {**os.environ, "RANK": str(number), "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
-        rank = boot._Recorded([sys.executable, "-c", f"import os, signal; {line}"], env=environment)
-        wait_for(lambda rank=rank: rank.poll() is not None)
-        assert torchrun.ending_of(tmp_path, number) == text
-
-
 class Clock:
     """A clock, and a rank whose CPU time is `used`."""
 

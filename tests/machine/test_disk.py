@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.disk import Disk, whole
 
@@ -52,19 +51,6 @@ def test_a_file_is_synced_before_it_is_renamed_and_a_cache_is_not(tmp_path, monk
     with whole(tmp_path / "b", cache=True) as aside:
         aside.write_text("b")
     assert synced == [("a.tmp", True, False)]
-
-
-def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be written to .Not a directory.. Give another output_dir"):
-        disk.check_writable(tmp_path / "file" / "run")
-
-    def refuse(*_):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(disk.calls, "create", refuse)
-    with pytest.raises(BadInput, match="Read-only file system"):
-        disk.check_writable(tmp_path / "run")
 
 
 HOLD = """

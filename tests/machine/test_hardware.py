@@ -1,13 +1,16 @@
-"""What a process may use of its machine: a container's limits, drivers, kernels and devices, all of them imitated."""
+"""What a process may use of its machine, all of it imitated; and the table of cards."""
 
 import os
+import re
 import sys
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
 from lib.machine import hardware, memory
+from lib.machine.facts import CARDS, FACTS
 from tests.conftest import CU128
 
 pytestmark = pytest.mark.usefixtures("nothing_of_this_machine")
@@ -75,7 +78,30 @@ def test_the_load_of_a_gpu_counts_other_processes_by_nvml_and_by_torch(card, mon
     assert hardware.gpu_reader(0)() == hardware.GpuLoad(7, 10, 0.55) and asked == ["GPU-1"]
 
 
-def test_the_driver_is_none_where_nvml_does_not_answer(nvml):
-    assert hardware.driver() is None
-    nvml(["Tesla T4", "Tesla T4"])
-    assert hardware.driver() == hardware.Driver("570.86", (12, 8), ["Tesla T4", "Tesla T4"])
+def test_oom_is_told_from_other_errors():
+    assert memory.is_oom(torch.OutOfMemoryError("CUDA out of memory"))
+    assert memory.is_oom(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert memory.is_oom(MemoryError())
+    wrapped = ValueError("outer")
+    wrapped.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+    assert memory.is_oom(wrapped)
+    assert not memory.is_oom(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not memory.is_oom(RuntimeError("CUDA error: device-side assert triggered"))
+
+
+def test_cards_agree_with_their_capabilities():
+    assert len(CARDS) == 20
+    for card in CARDS.values():
+        assert (card.bf16_tflops is not None) == (card.capability >= (8, 0)), card.name
+        assert card.fp16_sustained_tflops is None or card.fp16_sustained_tflops < card.fp16_tflops
+    t4_mib = FACTS["kaggle_t4_memory_mib"].value
+    assert CARDS["t4"].memory_gib == pytest.approx(t4_mib / 1024, abs=0.01)
+
+
+def test_the_rates_of_a_card_are_those_of_a_data_sheet():
+    for card in CARDS.values():
+        sheet, _, memory = card.source.partition("; ")
+        assert re.match(r"https://[a-z]+\.nvidia\.com/\S+( \(SXM2?\))?$", sheet), card.name
+        assert memory.startswith("memory: ") and card.device, card.name
+        half = card.bf16_tflops or card.fp16_tflops
+        assert card.fp32_tflops < half < 17 * card.fp32_tflops and 200 < card.bandwidth_gb_s < 5000

@@ -18,12 +18,6 @@ OLD = ["tiles", "titanic"]
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
-@pytest.mark.parametrize("layout", [NEW, OLD, [*NEW, *OLD], []])
-def test_inputs_are_listed_in_both_layouts(monkeypatch, tmp_path, layout):
-    here = kaggle(monkeypatch, tmp_path, layout)
-    assert inputs.mounted(here) == sorted(tmp_path / "input" / mount for mount in layout)
-
-
 @pytest.mark.parametrize("layout, names", [
     (NEW, {
         "tiles": NEW[2], "ada/tiles": NEW[2], "bob/code-graph": NEW[1], NEW[1]: NEW[1], "ada/earlier-run": NEW[3],

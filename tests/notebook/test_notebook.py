@@ -3,8 +3,6 @@
 import sys
 import types
 
-import numpy as np
-import PIL.Image
 import pytest
 import torch
 
@@ -53,7 +51,7 @@ def test_a_run_says_how_it_ended_what_is_left_and_how_it_compares(tmp_path):
     assert text.endswith("\n\nOk.") and text.splitlines()[1].split() == ["b", "0.500", "1.000", "+0.500"]
 
 
-def test_smoke_only_ends_the_notebook_with_a_sentence_and_a_batch_run_well(monkeypatch, capsys):
+def test_smoke_only_ends_the_notebook_with_a_sentence(monkeypatch, capsys):
     from IPython.core.interactiveshell import InteractiveShell
 
     notebook.end_if(False)
@@ -63,24 +61,6 @@ def test_smoke_only_ends_the_notebook_with_a_sentence_and_a_batch_run_well(monke
     assert isinstance(result.error_in_exec, notebook.Ended), "run all goes no further"
     said = capsys.readouterr().out
     assert said.startswith("SMOKE_ONLY is True") and "Traceback" not in said and len(said.splitlines()) == 1
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    with pytest.raises(SystemExit) as end:
-        notebook.end_if(True)
-    assert end.value.code == 0 and "set it to False in Parameters" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("size, form", [((1200, 1000), "jpeg"), ((60, 40), "png")])
-def test_a_picture_is_shown_small_and_a_page_in_a_frame_and_their_files_stay(tmp_path, size, form):
-    noise = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
-    noise[:, size[1] // 2 :] //= 64  # half of it is smooth
-    PIL.Image.fromarray(noise).save(tmp_path / "tiles.png")
-    whole = (tmp_path / "tiles.png").read_bytes()
-    shown = notebook.picture(tmp_path / "tiles.png")
-    assert shown.format == form and len(shown.data) < len(whole) / (4 if form == "jpeg" else 1)
-    assert (tmp_path / "tiles.png").read_bytes() == whole
-    (tmp_path / "page.html").write_text('<style>body { color: red }</style><p title="a">b</p>')
-    page = notebook.page(tmp_path / "page.html").data
-    assert "<style>" not in page and "&lt;style&gt;" in page and 'srcdoc="' in page and "&quot;a&quot;" in page
 
 
 def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch, capsys):

@@ -1,9 +1,7 @@
 """The memory panel without a browser: its controls are set, its button is pressed, its answers are read."""
 
-import dataclasses
 import re
 import shutil
-import sys
 import threading
 from html import escape
 from unittest import mock
@@ -17,8 +15,6 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.notebook import panel
-from lib.planner.html import of_plan
-from lib.planner.log import Alive, Layer
 from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 from tests.conftest import ROOT
@@ -57,29 +53,6 @@ def text_of(html):
     return re.sub(r"\s+", " ", re.sub("<style.*?</style>|<[^>]+>", " ", html))
 
 
-def test_the_bar_is_as_long_as_the_memory_and_says_what_the_table_says_and_escapes_what_it_shows(planned):
-    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
-    html = of_plan(plan)
-    total = 14.56 * GIB
-    widths = [float(w) for w in re.findall(r"[ ;]width:([\d.]+)%", html)]
-    assert sum(widths) == pytest.approx(100 * (plan.chosen.prediction.peak_bytes + 200 * 2**20) / total, abs=0.01)
-    assert widths[1] == pytest.approx(100 / 14.56, abs=0.01)  # 1 GiB of weights
-    limit = float(re.search(r"left:([\d.]+)%;border-left", html)[1])
-    assert limit == pytest.approx(100 * (0.92 * (total - 200 * 2**20) + 200 * 2**20) / total, abs=0.01)
-    text = text_of(html)
-    assert "weights 1.00 GiB" in text and "activations 4.00 GiB" in text and "Where it goes" not in html
-    assert "graphmer fits on 2 x T4 : at the peak 7.00 of the 14.36 GiB that PyTorch can have (49%)" in text
-    assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2:46:40 GPU time 10,000 steps" in text
-    assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
-    assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan()), "Kaggle does not lend that card"
-    layer = Layer("blocks.0", 1, GIB, 0, 2 * GIB, 4 * GIB, 7 * GIB)
-    alive = Alive("blocks.*", "gelu", "activations", "<model>.py:7", 3, 2 * GIB, (8, 64))
-    told = dataclasses.replace(plan.chosen.prediction, layers=(layer,), alive=(alive,))
-    text = text_of(of_plan(dataclasses.replace(plan, chosen=dataclasses.replace(plan.chosen, prediction=told))))
-    assert "blocks.0 1,024.0 0.0 2,048.0 4,096.0 100.0%" in text
-    assert "blocks.* gelu (activations) &lt;model&gt;.py:7 3 8 x 64 2,048.0 28.6%" in text
-
-
 def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     made = shown(overrides={"training.effective_batch": 48, "workload.chain.roots": 100})
     assert (made.workload.value, made.card.value) == ("graphmer", "t4")
@@ -110,14 +83,6 @@ def test_every_control_reaches_the_plan_and_the_gauge_shows_each_gpu(shown, plan
     monkeypatch.setattr(memory, "readings", lambda: readings)
     answer(made, batch=128)
     assert "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(made.gauge.value) and "RAM" not in made.gauge.value
-
-
-def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(shown, planned):
-    made = shown(overrides={"workload.model.layers": 3})
-    answer(made, workload="graphmer_small")
-    config = planned[-1][0]
-    assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 48)
-    assert made.recomputed.options[-1][0] == "all 2 layers" and len(planned) == 2, "one answer, not one a control"
 
 
 def test_a_mistake_or_a_failure_of_the_child_is_shown_and_the_panel_goes_on(shown, planned, monkeypatch):
@@ -176,42 +141,10 @@ def test_a_profile_brings_its_sizes_and_is_in_the_line_to_paste(shown, planned):
     assert "memory.profile" not in made.choice().to_paste(made._planned[1])
 
 
-def test_a_profile_of_the_configuration_is_where_the_controls_begin_and_can_be_left(shown, tmp_path, monkeypatch):
-    (tmp_path / "lean.yaml").write_text(f"{GRAPHMER.read_text()}\nmemory: {{profile: ultra_low}}\n")
-    monkeypatch.setattr(sys.modules[__name__], "CONFIGS", [tmp_path / "lean.yaml"])
-    made = shown(tmp_path / "lean.yaml")
-    assert (made.profile.value, made.batch.value, made.precision.value) == ("ultra_low", 16, "fp16")
-    assert "memory.profile" not in made.choice().to_paste(made._planned[1])
-    answer(made, batch=64)  # as the file says, which the profile would change
-    assert made.choice().to_paste(made._planned[1])["training.effective_batch"] == 64
-    answer(made, profile="")
-    assert made.choice().to_paste(made._planned[1])["memory.profile"] == ""
-
-
 def test_dials_are_keys_of_their_task():
     for path in CONFIGS:
         for key, sizes in find_task(load_config(path).task).dials.items():
             assert all(flat(load_config(path, {key: size}))[key] == size for size in sizes)
-
-
-def test_without_a_kernel_or_widgets_the_same_answer_is_text_and_in_a_notebook_a_picture(planned, monkeypatch, capsys):
-    panel.show(ROOT / "configs", "graphmer", "t4", 0, {"training.effective_batch": 128})
-    text = capsys.readouterr().out
-    assert "At the peak, GiB: weights 1.00, optimizer 2.00, activations 4.00" in text
-    assert 'OVERRIDES = {"training.effective_batch": 128, "training.micro_batch": 32, ' in text
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    displayed = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: displayed.append(data))
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ipywidgets", None)
-        panel.show(ROOT / "configs", "graphmer", "t4")
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    panel.show(ROOT / "configs", "graphmer", "t4")
-    assert len(displayed) == 2 and all("graphmer fits on" in data["text/html"] for data in displayed)
-    assert all(data["text/plain"].count("At the peak, GiB") == 1 for data in displayed), "the picture's own text, once"
-    assert capsys.readouterr().out == ""
-    with pytest.raises(BadInput, match="There is no configuration 'nothing'. There are: .*graphmer, graphmer_small"):
-        panel.show(ROOT / "configs", "nothing")
 
 
 def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(shown, tmp_path, capsys):
@@ -235,15 +168,3 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     (tmp_path / "runs").write_text("a file where the folder should be")
     made.use.click()
     assert "OVERRIDES = {" in made.message.value and "cannot be written" in made.message.value
-
-
-def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(tmp_path, capsys):
-    (tmp_path / "runs").mkdir()
-    contents = {"{half": "JSON", "[1]": "instead of an object", '{"workload.root": 3}': "override workload.root"}
-    for content, reason in contents.items():
-        (tmp_path / "runs" / "plan-graphmer.json").write_text(content)
-        assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
-        text = capsys.readouterr().out
-        assert "plan-graphmer.json is ignored: " in text and reason in text
-    with pytest.raises(BadInput, match="workload.rots"):  # one's own mistake
-        notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})

@@ -300,29 +300,12 @@ def adapters() -> list[Asked]:
             autocast=False, **_AS_PEFT, **kind,
         )  # fmt: skip
         kept = "" if recomputed else ", nothing recomputed"
-        rows.append(
-            Asked(
-                f"{model} {method}, {batch} x {length}, rank {rank}{kept}",
-                int(gib * GIB),
-                "allocated",
-                RTX_4080,
-                _CAN,
-                lambda: None,
-                question=asked,
-                reserved=int(reserved * GIB),
-            )
-        )
+        rows.append(Asked(
+            f"{model} {method}, {batch} x {length}, rank {rank}{kept}", int(gib * GIB), "allocated", RTX_4080, _CAN,
+            lambda: None, question=asked, reserved=int(reserved * GIB),
+        ))  # fmt: skip
     for method, batch, kind, gib in _FMS_ROWS:
         asked = Question("Mistral-7B", method, "a100-80", batch, 4096, **{**_AS_PEFT, "quantised": kind})
-        rows.append(
-            Asked(
-                f"Mistral-7B {method}, {batch} x 4096",
-                int(gib * GIB),
-                "allocated",
-                "a100-80",
-                _FMS,
-                lambda: None,
-                question=asked,
-            )
-        )
+        name = f"Mistral-7B {method}, {batch} x 4096"
+        rows.append(Asked(name, int(gib * GIB), "allocated", "a100-80", _FMS, lambda: None, question=asked))
     return rows

@@ -122,25 +122,16 @@ def _vit(name: str, minutes: float, batch: int, half: bool, passes: int = 1, pre
 
 def every() -> list[Speed]:
     return [
-        _wide("fp32", "t4", 57 * 60 + 17),
-        _wide("fp16", "t4", 31 * 60 + 14),
-        _wide("fp32", "p100", 47 * 60 + 1),
-        _wide("fp16", "p100", 47 * 60 + 34),
-        _resnet("fp16 NHWC, A100", "a100-80", 2470, 256, _NVIDIA, "fp16", True),
+        _wide("fp32", "t4", 57 * 60 + 17), _wide("fp16", "t4", 31 * 60 + 14), _wide("fp32", "p100", 47 * 60 + 1),
+        _wide("fp16", "p100", 47 * 60 + 34), _resnet("fp16 NHWC, A100", "a100-80", 2470, 256, _NVIDIA, "fp16", True),
         _resnet("fp16 NHWC, A100", "a100-80", 2600, 512, _TIMM, "fp16", True),
         _resnet("fp32, V100", V100, 367, 128, _NVIDIA, "fp32", False),
         _resnet("fp16 NHWC, V100", V100.replace("15.78", "31.7"), (1156, 1200), 256, _NVIDIA, "fp16", True),
-        _resnet("TF32 NHWC, A100", "a100-80", 938, 256, _NVIDIA, "fp32", True),
-        _forward("fp32", 428),
-        _forward("fp16", 1165),
-        _gpt("fp32", 12525, ("stored",)),
-        _gpt("TF32", 27648, ("anew",), tf32=True),
+        _resnet("TF32 NHWC, A100", "a100-80", 938, 256, _NVIDIA, "fp32", True), _forward("fp32", 428),
+        _forward("fp16", 1165), _gpt("fp32", 12525, ("stored",)), _gpt("TF32", 27648, ("anew",), tf32=True),
         _gpt("bf16 weights", 45486, ("anew", False, True)),
         _gpt("bf16 weights, fused norm and GELU", 55256, ("anew", True, True)),
-        _gpt("bf16 weights, fused attention", 91901, ("fused", True, True)),
-        _vit("fp32, batch 64", 17.94, 64, False),
-        _vit("fp16 autocast, batch 64", 3.45, 64, False, 1, "fp16"),
-        _vit("bf16 weights, batch 64", 2.88, 64, True),
-        _vit("bf16 weights, batch 16", 3.96, 16, True),
-        _vit("bf16 weights, batch 4 x 4", 12.91, 4, True, 4),
-    ]
+        _gpt("bf16 weights, fused attention", 91901, ("fused", True, True)), _vit("fp32, batch 64", 17.94, 64, False),
+        _vit("fp16 autocast, batch 64", 3.45, 64, False, 1, "fp16"), _vit("bf16 weights, batch 64", 2.88, 64, True),
+        _vit("bf16 weights, batch 16", 3.96, 16, True), _vit("bf16 weights, batch 4 x 4", 12.91, 4, True, 4),
+    ]  # fmt: skip

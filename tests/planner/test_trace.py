@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from lib.errors import BadInput, NotTraceable
+from lib.errors import NotTraceable
 from lib.planner import of_layers, predict, predict_inference, shapes
 from lib.planner.card import find_card
 from lib.planner.log import OUTSIDE, Layer, folded
@@ -91,17 +91,6 @@ def test_recomputation_keeps_one_layers_activations_and_plain_attention_the_matr
 
 
 # --- the loop that people write ---------------------------------------------------------------------------------------
-
-
-def test_what_no_loop_can_have_is_a_sentence():
-    for options, sentence in (
-        ({"precision": "fp8"}, "no precision 'fp8'"), ({"accumulation": 0}, "accumulation 0"),
-        ({"clip_norm": float("nan")}, "clip_norm nan"), ({"model": wide()}, "Give a function that makes it"),
-        ({"step": lambda net: None}, "The step returned NoneType"),
-        ({"step": lambda net: {"logits": loss(net)}}, "in which there is no loss"),
-    ):  # fmt: skip
-        with pytest.raises(BadInput, match=sentence):
-            predict(**{"model": wide, "step": loss, **options})
 
 
 def test_options_of_the_loop_take_and_free_what_they_should():

@@ -154,20 +154,15 @@ def regnet(widths, depths, group: int, squeeze: bool) -> nn.Sequential:
 
 def make(name: str) -> nn.Module:
     makers = {
-        "resnet50": lambda: resnet((3, 4, 6, 3)),
-        "resnet101": lambda: resnet((3, 4, 23, 3)),
-        "resnet152": lambda: resnet((3, 8, 36, 3)),
-        "vgg16": lambda: vgg((2, 2, 3, 3, 3)),
-        "vgg19": lambda: vgg((2, 2, 4, 4, 4)),
-        "mobilenet_v2": mobilenet_v2,
+        "resnet50": lambda: resnet((3, 4, 6, 3)), "resnet101": lambda: resnet((3, 4, 23, 3)),
+        "resnet152": lambda: resnet((3, 8, 36, 3)), "vgg16": lambda: vgg((2, 2, 3, 3, 3)),
+        "vgg19": lambda: vgg((2, 2, 4, 4, 4)), "mobilenet_v2": mobilenet_v2,
         "mobilenet_v3_small": lambda: mobilenet_v3("small", 1024),
         "mobilenet_v3_large": lambda: mobilenet_v3("large", 1280),
         "regnet_x_400mf": lambda: regnet((32, 64, 160, 400), (1, 2, 7, 12), 16, False),
-        "regnet_y_400mf": lambda: regnet((48, 104, 208, 440), (1, 3, 6, 6), 8, True),
-        "convnext_tiny": ConvNextTiny,
-        "convnext_base": lambda: convnext((128, 256, 512, 1024), (3, 3, 27, 3), 0.5),
-        "mnasnet1_0": MnasNet,
-    }
+        "regnet_y_400mf": lambda: regnet((48, 104, 208, 440), (1, 3, 6, 6), 8, True), "convnext_tiny": ConvNextTiny,
+        "convnext_base": lambda: convnext((128, 256, 512, 1024), (3, 3, 27, 3), 0.5), "mnasnet1_0": MnasNet,
+    }  # fmt: skip
     return makers[name]()
 
 

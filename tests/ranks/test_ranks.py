@@ -185,11 +185,6 @@ def test_a_deadline_on_one_rank_stops_all_at_the_same_step(ends):
     assert {(each["reason"], each["step"]) for each in ends.said["deadline"]} == {("deadline", 5)}
 
 
-def test_the_summary_tells_the_ranks_and_the_samples_that_each_saw(ends):
-    summary = ends.summary("dropout")
-    assert summary["world_size"] == 2
-
-
 def test_what_one_rank_lacks_is_a_sentence_on_every_rank(ends):
     for each in ends.said["missing"]:
         assert each["kind"] == "BadInput"
@@ -212,18 +207,6 @@ def test_in_one_process_everything_is_as_it_was_given():
     assert sharding.sharded_like(tensor, other) is other and sharding.on_first({"w": tensor})["w"] is tensor
     sums.add_up([tensor])
     assert tensor.tolist() == [1, 1] and sums.add_counts([{"a": 1}, {"a": 2, "b": 1.0}]) == {"a": 3, "b": 1}
-
-
-def test_gpus_that_are_not_there_are_named():
-    with pytest.raises(BadInput, match=r"device.gpu_ids names GPU 0, but there is no GPU"):
-        ranks.cards([0])
-
-
-def test_more_ranks_than_gpus_under_torchrun_are_refused_before_they_join(two_gpus, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    with pytest.raises(BadInput, match="4 processes are configured.*--nproc-per-node"):
-        ranks.start()
 
 
 def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The figure of a run while it trains: what it shows, in what place, and what it may cost."""
 
 import math
-import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -9,16 +8,10 @@ import pytest
 
 from lib import launch
 from lib.config import environment
-from lib.launch import run as watching
-from lib.launch import torchrun
-from lib.launch.run import prepare
-from lib.machine import hardware, platform
-from lib.machine.memory import GIB
+from lib.machine import platform
 from lib.report import progress as showing
 from lib.report.metrics import MetricsLog
 from lib.report.progress import Live, Plain, Relayed, Watched, choose_progress
-from lib.report.summary import Summary
-from lib.training import evaluation
 from tests.conftest import VOLATILE_COLUMNS
 
 
@@ -86,17 +79,6 @@ def test_the_charts_have_loss_metrics_the_best_the_baseline_and_epochs(written):
     rows = [validation_row(step, loss=loss) for step, loss in ((1, 3.0), (2, math.nan), (3, 1.0), (4, 1.0))]
     html = written([train_row(4, 1.0), *rows])
     assert "best: 1 at step 3" in html and ">epoch</text>" not in html, "the first epoch has not ended"
-
-
-def test_gauges_show_memory_beside_the_prediction_and_say_what_is_high(written, monkeypatch):
-    monkeypatch.setattr(hardware, "ram", lambda: hardware.Ram(int(1 * GIB), int(10 * GIB), False))
-    machine = {"gpu_use": 0.5, "gpu_memory_bytes": 11 * GIB, "gpu_allocated_bytes": 2 * GIB, "data_wait_share": 0.25}
-    machine |= {"gpu_reserved_bytes": 8 * GIB, "peak_memory_bytes": 6 * GIB}
-    html = written([train_row(5, 1.0, **machine)], gpu_bytes=16 * GIB, predicted_peak_bytes=7 * GIB)
-    text = " ".join(re.sub("<[^>]+>", "", html).split())
-    assert "RAM high 9.0 of 10.0 GiB" in text and "Waiting for data high 25% of the time" in text
-    assert "GPU memory allocated 2.0, reserved 8.0, peak 6.0, predicted peak 7.0 of 16.0 GiB" in text
-    assert "GPU use 50% of the time" in text and html.count("<meter") == 4
 
 
 def test_no_name_and_number_of_a_stranger_and_no_failing_chart_breaks_the_page_or_ends_a_run(written, monkeypatch):
@@ -173,25 +155,3 @@ def test_a_run_that_is_watched_has_the_results_of_one_that_is_not(toy, tmp_path,
     assert without(watched / "metrics.csv", VOLATILE_COLUMNS) == without(plain / "metrics.csv", VOLATILE_COLUMNS)
     name = "checkpoints/step-00000012/model.safetensors"
     assert (watched / name).read_bytes() == (plain / name).read_bytes()
-
-
-def test_the_baseline_is_drawn_where_the_smoke_test_or_an_earlier_session_knows_it(toy, in_a_notebook):
-    run = prepare(toy())
-    assert watching.progress(run).watched.baseline == {}
-    run.folder.mkdir(parents=True)
-    Summary("toy", "toy", "deadline", baseline={"rmse": 0.5}).write(run.folder)
-    assert watching.progress(run).watched.baseline == {"rmse": 0.5}
-    assert evaluation.baseline_of(run.task) == {"rmse": 1.0} == watching.progress(run).watched.baseline
-
-
-def test_ranks_of_their_own_are_drawn_by_the_process_above_them(toy, tmp_path, in_a_notebook, monkeypatch):
-    def ranks(config, folder, count, progress):
-        with MetricsLog(folder / "metrics.csv", 0) as log:
-            log.append(train_row(6, 0.75))
-        progress.update(6, 12, "of a rank")
-        return Summary("toy", "toy", "completed", 12)
-
-    monkeypatch.setattr(torchrun, "train", ranks)
-    launch.train(toy({"device.processes": 2, "training.micro_batch_slots": 2}))
-    assert "of a rank" in in_a_notebook.last(True)["text/html"]
-    assert "running mean 0.75" in in_a_notebook.last(False)["text/html"]

@@ -1,15 +1,11 @@
 """metrics.csv and events.csv on disks that are full, torn or odd."""
 
-import errno
-import resource
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.machine import disk
 from lib.report.metrics import EventLog, MetricsLog, read, series
 
 
@@ -52,37 +48,6 @@ def test_a_table_that_is_torn_at_any_byte_is_read_up_to_there_and_goes_on(cut, l
         assert steps(path) == [*(1, 2, 3)[: min(count, last)], 4]
 
 
-@pytest.fixture
-def largest():
-    """largest(bytes): no file may be written beyond that many, as on a full disk; None: as before."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))  # noqa: E731
-    yield limit
-    limit(None)
-
-
-@pytest.mark.parametrize("left", [0, 4])
-def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, capsys, largest, left):
-    path = tmp_path / "metrics.csv"
-    with MetricsLog(path, 0) as log:
-        log.append(row(1))
-        largest(path.stat().st_size + left)
-        log.append(row(2))
-        log.append(row(3))
-        assert steps(path) == [1]
-        largest(None)
-        log.append(row(4, "validation", mrr=0.5))
-        largest(path.stat().st_size + left)
-        log.append(row(5))
-        largest(None)
-        assert log.flush() == 5 and steps(path) == [1, 2, 3, 4, 5], "before a save"
-        largest(path.stat().st_size + left)
-        log.append(row(6))
-        largest(None)
-    assert steps(path) == [1, 2, 3, 4, 5, 6] and read(path)[3]["mrr"] == "0.5", "and at the end"
-    assert capsys.readouterr().out.count("its rows wait. Training continues.") == 1
-
-
 def test_odd_bytes_cost_their_own_rows_alone_and_rows_that_are_gone_are_said_once(tmp_path, capsys):
     for number, odd in enumerate((bytes(150_000), b"3,train,1.5,,,,\xff,\n", b"\n\n", b"x,train,1.0,,,,,\n")):
         path = tmp_path / f"metrics{number}.csv"
@@ -110,20 +75,3 @@ def test_events_past_the_restored_step_are_dropped_and_none_stands_twice(tmp_pat
     assert [(row["step"], row["after"]) for row in read(path)] == [("3", "0.05"), ("5", "0.05"), ("8", "0.025")]
     EventLog(path, step=2)
     assert not path.exists()  # as in a run without events
-
-
-@pytest.mark.parametrize("left", ["", "step,ki", "step,kind,before,after,text\n3,oom"])
-def test_an_event_after_a_torn_one_waits_for_a_full_disk_and_has_a_line_of_its_own(tmp_path, monkeypatch, capsys, left):
-    path = tmp_path / "events.csv"
-    path.write_text(left)
-    log = EventLog(path)
-
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(disk.calls, "sync", refuse)
-        log.record(4, "oom_training", 8, 4, "Half, from now on.")
-    assert path.read_text() == left and "could not be written" in capsys.readouterr().out
-    log.flush()
-    assert path.read_text() == 'step,kind,before,after,text\n4,oom_training,8,4,"Half, from now on."\n'

@@ -57,25 +57,6 @@ def test_the_archive_has_files_of_runs_without_checkpoints_and_links_and_is_pack
     assert not outputs.is_current(here.output_dir)
 
 
-def test_the_table_has_sizes_totals_and_the_way_home(here, run):
-    (run / "weights.bin").write_bytes(bytes(300_000))
-    outputs.package(here.output_dir)
-    lines = outputs.table(here.output_dir, here).splitlines()
-    assert lines[0].split() == ["0.3", "MB", "toy/weights.bin"]  # the largest first
-    assert any("and 24 smaller files" in line for line in lines)
-    assert any("toy/checkpoints/ (for resuming; not in the archive)" in line for line in lines)
-    assert any("outputs.tar.gz" in line for line in lines)
-    assert lines[-2].endswith("files, of 0.001 GB and 100 files.")
-    assert lines[-1].startswith("Download: the Output tab of this version, outputs.tar.gz")
-    assert "TOO MUCH" in outputs.table(here.output_dir, dataclasses.replace(here, output_files=10))
-    for name, drive, words in (
-        ("kaggle", None, "Save Version first, or this is lost"), ("colab", None, "files.download("),
-        ("colab", run, "It is at"), ("local", None, "It is at"),
-    ):  # fmt: skip
-        there = dataclasses.replace(here, name=name, batch=False, input_dir=drive)
-        assert words in outputs.table(here.output_dir, there).splitlines()[-1]
-
-
 @pytest.mark.parametrize("unpack", [kernel.unpack, ensemble.unpack], ids=["kaggle fetch", "predict"])
 def test_an_archive_that_is_damaged_anywhere_is_refused(here, run, tmp_path, unpack):
     """tarfile takes a header that it cannot read for the end, so runs would be missing in silence."""

@@ -34,23 +34,6 @@ def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before(monk
     assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}, "the first row waits for no second"
 
 
-@pytest.mark.parametrize("use", [0.55, None, "broken"])
-def test_a_gpu_is_read_as_far_as_it_answers(small_container, monkeypatch, use):
-    def read():
-        if use == "broken":
-            raise RuntimeError("Driver Not Loaded")
-        return hardware.GpuLoad(7, 10, use)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 4 + index)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 6 + index)
-    monkeypatch.setattr(hardware, "gpu_reader", lambda index: read)
-    columns = {"gpu_memory_bytes": 7, "gpu_allocated_bytes": 5, "gpu_reserved_bytes": 7} if use != "broken" else {}
-    columns |= {"gpu_use": use} if use == 0.55 else {}
-    assert sampler.new_probe()() == {"ram_share": 0.75, **columns}
-
-
 def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_read(toy, tmp_path, monkeypatch):
     alive = lambda: [thread for thread in threading.enumerate() if thread.name == "sampler"]  # noqa: E731
     numbers = []

@@ -86,12 +86,6 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tm
     assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
-def test_a_step_that_is_trained_again_after_a_kill_is_sent_once(tmp_path, wandb):
-    session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True)
-    session(tmp_path / "run", [row(2, loss=2.0), row(3, loss=1.0)], is_resumed=True, wandb=True)
-    assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]
-
-
 def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb):
     for number, state in enumerate(("", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}')):
         folder = tmp_path / str(number)

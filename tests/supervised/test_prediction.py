@@ -217,21 +217,10 @@ def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):
     assert not (tmp_path / "home").exists() and (tmp_path / "out" / "predictions" / "2.png").is_file()
 
 
-def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_path):
-    empty, other = tmp_path / "empty", tmp_path / "other"
-    empty.mkdir()
-    other.mkdir()
-    (other / "x.jsonl").write_text('{"text": "no word"}')
-    advice = r"Give data laid out as the training data, targets aside, or write read_new\(source\) in"
-    for each, source, sentence in (
-        (files, empty, f"There is no file ending in .num in .*empty. {advice} Files"),
-        (task("Words"), empty, f"There is no sample that Words.read finds in .*empty. {advice} Words"),
-        (task("Words"), other, f"Words.read raises KeyError: 'word' .*{advice} Words"),
-        (files, Path("nowhere"), "There is no .*nowhere. Give the folder or file"),
-        (files, {"a": empty}, "Give one folder or file to predict, not a dict"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            each.predict([], source, None)
+def test_new_data_that_is_none_and_names_of_a_stranger_are_refused(files, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=r"no file ending in .num in .* write read_new\(source\) in Files"):
+        files.predict([], tmp_path / "empty", None)
     for values in ({"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}):  # of an untrusted archive
         with pytest.raises(BadInput, match="of what was learned from data are no names"):
             files.take_learned(values)

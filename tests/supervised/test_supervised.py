@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from lib import launch, planner
 from lib.errors import BadInput
-from lib.report.summary import Summary
 from lib.supervised import Supervised
 from lib.supervised.samples import in_order
 from lib.task import Task, find_task
@@ -393,14 +392,3 @@ def test_an_ordinary_mistake_and_what_is_not_written_is_named(task, configured, 
             call()
     with pytest.raises(BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"):
         find_task(f"{TASKS}:Words")(configured("Words")).datasets()
-
-
-def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configured, words, cut, monkeypatch):
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
-    whole = launch.train(configured("Words", {"data.dir": str(words), "run.name": "whole"}))
-    cut(3)
-    launch.train(configured("Words", {"data.dir": str(words)}))
-    cut(None)
-    resumed = launch.train(configured("Words", {"data.dir": str(words)}))
-    assert resumed.session == 2 and resumed.metrics == whole.metrics and resumed.test_loss == whole.test_loss
-    assert Summary.read(Path("runs/small")).report.splitlines()[0] == whole.report.splitlines()[0]

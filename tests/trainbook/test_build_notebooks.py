@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
 
 from lib.errors import BadInput
 from tests.conftest import ROOT
-from tests.trainbook.notebooks.test_carrier import NASTY, write
+from tests.trainbook.notebooks.test_carrier import write
 from trainbook.notebooks import carrier, own
 from trainbook.notebooks.source import CELL_KEYS, FOLDED, REFERENCE, SHARED, with_shared
 
@@ -222,33 +221,6 @@ def test_a_published_notebook_opens_by_badges_below_its_title(root: Path, monkey
     assert f"(https://colab.research.google.com/github/{path})" in badges
 
 
-def test_a_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
-    nasty = NASTY.replace("\r", "").replace("\x00", "")
-    write(root, {
-        "workloads/demo/__init__.py": "from lib import nasty\n", "workloads/demo/facts.yaml": nasty,
-        "lib/nasty.py": f"TEXT = {nasty!r}\n# {nasty.splitlines()[0]}\n",
-    })  # fmt: skip
-    build.main([], root)
-    alone, temporary, out = tmp_path / "alone", tmp_path / "temporary", tmp_path / "executed.ipynb"
-    alone.mkdir()
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    values = {"NAME": "Kaggle"}
-    papermill.execute_notebook(notebook(root), out, values, kernel_name="python3", cwd=alone, progress_bar=False)
-    executed = nbformat.read(out, as_version=4)
-    printed = "".join(o.text for cell in executed.cells for o in cell.get("outputs", []) if "text" in o)
-    folder = next(temporary.glob("trainbook-*"))
-    assert f"hello Kaggle {folder.name}" in printed and "hello child" in printed
-    assert printed.count(f"lib: the one that this notebook carries, written to {folder.resolve()}\n") == 1
-    assert folder.stat().st_mode & 0o777 == 0o700 and str(os.getuid()) in folder.name
-    assert list(alone.iterdir()) == [], "the working folder is the saved output on Kaggle"
-    for name in ("workloads/demo/facts.yaml", "lib/nasty.py"):
-        assert (folder / name).read_bytes() == (root / name).read_bytes()
-    assert not list(folder.rglob("*.tmp"))
-    assert "a: 1" in executed.cells[-1].outputs[0].data["text/plain"]
-
-
 def run_carrier(cell: str, cwd: Path, code: str) -> str:
     """The carrier cell as `cell` of a plain program, which begins by running it."""
     cwd.mkdir(exist_ok=True)
@@ -333,13 +305,3 @@ def test_a_planning_notebook_carries_what_a_plan_of_each_workload_needs(tmp_path
     """What a task imports in a function is not carried: no plan may come to it."""
     cell = carrier_cell(build.notebook_text(ROOT / "notebooks_src" / "00_memory.py"))
     assert run_carrier(cell, tmp_path / "alone", PLAN).count("training.micro_batch") == 2
-
-
-def test_every_import_of_a_training_notebook_s_files_is_carried() -> None:
-    files = carrier.unpack(carrier_cell(build.notebook_text(ROOT / "notebooks_src" / "01_graphmer.py")))
-    assert {"lib/__main__.py", "lib/planner/__main__.py"} <= set(files), "child processes start there"
-    assert not [path for path in files if path.startswith("trainbook/kaggle")]
-    for path, text in files.items():
-        for line in re.findall(r"^ *(?:from|import) (lib[\w.]*)", text if path.endswith(".py") else "", re.MULTILINE):
-            module = line.replace(".", "/")
-            assert {f"{module}.py", f"{module}/__init__.py"} & set(files), f"{path} imports {line}"

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from lib.checkpoint import contents
 from lib.errors import BadInput
 from lib.task import Task, load_task
-from lib.training import optimization, step
+from lib.training import optimization
 from lib.training.groups import groups_of
 from lib.training.state import new_state
-from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+from tests.training.test_loop import check_resume, fit, newest, stable
 
 HEAD = {"names": "blocks.3.*", "lr": 10.0, "weight_decay": 0.0}
 BODY = {"names": ["blocks.0.*"], "from_step": 4, "until_step": 9, "lr": 0.5}
@@ -82,40 +81,13 @@ def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp
     "overrides",
     [
         {"training.ema_decay": 0.9, "workload.dropout": 0.5, "training.micro_batch": 3},
-        {"optimizer.name": "sgd", "scheduler.name": "linear"},
+        {"optimizer.name": "sgd", "optimizer.nesterov": True, "scheduler.name": "linear"},
+        {"optimizer.name": "sgd", "optimizer.momentum": 0},
     ],
 )
 def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(toy, tmp_path, grouped, cut, overrides):
     grouped(BODY, HEAD)
-    config = toy({"training.log_every_steps": 1, **overrides})
-    fit(config, tmp_path / "whole")
-    fit(config, tmp_path / "parts", StopAfter(cut))
-    saved = newest(tmp_path / "parts")
-    contents.check(saved)
-    fit(config, tmp_path / "parts", resume=saved)
-    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
-    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
-    assert whole.state == parts.state
-    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
-
-
-def test_memory_that_runs_out_repeats_a_step_with_the_same_groups(toy, tmp_path, grouped, monkeypatch):
-    grouped(BODY)
-    config = toy({"training.max_steps": 6})
-    fit(config, tmp_path / "whole")
-    real, calls = step.total_norm, []
-
-    def full_once(grads):
-        calls.append(len(grads))
-        if len(calls) == 6:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
-        return real(grads)
-
-    monkeypatch.setattr(step, "total_norm", full_once)
-    outcome = fit(config, tmp_path / "full")
-    assert calls == [2, 2, 2, 2, 4, 4, 4] and outcome.state.micro_batch == 4
-    whole, full = newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "full").tensors["model"]
-    assert all(torch.allclose(whole[name], full[name], atol=1e-6) for name in whole)
+    check_resume(toy({"training.log_every_steps": 1, **overrides}), tmp_path, cut)
 
 
 def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):

@@ -52,14 +52,6 @@ def test_edited_settings_are_not_trained_in_silence(toy, tmp_path, cut, capsys):
     assert launch.train(toy({"optimizer.lr": 0.02})).reason == "completed"  # what was accepted is that of the run
 
 
-def test_a_notebook_gets_the_line_for_its_parameters_cell(toy, cut, monkeypatch):
-    cut(5)
-    launch.train(toy())
-    monkeypatch.setattr(identity.machine_platform, "in_notebook", lambda: True)
-    with pytest.raises(BadInput, match=r'\n  OVERRIDES\["run.name"\] = \'toy-2\'\n(.|\n)*accept_changes"\] = True'):
-        launch.train(toy({"workload.dropout": 0.5}))
-
-
 @pytest.fixture
 def own(toy, tmp_path):
     """Returns a configuration of a task in a file of its own, with a helper beside it."""

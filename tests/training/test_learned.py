@@ -1,7 +1,6 @@
 """What a task learns from data: kept with its weights, taken back before model and data, the same at every start."""
 
 import json
-import tarfile
 
 import pytest
 
@@ -65,14 +64,6 @@ def states(folder):
     paths = sorted(folder.glob("*/step-*/state.json"))
     assert paths
     return [json.loads(path.read_text()) for path in paths]
-
-
-def test_it_goes_into_every_checkpoint_the_best_weights_and_the_archive(run, tmp_path):
-    run()
-    assert all(state["learned"] == KEPT for state in states(tmp_path / "runs" / "own"))
-    with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as archive:
-        best = next(name for name in archive.getnames() if name.endswith("state.json"))
-        assert "/best/" in best and json.load(archive.extractfile(best))["learned"] == KEPT
 
 
 def test_a_fresh_start_has_the_values_that_a_resumed_one_reads(run):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lib import checkpoint
+from lib.checkpoint import contents
 from lib.config import with_changes
 from lib.machine import disk
 from lib.machine.disk import Disk
@@ -88,6 +89,23 @@ class StopAfter(Session):
         return "deadline" if self.steps == 0 else None
 
 
+def check_resume(config, folder, cut):
+    """Trains in one go, and once more with an end after `cut` steps: both have the same bytes. Returns the end."""
+    if not (folder / "whole").exists():
+        fit(config, folder / "whole")
+    whole, parts = newest(folder / "whole"), folder / f"cut-{cut}"
+    stopped = fit(config, parts, StopAfter(cut))
+    assert (stopped.reason, stopped.state.step) == ("deadline", cut)
+    saved = newest(parts)
+    contents.check(saved)
+    fit(config, parts, resume=saved)
+    end = newest(parts)
+    assert all(same_tensors(whole.tensors[group], end.tensors[group]) for group in whole.tensors)
+    assert whole.state == end.state
+    assert stable(folder / "whole" / "metrics.csv") == stable(parts / "metrics.csv")
+    return end
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -98,18 +116,8 @@ class StopAfter(Session):
     ],
 )
 def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
-    config = toy(overrides)
-    fit(config, tmp_path / "whole")
-    whole = newest(tmp_path / "whole")
     for cut in (1, 6):
-        folder = tmp_path / f"cut-{cut}"
-        stopped = fit(config, folder, StopAfter(cut))
-        assert (stopped.reason, stopped.state.step) == ("deadline", cut)
-        fit(config, folder, resume=newest(folder))
-        parts = newest(folder)
-        assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
-        assert whole.state == parts.state
-        assert stable(tmp_path / "whole" / "metrics.csv") == stable(folder / "metrics.csv")
+        check_resume(toy(overrides), tmp_path, cut)
 
 
 def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from lib.training import data, identity, workers
 from lib.training.order import Order, buckets, mix, permutation, weighted, weights_of
 from tests.conftest import ROOT
 from tests.toy import Toy
-from tests.training.test_loop import StopAfter, fit, newest, same_tensors
+from tests.training.test_loop import check_resume, fit, same_tensors
 
 cheap = settings(derandomize=True, max_examples=40, deadline=None)
 seeds, counts = st.integers(0, 2**40), st.integers(1, 60)
@@ -175,11 +175,7 @@ SORTED = {"task": f"{__file__}:Sorted"}
 @pytest.mark.parametrize("overrides", [{"data.buckets": 2}, {"workload.noise": 0}])
 def test_a_run_in_another_order_resumes_to_the_same_bytes(toy, tmp_path, overrides):
     config = toy({**SORTED, **overrides, "training.max_steps": 6, "workload.dropout": 0.5})
-    fit(config, tmp_path / "whole")
-    fit(config, tmp_path / "parts", StopAfter(3))
-    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
-    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
-    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in ("model", "optimizer"))
+    whole = check_resume(config, tmp_path, 3)
     plain = fit(with_changes(config, {"task": f"{ROOT}/tests/toy.py:Toy", "data.buckets": 0}), tmp_path / "plain")
     assert not same_tensors(whole.tensors["model"], dict(plain.state.model.named_parameters()))
 

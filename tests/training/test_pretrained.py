@@ -85,17 +85,6 @@ def test_the_weights_are_taken_at_a_fresh_start_and_not_again(bert, tmp_path, cu
     assert all(torch.allclose(value, began[name]) for name, value in went_on.items()) and newest(tmp_path).step == 3
 
 
-def test_weights_that_model_loads_may_be_the_initial_ones_too(bert, tmp_path, cut):
-    both = {"run.initial_weights": str(tmp_path / "model"), "run.initial_weights_share": 0}
-    cut(1)
-    launch.train(bert(both))
-    found = newest(tmp_path)
-    taken = found.state["published"][str(tmp_path / "model")]
-    assert taken["config"]["model_type"] == "bert" and taken.keys() == {"config", "sha256", "weights_sha256"}
-    launch.train(bert(both))
-    assert newest(tmp_path).step == 2 and newest(tmp_path).state["published"] == found.state["published"]
-
-
 def test_a_frozen_base_that_is_not_mounted_is_named(bert, tmp_path, cut):
     cut(3)
     launch.train(bert({"workload.frozen": True}))

@@ -39,11 +39,6 @@ def test_stratifying_is_a_pure_function_and_follows_its_seed():
     assert any(not np.array_equal(a, b) for a, b in itertools.pairwise(others))
 
 
-def test_a_class_that_nothing_shows_leaves_the_groups_even():
-    part = splits.stratify(np.zeros((10, 3)), [0.5, 0.5], 0)
-    assert sorted(np.bincount(part)) == [5, 5]
-
-
 def test_a_group_on_two_sides_is_refused_by_name():
     groups = np.array(["a", "a", "b", "c", "c"])
     splits.refuse_leaks(groups, {"train": np.array([0, 1]), "validation": np.array([2]), "test": np.array([3, 4])})

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from lib import launch
-from lib.checkpoint import contents
 from lib.doctor import rehearsal
 from lib.errors import BadInput
 from lib.launch import queue
@@ -17,7 +16,7 @@ from lib.report.metrics import read
 from lib.report.summary import Summary
 from lib.training import optimization
 from lib.training.optimization import Stopping
-from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+from tests.training.test_loop import StopAfter, check_resume, fit, newest
 
 pytestmark = pytest.mark.usefixtures("quick")
 EARLY = {
@@ -60,17 +59,11 @@ def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes
     config = toy(EARLY)
     whole = fit(config, tmp_path / "whole")
     assert (whole.reason, whole.state.step, whole.state.stopping.best_step) == ("completed", 10, 4)
-    fit(config, tmp_path / "parts", StopAfter(9))
-    saved = newest(tmp_path / "parts")
-    contents.check(saved)
-    fit(config, tmp_path / "parts", resume=saved)
-    a, b = newest(tmp_path / "whole"), newest(tmp_path / "parts")
-    assert a.state == b.state and a.state["stopping"]["waited"] == 3
-    assert all(same_tensors(a.tensors[group], b.tensors[group]) for group in a.tensors)
-    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
-    (event,) = read(tmp_path / "parts" / "events.csv")
+    end = check_resume(config, tmp_path, 9)
+    assert end.state["stopping"]["waited"] == 3
+    (event,) = read(tmp_path / "cut-9" / "events.csv")
     assert (event["step"], event["kind"], event["before"], event["after"]) == ("10", "stopped_early", "40", "10")
-    again = fit(config, tmp_path / "whole", resume=a)  # killed before its summary
+    again = fit(config, tmp_path / "whole", resume=newest(tmp_path / "whole"))  # killed before its summary
     assert (again.reason, again.state.step) == ("completed", 10)
     assert again.state.stopped_early(40)["evaluations"] == 3
 

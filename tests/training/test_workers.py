@@ -167,9 +167,3 @@ def test_a_tasks_own_file_is_found_by_a_worker_from_another_folder(toy, tmp_path
         for count in (0, 1)
     ]
     assert summaries[0].metrics == summaries[1].metrics and summaries[0].test_loss == summaries[1].test_loss
-
-
-def test_a_worker_prints_no_traceback_of_a_killed_peer(capsys):
-    for error in (ConnectionResetError("by peer"), EOFError(), ValueError("of the data")):
-        workers._without_lost_peers(type(error), error, None)
-    assert capsys.readouterr().err == "ValueError: of the data\n"

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lib.errors import BadInput
 from tests.conftest import ROOT
 from trainbook import commands
 
@@ -65,30 +64,6 @@ def test_the_largest_length_fits_and_the_next_does_not(tiny):
         length = longest(question)
         assert length and length % 256 == 0
         assert fits(replace(question, length=length)).fits and not fits(replace(question, length=length + 256)).fits
-
-
-SENTENCES = [
-    ({"method": "dpo"}, "no method 'dpo'. Write inference, lora, qlora, full"),
-    ({"quantised": "gptq"}, "no quantised 'gptq'. Write nf4, nf4-dq, int8"),
-    ({"optimizer": "lion"}, "no optimizer 'lion'"), ({"precision": "fp8"}, "no precision 'fp8'"),
-    ({"length": 0}, "length is 0"), ({"batch": -1}, "batch is -1"), ({"rank": 0}, "rank is 0"),
-    ({"method": "full", "quantised": "nf4"}, "Quantised weights cannot be trained"),
-    ({"targets": ("nothing",)}, "The linear layers are down_proj, gate_proj, k_proj"),
-]  # fmt: skip
-
-
-def test_a_question_that_makes_no_sense_is_a_sentence(tiny, tmp_path):
-    for more, sentence in SENTENCES:
-        with pytest.raises(BadInput, match=re.escape(sentence)):
-            fits(tiny(**more))
-    with pytest.raises(BadInput, match="no model 'Llama-9'.*Known are Llama-2-7B, .*folder with its config.json"):
-        settings_of("Llama-9")
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(BadInput, match="has no model_type"):
-        settings_of(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"model_type": "resnet9"}')
-    with pytest.raises(BadInput, match="cannot make a language model of the kind 'resnet9'"):
-        fits(Question(str(tmp_path)))
 
 
 BILLIONS = {  # of parameters, as the models' pages have them

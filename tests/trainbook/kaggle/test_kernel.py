@@ -56,19 +56,16 @@ def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own
 
 
 REFUSED = [
-    (["--param", "MAX_STEP=7"], "MAX_STEP. It has: CONFIG, DATA_DIR"),
-    (["--param", "MAX_STEPS=many"], "'many'"),
+    (["--param", "MAX_STEP=7"], "MAX_STEP. It has: CONFIG, DATA_DIR"), (["--param", "MAX_STEPS=many"], "'many'"),
     (["--param", "MAX_STEPS"], "NAME=VALUE"),
     (["--param", "CONFIG=configs/nothing.yaml"], "does not carry configs/nothing.yaml. It carries: configs/gra"),
     (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
-    (["--set", "queue.seeds=[1,2]"], "trains one run"),
-    (["--set", "seed"], "key=value"),
-    (["--dataset", "graphs"], "not owner/slug"),
-    (["--slug", "abc"], "fewer than 5 characters"),
+    (["--set", "queue.seeds=[1,2]"], "trains one run"), (["--set", "seed"], "key=value"),
+    (["--dataset", "graphs"], "not owner/slug"), (["--slug", "abc"], "fewer than 5 characters"),
     (["--param", f"DATA_DIR={KEY}"], "credential of your environment"),
     (["--model", "ada/bert"], "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"),
     (["--model", "ada/bert/pytorch/tiny/latest"], "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"),
-]
+]  # fmt: skip
 
 
 def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys):

@@ -81,15 +81,6 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
 
 
-def test_preflight_finds_it_ready(stub, config, capsys):
-    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "Ready to push." in out and re.search(r"ok +freshness", out) and re.search(r"ok +imports", out), out
-    config.with_name("late.py").write_text("import bitsandbytes, nobody_knows_this\n")
-    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
-    assert "image has nobody_knows_this is not known" in " ".join(capsys.readouterr().out.split())
-
-
 def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_it(stub, config, capsys):
     assert main(["notebook", "my.yaml"]) == 0
     notebook = json.loads((config.parent / "my.ipynb").read_text())

@@ -10,6 +10,7 @@ from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import load_config
 from tests.conftest import ROOT
+from tests.trainbook.new.test_examples import SMALL
 from trainbook import commands, new
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -34,11 +35,11 @@ def written(monkeypatch, capsys):
 
 @pytest.mark.parametrize("kind", new.KINDS)
 def test_what_is_written_has_reasons_is_sound_and_trains_at_once(written, kind, capsys):
-    said = written(kind)
+    said, few = written(kind), [*FEW, *(f"--set={key}={value}" for key, value in SMALL[kind].items())]
     assert sorted(path.name for path in Path().iterdir()) == ["my.yaml", "my_data", "my_task.py", "test_my_task.py"]
     assert "kaggle push my.yaml --dataset OWNER/my-data" in said
-    assert commands.main(["doctor", "my.yaml", *FEW]) == 0, capsys.readouterr().out
-    assert commands.main(["train", "my.yaml", *FEW]) == 0
+    assert commands.main(["doctor", "my.yaml", *few]) == 0, capsys.readouterr().out
+    assert commands.main(["train", "my.yaml", *few]) == 0
     said = capsys.readouterr().out
     assert "completed at step 3" in said and "my_data" in said
     lines = (ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()

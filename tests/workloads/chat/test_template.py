@@ -2,7 +2,6 @@
 
 import pytest
 
-from lib.errors import BadInput
 from tests.workloads.chat.conftest import CHATML, template_of, tokenizer_of
 from workloads.chat.rows import Row, row_of
 from workloads.chat.template import Template
@@ -111,15 +110,3 @@ def test_a_generated_answer_ends_at_its_first_stop():
     template = template_of()
     ids = template.tokens("ab<|im_end|>cd")
     assert template.decode(ids) == ("ab", True) and template.decode(ids[:2]) == ("ab", False)
-
-
-def test_a_row_is_shown_with_its_trained_stretches_marked():
-    template = template_of()
-    line = template.shown(Row((("user", "x" * 300),), "yes"), 40, in_colour=False)
-    assert "\n" not in line and line.endswith("⟦yes⟧⟦<|im_end|>⟧↵") and "user↵xxx ... " in line
-    assert "\x1b[32myes\x1b[0m\x1b[1;31m<|im_end|>\x1b[0m" in template.shown(DIALOGUE._replace(answer="yes"), 40, True)
-
-
-def test_a_tokenizer_without_a_template_is_refused():
-    with pytest.raises(BadInput, match="has no chat template"):
-        template_of(None)

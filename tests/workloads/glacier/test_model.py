@@ -33,14 +33,6 @@ def test_the_network_has_the_parameters_of_the_published_ones():
     assert parameters(model) - attention == 24_436_369
 
 
-@pytest.mark.parametrize("bands, classes, size", [(1, 2, (32, 32)), (7, 3, (96, 64))])
-def test_logits_come_in_the_size_of_the_tile(bands, classes, size):
-    model = Net(bands, classes, NARROW)
-    assert model(torch.randn(2, bands, *size)).shape == (2, classes, *size)
-    with pytest.raises(ValueError, match="48 x 64; both must be multiples of 32"):
-        model(torch.randn(1, bands, 48, 64))
-
-
 def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
     def trained(layers):
         torch.manual_seed(0)

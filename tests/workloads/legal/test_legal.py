@@ -1,27 +1,25 @@
-"""The task as the trainer sees it, its scores beside the counts, and new judgments as JSON lines and pages."""
+"""The task as the trainer sees it, its encoder, its scores beside the counts, and new judgments."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
-from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import ensemble
-from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.supervised import Judged
 from lib.task import find_task, load_config
 from lib.training import checks, loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
-from tests.conftest import VOLATILE_COLUMNS
-from tests.workloads.legal.conftest import CONFIG, load
-from workloads.legal import BOTH, MAJORITY, NETWORK, PRODUCT, STRONGEST, product
+from tests.workloads.legal.conftest import CONFIG, load, write_encoder
+from workloads.legal import model, product
 from workloads.legal.generated import ROLES
-from workloads.legal.settings import POSITIONS
+from workloads.legal.model import Network, Tokens
+from workloads.legal.samples import input_of
+from workloads.legal.settings import POSITIONS, Encoder, Head
 
 
 def train(task, folder, resume=None):
@@ -84,16 +82,6 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
         load(tmp_path, {"workload.classes": 5}).datasets()
 
 
-def test_the_data_is_described_and_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
-    text = legal().describe_data()
-    assert all(part in text for part in ("12 generated judgments", "Tokens of an input: median", "Roles: Argument, F"))
-    (tmp_path / "data").mkdir()
-    for number in range(6):
-        (tmp_path / "data" / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
-    text = load(tmp_path, {"data.dir": str(tmp_path / "data")}).describe_data()
-    assert "Roles: 0, 1. These are numbers. A labels.txt" in text and "Sentences with a role: 54 in 6" in text
-
-
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
     task = legal()
     validation, held_out = task.documents["validation"], task.learned()["counts"]["held_out"]
@@ -101,49 +89,6 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
     seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
     assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
     assert task.stack.vocabulary.sentences == sum(map(len, [*task.documents["train"], *validation]))
-
-
-MORE = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "training.log_every_steps": 1}
-MORE |= {"workload.encoder.dropout": 0.2, "checkpoint.every_steps": 2}
-
-
-def config(home, name):
-    (home / "legal.yaml").write_text(CONFIG)
-    return load_config(home / "legal.yaml", {**MORE, "run.name": name, "output_dir": str(home / "runs")})
-
-
-def newest(folder, kind):
-    return checkpoint.load_model(checkpoint.path_of(folder / kind, checkpoint.steps(folder / kind)[-1]))
-
-
-@pytest.mark.usefixtures("quick", "learned")
-def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut, monkeypatch):
-    monkeypatch.setattr("lib.report.figure.save", lambda figure, path: path)
-    cut(None)
-    assert launch.train(config(tmp_path, "whole")).reason == "completed"
-    cut(3)
-    assert launch.train(config(tmp_path, "cut")).reason == "deadline"
-    cut(None)
-    # On another machine, whose cache is empty: what was learned comes from the run's own folder
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
-    again = "a resumed run counts again"
-    monkeypatch.setattr("workloads.legal.counting.stack.Stack.fit", lambda *_: pytest.fail(again))
-    ended = launch.train(config(tmp_path, "cut"))
-    assert ended.reason == "completed" and ended.session == 2 and not ended.missing
-    whole, other = (tmp_path / "runs" / name for name in ("whole", "cut"))
-    for kind in ("checkpoints", "best"):
-        one, two = newest(whole, kind), newest(other, kind)
-        assert one.step == two.step and one.state.get("learned") == two.state.get("learned")
-        assert all(torch.equal(value, two.tensors["model"][name]) for name, value in one.tensors["model"].items())
-    rows = [
-        [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
-        for folder in (whole, other)
-    ]
-    assert rows[0] == rows[1] and all(0 <= float(row["padding"]) < 1 for row in rows[0] if row["split"] == "train")
-    (tmp_path / "new.txt").write_text("The trial court convicted the accused. The appeal is allowed.")
-    ensemble.run(other, tmp_path / "new.txt", tmp_path / "out")
-    found = [json.loads(line) for line in (tmp_path / "out" / "new.jsonl").read_text().splitlines()]
-    assert len(found) == 2 and (tmp_path / "out" / "new.html").is_file()
 
 
 TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"
@@ -274,25 +219,85 @@ def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
     assert gain.low > -0.05 and gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
 
 
-def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal, tmp_path):
-    task = legal()
-    model = Knows(task, "test", 3)
-    model.weight.fill_(0.5)
-    model.evaluated(task)
-    text = task.report({}, tmp_path)
-    with (tmp_path / "evaluation.csv").open() as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert len(rows) == 9 and next(iter(rows)) == MAJORITY and [*rows][-3:] == [NETWORK, PRODUCT, BOTH]
-    row = rows[BOTH]
-    assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
-    assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
-    assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
-    assert f"{BOTH!r} is above the strongest baseline by macro_f1, {STRONGEST}: +" in text
-    assert "Ruling by Lower Court" in text and (tmp_path / "plots" / "confusion.png").is_file()
-    with (tmp_path / "answers.csv").open() as file:
-        answers = list(csv.DictReader(file))
-    assert [*answers[0]] == ["document", "sentence", "target", *rows]
-    places = [(row["document"], int(row["sentence"])) for row in answers]
-    assert places == [(one.name, n + 1) for one in task.documents["test"] for n in range(len(one))]
-    right = [row["target"] == row[BOTH] for row in answers]
-    assert np.mean(right) == pytest.approx(float(row["accuracy"]), abs=1e-6)
+TINY = {"workload.encoder.weights": "ada/tinybert"}
+
+
+def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, monkeypatch, capsys):
+    for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
+        chosen = model.choose(Encoder(weights=name))
+        assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}
+    monkeypatch.setattr(model.memory, "device", lambda: torch.device("cuda"))  # where it costs no time
+    for given, wanted in (("auto", 0.1), (0.3, 0.3)):
+        chosen = model.choose(Encoder(weights=str(mounted), attention_dropout=given))
+        assert chosen["options"] == {"attention_probs_dropout_prob": wanted}
+    chosen = model.choose(Encoder(weights="law-ai/InLegalBERT"))
+    assert chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "layers"), [(True, 0), (False, 1), (True, 2)])
+def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words, layers):
+    frozen = {"workload.encoder.freeze_words": words, "workload.encoder.freeze_layers": layers}
+    task = load(tmp_path, {**TINY, **frozen})
+    named = dict(task.model().encoder.named_parameters())
+    still = {name for name, p in named.items() if not p.requires_grad}
+    below = {f"encoder.layer.{n}." for n in range(layers)}
+    wanted = {n for n in named if any(map(n.startswith, below)) or (layers and n.startswith("embeddings."))}
+    assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
+
+
+def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_what_it_lacks_is_refused(tmp_path, mounted):
+    task = load(tmp_path, {**TINY, "workload.rates.layer_decay": 0.5, "workload.rates.head": 9.0})
+    rates = {name: group["lr"] for group in task.parameter_groups(task.model()) for name in group["names"]}
+    layers = [f"encoder.encoder.layer.{n}.output.dense.weight" for n in (1, 0)]
+    names = ["output.*", *layers, "encoder.embeddings.word_embeddings.weight"]
+    assert [rates[name] for name in names] == [9.0, 1.0, 0.5, 0.25]
+    for key, value in (("encoder.freeze_layers", 3), ("context.length", 65)):
+        with pytest.raises(BadInput, match="the encoder has (2 layers|64 positions)"):
+            load(tmp_path, {**TINY, f"workload.{key}": value}).model()
+
+
+SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+def test_padding_changes_nothing_and_place_and_category_count(tmp_path):
+    def network(attention="sdpa"):
+        torch.manual_seed(0)
+        bert = BertModel(BertConfig(**SIZES, attn_implementation=attention))
+        return Network(bert, POSITIONS, 3, Head(width=4)).eval()
+
+    short, long = (
+        load(tmp_path, {"workload.context.length": length}).example_batch(2, torch.device("cpu")) for length in (8, 9)
+    )
+    long["mask"][:, 8:], long["positions"] = 0, short["positions"]
+    for attention in ("sdpa", "eager"):  # which take different masks
+        assert torch.allclose(network()(short), network(attention)(long), atol=1e-6)
+    for name in ("positions", "category"):
+        assert not torch.equal(network()(short), network()({**short, name: short[name] + 1}))
+
+
+CLS, SEP = 1, 2
+
+
+def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
+    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [CLS, SEP]
+    long = input_of(list(range(100, 20_100)), 12, CLS, SEP)
+    assert long == [CLS, 100, 101, 102, 103, 104, 105, 106, 20_097, 20_098, 20_099, SEP]
+
+
+def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
+    texts = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
+    many = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
+    assert len(Tokens(**model.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
+    values = model.trained(texts, 120)
+    assert [len(own) for own in Tokens(**values).numbers(["The appeal", "dismissed"])] == [2, 1]
+    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(**values).numbers(["[SEP] [CLS] [PAD]"])[0]}
+
+
+def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits_and_none_is_refused(tmp_path):
+    folder = str(write_encoder(tmp_path))
+    values = model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])
+    long = Tokens(**values).numbers(["the appeal " * 1000])[0]
+    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
+        model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])

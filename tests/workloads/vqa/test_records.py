@@ -155,13 +155,6 @@ def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(tmp_pat
     assert notes[0].startswith("Questions with their picture: 2; rows that are left out: 1.\n  a.jsonl, row")
 
 
-@pytest.mark.parametrize("pattern", ["{id}.png", "{image:z}", "{0}", "{"])
-def test_a_pattern_that_cannot_be_filled_in_is_refused(tmp_path, pattern):
-    lines(tmp_path / "a.jsonl", row(1))
-    with pytest.raises(BadInput, match="workload.source.picture"):
-        collected(tmp_path, picture=pattern)
-
-
 def test_rare_question_types_are_together_or_ignored(tmp_path):
     picture(tmp_path / "1.jpg")
     for kinds, wanted in (

@@ -140,14 +140,6 @@ def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken_or_refuse
         split(store, PATCHES, names={"test": ".*/000", "train": ".*/001"})
 
 
-def test_the_fingerprint_follows_a_given_split_by_what_it_says(tiny):
-    def of(**names):
-        return load_task(tiny({"workload.split.names": names} if names else {})).fingerprint()
-
-    first = of(train="img00[0-3]", test="img00[45]")
-    assert first != of() and first == of(test="img004|img005", train="img00[0-3]") != of(test="img004", train="img00.*")
-
-
 def ground(seed, size=160, bands=2):
     return np.random.default_rng(seed).normal(100, 10, (bands, size, size)).astype(np.float32)
 

@@ -151,14 +151,6 @@ def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_fi
     assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
-def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
-    for part in ("Train", "val", "Test"):
-        write_scenes(tmp_path / part, 1)
-    parts = {scene.name: scene.part for scene in layout.find(tmp_path, TWO).scenes}
-    assert parts == {"Test/img000": "test", "Train/img000": "train", "val/img000": "validation"}
-    assert names(tmp_path, labelled=False) == [*parts]
-
-
 @pytest.mark.parametrize("pattern", ["", "train/{scene}_img.tif"])
 def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
     write_bands(tmp_path / "bands", "img001", scene()[0], None)
