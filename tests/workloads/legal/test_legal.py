@@ -120,6 +120,7 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
 def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
     (tmp_path / "new.txt").write_text(TEXT)
     task = legal()
+    torch.manual_seed(0)  # a product with the counts is not between its parts for any weights
     one, other = task.model().eval(), task.model().eval()
     one.weight.fill_(1.0)
     other.weight.fill_(0.0)
