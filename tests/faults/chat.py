@@ -2,8 +2,8 @@
 
     python -m tests.faults.chat
 
-Runs of the shipped base; each must end in the bytes of the undisturbed one, tables and exported adapter included.
-Figures go to tests/bench/records/faults_chat.json. It takes some minutes.
+Runs of the shipped base. Each must end in the bytes of the undisturbed one: of one process weights, tables and exported
+adapter, of two ranks weights and the optimizer's state. Figures go to tests/bench/records/faults_chat.json. It takes some minutes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tiles are cut once, each pixel once, in bounded memory; a damaged cache heals, and odd data is said."""
+"""Tiles are cut once, each pixel once, in bounded memory; a damaged cache heals, and odd data is named."""
 
 import errno
 import io
@@ -327,4 +327,4 @@ def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, ove
             "room on its disk, or name another folder in the environment variable TRAINBOOK_CACHE."
         )
     monkeypatch.setattr(disk, "whole", whole)
-    assert load_task(tiny(overrides)).data.store, "and with room again it goes on"
+    assert load_task(tiny(overrides)).data.store, "with room again tiles are stored"
