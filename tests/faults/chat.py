@@ -2,8 +2,9 @@
 
     python -m tests.faults.chat
 
-Runs of the shipped base. Each must end in the bytes of the undisturbed one: of one process weights, tables and exported
-adapter, of two ranks weights and the optimizer's state. Figures go to tests/bench/records/faults_chat.json. It takes some minutes.
+Runs of the shipped base. Each must end in the bytes of the undisturbed one: in one process weights, tables and the
+exported adapter, in two ranks weights and the optimizer's state. Figures go to tests/bench/records/faults_chat.json. It
+takes some minutes.
 """
 
 import json
