@@ -1,6 +1,7 @@
 """The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch.utils.flop_counter import flop_registry
 
 from lib.planner.allocator import round_up
 from lib.planner.card import Arithmetic, Target
-from lib.planner.shapes import tensors_of
 
 # What one operator takes of the CPU thread that calls it; where the GPU is faster, it waits. A step with AdamW of an
 # encoder of width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
@@ -19,6 +19,17 @@ from lib.planner.shapes import tensors_of
 LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
 _BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kernels reach the upper end
 _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_dense", "lift_fresh", "alias"}
+
+
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
+    """Returns the tensors among an operator's arguments or results, alone or in lists."""
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, list | tuple):
+            tensors += tensors_of(value)
+    return tensors
 
 
 def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.ndarray:

@@ -2,14 +2,12 @@
 
 import contextlib
 import copy
-import random
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +21,13 @@ from lib.planner.limits import is_users
 from lib.planner.log import Prediction
 from lib.planner.quantised import Quantised
 from lib.planner.tracker import Tracker
+from lib.ranks.sums import BUCKET_BYTES
 from lib.task import Batch, Task
 from lib.task.quantised import replaced
-from lib.training.draws import put_back
+from lib.training.draws import put_back, seed_all
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
-from lib.training.step import optimizer_step, summing_bytes
+from lib.training.step import optimizer_step
 
 STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
 PASSES = 2  # gradients are there from the second micro-batch of a step on
@@ -231,7 +230,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(summing_bytes(tracker.trained))
+            tracker.pass_by(min(BUCKET_BYTES, 4 * tracker.trained))  # in fp32
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
@@ -265,8 +264,7 @@ def tied(model: nn.Module) -> nn.Module:
 def seeded() -> Iterator[None]:
     """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
     with put_back():
-        for seed in (torch.default_generator.manual_seed, random.seed, np.random.seed):
-            seed(0)
+        seed_all(0, torch.device("cpu"))
         yield
 
 

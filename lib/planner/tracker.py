@@ -4,7 +4,6 @@ It adds what a GPU allocates beside the results of operators: workspaces of cuBL
 """
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,9 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lib.planner import kernels
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
+from lib.planner.kernels import tensors_of
 from lib.planner.limits import Watch, users_frame, users_line
 from lib.planner.log import Log, Storage
-from lib.planner.shapes import Shapes, tensors_of
 
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 
@@ -51,8 +50,6 @@ class Tracker(TorchDispatchMode):
         self._parameters: dict[int, tuple[str, str]] = {}  # module and name, by id
         self._origins: dict[int, tuple[str, Any]] = {}  # of forward operators, by their places in the graph
         self._handles: set[bool] = set()
-        self._cost_of = functools.partial(kernels.cost, target=target)
-        self._shapes = Shapes(self._cost_of)
 
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
@@ -150,17 +147,14 @@ class Tracker(TorchDispatchMode):
                 args = (args[0], self._without_masks(args[1]), *args[2:])
                 tensors = tensors_of((args, *kwargs.values()))
         if on_meta and name.startswith("_fused_") and name.endswith("_"):
-            self.cost += self._cost_of(func, args, kwargs, None)  # an optimizer in one kernel, without temporaries
-            return None
+            self.cost += kernels.cost(func, args, kwargs, None, self.target)
+            return None  # an optimizer in one kernel, without temporaries
         module, line = self._origin()
         temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
-        if on_meta and tensors and all(t.is_meta for t in tensors):
-            out, cost = self._shapes.run(func, args, kwargs, tensors)
-            if name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
-                out = out.contiguous(memory_format=torch.channels_last)
-        else:
-            out = func(*args, **kwargs)
-            cost = self._cost_of(func, args, kwargs, out)
+        out = func(*args, **kwargs)
+        self.cost += kernels.cost(func, args, kwargs, out, self.target)
+        if on_meta and name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
+            out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
         tries = self.tries_algorithms or torch.backends.cudnn.benchmark
@@ -168,7 +162,6 @@ class Tracker(TorchDispatchMode):
             self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)
-        self.cost += cost
         return out
 
     def _follow_results(self, out: Any, name: str, module: str, line: Any) -> None:
