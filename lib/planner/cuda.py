@@ -52,10 +52,33 @@ TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_samp
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = {0: "math", 1: "flash", 2: "efficient"}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
-PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
+_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
 
 
-class CudaSemantics(TorchFunctionMode):
+class InnerCalls(TorchFunctionMode):
+    """A mode that sees what Python layers of torch call inside: which kernels run depends on that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: list[Callable] = []
+
+    def inside(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """Runs a Python layer; one that is called by a helper of its own, which looks for overrides, as it is."""
+        if func in self._running:
+            return func(*args, **kwargs)
+        self._running.append(func)
+        try:
+            with self:
+                return without_overrides(func)(*args, **kwargs)
+        finally:
+            self._running.pop()
+
+
+def is_python_layer(func: Any) -> bool:
+    return isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS
+
+
+class CudaSemantics(InnerCalls):
     """Makes PyTorch calls on `meta` tensors behave as on `target`; counts attention kernels and recurrent layers."""
 
     def __init__(self, target: Target):
@@ -65,22 +88,14 @@ class CudaSemantics(TorchFunctionMode):
         self.recurrent = self.compiled = 0
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
-        self._running: list[Callable] = []
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         args, kwargs = _on_meta(func, args, dict(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
             return self._attention(*args, **kwargs)
-        if isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in PYTHON_LAYERS:
-            if func in self._running:  # called by a helper of its own, which looks for overrides
-                return func(*args, **kwargs)
-            self._running.append(func)  # its body runs inside this mode: CUDA's behaviour depends on its inner calls
-            try:
-                with self:
-                    return without_overrides(func)(*args, **kwargs)
-            finally:
-                self._running.pop()
+        if is_python_layer(func):
+            return self.inside(func, args, kwargs)
         if name == "dropout" and _drops(*args, **kwargs):
             return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
         half = self._autocast()

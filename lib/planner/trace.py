@@ -134,17 +134,8 @@ def _run(
 
 def _loss_of(result: Any) -> Tensor:
     """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
-    match result:
-        case Tensor():
-            loss = result
-        case Mapping():
-            loss = result.get("loss")
-        case object(loss=_):  # a dataclass of one's own
-            loss = result.loss
-        case [first, *_]:
-            loss = first
-        case _:
-            loss = None
+    loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
+    loss = loss[0] if isinstance(loss, tuple | list) and loss else loss
     if isinstance(loss, Tensor):
         return loss
     raise BadInput(
