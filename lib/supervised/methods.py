@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
-from lib.supervised import evaluation, scoring, start
+from lib.supervised import evaluation, prediction, scoring, start, text
 from lib.supervised.samples import Part, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
@@ -27,20 +27,6 @@ _MOST_NUMBERS = 2**26  # of all draws; of more, as of every word of a large voca
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 _MOST_COLUMNS = 50  # of classes, in evaluation.csv
-
-
-def predicting() -> Any:
-    """Returns the module that answers for new data, which no training imports."""
-    from lib.supervised import prediction
-
-    return prediction
-
-
-def texts() -> Any:
-    """Returns the module of kind "text", which no other kind imports."""
-    from lib.supervised import text
-
-    return text
 
 
 class Comparison(NamedTuple):
@@ -156,7 +142,7 @@ class Comparing(Task):
         """What `baselines` returns, computed once; of texts also the commonest."""
         if self.kind != "text":
             return dict(self.baselines())
-        usual = texts().commonest(texts().targets(self.parts["train"]))
+        usual = text.commonest(text.targets(self.parts["train"]))
         return {self.constant: [usual] * len(self.parts["test"]), **self.baselines()}
 
     def passed(self, model: nn.Module, batch: Batch) -> Any:
@@ -190,7 +176,7 @@ class Comparing(Task):
     ) -> tuple[dict[str, float], Mapping[str, Judged]]:
         """Returns what `evaluate` does, and the answers of each method of `combined`; `watch` sees texts if watched."""
         if self.kind == "text":
-            scores, judged = texts().evaluate(self, model, loader, watched)
+            scores, judged = text.evaluate(self, model, loader, watched)
             return {**scores, **self.columns(judged)}, {"network": judged}
         self._passed = None, None, None
         try:
@@ -203,19 +189,7 @@ class Comparing(Task):
         rows = evaluation.baselines(self, evaluation.tested(self))
         return scoring.scores(self.metrics, rows[self.strongest(rows)]) if self.metrics else {}
 
-    # --- new data -----------------------------------------------------------------------------------------------------
-
-    def read_new(self, source: Path) -> list[Any]:
-        """Returns samples to predict; see `prediction.read`."""
-        return predicting().read(self, source)
-
-    def answers(self, models: list[nn.Module], samples: list[Any]) -> list[Any]:
-        """Returns a row of predictions.csv for each sample; see `prediction.answers`."""
-        return predicting().answers(self, models, samples)
-
-    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns a row for each new sample, and writes predictions.csv into `out`; see `prediction.predict`."""
-        return predicting().predict(self, models, source, out)
+    read_new, answers, predict = prediction.read, prediction.answers, prediction.predict  # of new data
 
     # --- tables -------------------------------------------------------------------------------------------------------
 

@@ -261,21 +261,17 @@ def class_names(kind: str, samples: Any) -> list[str]:
 
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
-    """Raises BadInput for samples whose class, a name, is none of `names`: all such classes, part by part."""
-    where, missing = [], set[str]()
-    for part, rows in parts.items():
-        samples = rows.samples if isinstance(rows.samples, list | tuple) else []
-        targets = (name for sample in samples for name in names_in(rows.task.kind, target_of(sample)) or ())
-        counts = sorted(Counter(name for name in targets if name not in names).items())
-        missing.update(name for name, _ in counts)
-        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in counts]
-        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
-        where += [f"{part}: {', '.join(shown)}"] if shown else []
+    """Raises BadInput for samples whose class, a name, is none of `names`: all such classes."""
+    known, missing = set(names), Counter[str]()
+    for rows in (part for part in parts.values() if isinstance(part.samples, list | tuple)):
+        targets = (name for sample in rows.samples for name in names_in(rows.task.kind, target_of(sample)) or ())
+        missing.update(name for name in targets if name not in known)
     if missing:
+        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in sorted(missing.items())]
+        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
         raise BadInput(
-            f"{len(missing)} {'class is' if len(missing) == 1 else 'classes are'} in no training sample and in no "
-            f"setting `classes` (in brackets the number of samples). {'. '.join(where)}. List all classes in the "
-            "setting `classes`, so that the model has outputs for them, or leave these samples out in read()."
+            f"Classes in no training sample and in no setting `classes`, with their samples: {', '.join(shown)}. List "
+            "them there, so that the model has outputs for them, or leave these samples out in read()."
         )
 
 

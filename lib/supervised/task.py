@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, samples, scoring, start
-from lib.supervised.methods import Comparing, texts
+from lib.supervised import chunks, evaluation, samples, scoring, start, text
+from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.supervised.simple import Simple, fit
 from lib.task import Batch
@@ -73,7 +73,7 @@ class Supervised(Comparing):
                 advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
                 raise BadInput(f"{what}. Write {advice}.")
         if cls.kind == "text":
-            cls.metrics = tuple(texts().Mean(metric) for metric in cls.metrics)
+            cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
     def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
@@ -110,8 +110,7 @@ class Supervised(Comparing):
 
         With kind "next_tokens" or "text" it may be a pair instead: hidden states (samples, tokens, D), and the head
         that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks of positions,
-        of those alone that have a label, and again in the backward pass: of a large vocabulary whole logits would take
-        most of the memory. Training, evaluation and plans do so; values and gradients stay the same but for rounding.
+        and again in the backward pass: of a large vocabulary whole logits would take most of the memory.
 
             return model.model(**inputs).last_hidden_state, model.lm_head
         """
@@ -254,11 +253,7 @@ class Supervised(Comparing):
             names = [] if self._given_names() else samples.class_names(self.kind, train)
             values = {**({"classes": names} if names else {}), **samples.of_files(train, self.source)}
             values |= self.learn(train)
-            try:  # as the values come back from a checkpoint: lists for tuples, text for keys
-                self._learned = json.loads(json.dumps(values, allow_nan=False))
-            except (TypeError, ValueError) as error:
-                what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
-                raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
+            self._learned = json.loads(json.dumps(values, allow_nan=False))  # as they come back from a checkpoint
             if self.kind == "numbers":
                 self._learned["variance of targets"] = evaluation.variance(self)
             if self.starts:  # whose batches need what is learned so far
@@ -373,7 +368,7 @@ class Supervised(Comparing):
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if self.kind == "text":
-            return texts().targets(self.parts[part])
+            return text.targets(self.parts[part])
         if part not in self._seen:
             self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
         return self._seen[part]

@@ -23,7 +23,7 @@ from lib.ranks.sums import add_counts
 from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.task import SPLITS, Batch, Task, load_config, load_task
-from lib.task import checks as returned
+from lib.task import contract as returned
 from lib.task.place import naming
 from lib.training import data, learned
 from lib.training.draws import put_back, seed_all, seeded_draws

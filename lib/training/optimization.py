@@ -51,21 +51,19 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                device = step_device(group, parameter)
-                optimizer.state[parameter] = {n: _first_value(n, parameter, device) for n in state_names(group)}
+                # torch's momentum begins with the gradient itself, and -0.0 plus that has its bits
+                first = -0.0 if "momentum" in group else 0.0
+                optimizer.state[parameter] = {
+                    name: torch.tensor(0.0, device=step_device(group, parameter))
+                    if name == "step"
+                    else torch.full_like(parameter, first, memory_format=torch.preserve_format)
+                    for name in state_names(group)
+                }
 
 
 def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
     """Returns where an optimizer counts a parameter's steps: in its one kernel, or where the value costs no wait."""
     return parameter.device if group.get("fused") else torch.device("cpu")
-
-
-def _first_value(name: str, parameter: Tensor, steps_on: torch.device) -> Tensor:
-    if name == "step":
-        return torch.tensor(0.0, device=steps_on)
-    if name == "momentum_buffer":  # torch begins with the gradient itself, and -0.0 plus that has its bits
-        return torch.full_like(parameter, -0.0, memory_format=torch.preserve_format)
-    return torch.zeros_like(parameter, memory_format=torch.preserve_format)
 
 
 def copies(config: Config) -> int:
@@ -80,7 +78,6 @@ class Plateau:
     """
 
     def __init__(self, config: Config, direction: str):
-        """`direction` is "max" or "min": what counts as better."""
         options = config.scheduler
         self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
         self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -132,7 +129,6 @@ class Stopping:
             self.best, self.best_step, self.waited = value, step, 0
 
     def facts(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps."""
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
     def sentence(self, step: int, total: int) -> str:
@@ -212,6 +208,5 @@ class Ema:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Puts a saved average back."""
         for name, value in self.average.items():
             value.copy_(sharding.sharded_like(value, tensors[name]))

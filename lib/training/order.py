@@ -98,8 +98,7 @@ def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -
     """Returns `dataset.order(seed, epoch)`; with `places`, (samples), those of its samples in a subset (-1: not)."""
     name, order = f"{type(dataset).__name__}.order", np.asarray(dataset.order(seed, epoch))
     if outside := order[(order < 0) | (order >= len(dataset))].tolist():
-        size = f"there are {len(dataset)} samples"
-        raise BadInput(f"{name} returned the index {outside[0]} in epoch {epoch}, and {size}.")
+        raise BadInput(f"{name} returned the index {outside[0]} in epoch {epoch}, of {len(dataset)} samples.")
     if places is not None:
         order = places[order]
         order = order[order >= 0]
@@ -107,7 +106,7 @@ def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -
     if not len(order) or len(order) != length:
         raise BadInput(
             f"{name} gives {len(order)} samples in epoch {epoch}, and {length} in epoch 0. Return as many in every "
-            "epoch, and one at least: where a step stands in its epoch follows from that."
+            "epoch, and one at least."
         )
     return order
 
@@ -122,8 +121,7 @@ def _epochs(dataset: Any, seed: int, batch: int, pool: int) -> Epochs | None:
     has_order = callable(getattr(whole, "order", None))
     if has_order + (weights_of(dataset) is not None) + bool(pool) > 1:
         raise BadInput(
-            "Two of a method `order`, `weights` and data.buckets decide the order of the training samples. Leave one; "
-            "a method `order` of the data set can do the work of both, with lib.training.order.buckets."
+            "Two of a method `order`, `weights` and data.buckets decide the order of the training samples. Leave one."
         )
     if has_order:
         epochs = Epochs(partial(_by_method, whole, places, seed))
@@ -177,7 +175,7 @@ class Order:
         return range(rank * each, (rank + 1) * each)
 
     def indices(self, step: int, slot: int) -> list[int]:
-        size = self.effective_batch // self.slots
+        size = self.slot_size
         number, place = divmod(step * self.effective_batch + slot * size, self.samples)
         indices = self._epoch(number)[place : place + size].tolist()
         while len(indices) < size:  # where epochs meet

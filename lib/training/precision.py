@@ -54,7 +54,6 @@ def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> P
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
-    """Returns a warning about fp16 on a CPU; none elsewhere."""
     warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try in a few steps what a T4 computes."
     return [warning] if (in_precision, on.type) == ("fp16", "cpu") else []
 
@@ -73,10 +72,7 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
 
 
 def keep_in_fp32(model: nn.Module, globs: Sequence[str], on: torch.device) -> None:
-    """Takes the modules whose names match one of `globs` out of autocast: weights, inputs and outputs are fp32.
-
-    Raises BadInput for a glob that no module matches.
-    """
+    """Takes the modules that `globs` name out of autocast: weights, inputs and outputs are fp32. Raises BadInput."""
     for module in named_by(model, globs):
         module.float().forward = _in_fp32(module.forward, on.type)
 

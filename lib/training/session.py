@@ -51,7 +51,7 @@ class Session:
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
-        self._reserves = dict(_CONSTANT_SECONDS)
+        self.reserves = dict(_CONSTANT_SECONDS)  # seconds to keep free, from the longest of the last eight
         self._is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
@@ -68,19 +68,14 @@ class Session:
     def record(self, name: str, seconds: float) -> None:
         """Notes how long something took; a "save" goes on in the background."""
         self._seconds[name].append(seconds)
-        self._reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
-
-    def reserve(self, name: str) -> float:
-        """Returns the seconds to keep free for the next `name`, from the longest of the last eight."""
-        return self._reserves[name]
+        self.reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
         if self._is_signalled:
             return "interrupted"
-        reserves = self._reserves
-        needed = self.margin_seconds + reserves["step"] + reserves["save"] + reserves["package"]
-        needed += reserves["evaluate"] if evaluates_next else 0.0
+        needed = self.margin_seconds + self.reserves["step"] + self.reserves["save"] + self.reserves["package"]
+        needed += self.reserves["evaluate"] if evaluates_next else 0.0
         return "deadline" if self.remaining() < needed else None
 
     def stop_alone(self) -> Reason | None:

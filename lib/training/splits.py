@@ -52,7 +52,7 @@ def part_of(path: PurePath) -> str:
 
 
 def makes_a_split(parts: Iterable[str]) -> bool:
-    """Says whether every sample's file is named for a part, and there is one to train on and one to hold out."""
+    """Returns whether each sample is named for a part, and there is one to train on and one to hold out."""
     names = set(parts)
     return "" not in names and "train" in names and len(names) > 1
 

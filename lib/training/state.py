@@ -95,10 +95,9 @@ class State:
 def first_state(
     task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None], most: int = 0
 ) -> State:
-    """Returns the state that a session starts from: of `saved`, of another run's weights, or freshly initialised.
+    """Returns the state that a session starts from: of the first rank's `saved`, of another run's weights, or fresh.
 
-    Only the first rank's `saved` counts; the others need not see its folder. A micro-batch has at most `most` samples,
-    unless that is 0. Raises BadInput where `saved` does not fit.
+    A micro-batch has at most `most` samples, unless that is 0. Raises BadInput where `saved` does not fit.
     """
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
@@ -204,9 +203,7 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
-        packed = {
-            name for name, value in parameters.items() if sources and hasattr(value, "is_packed")
-        }  # made of these
+        packed = {n for n, value in parameters.items() if sources and hasattr(value, "is_packed")}  # made of these
         names = [name for name, text in state.left_out.items() if text not in in_files and name not in packed]
     state.once = frozenset(ranks.from_first(names))
 
@@ -362,10 +359,10 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
     for name, parameter in state.model.named_parameters():
         values = by_name.get(name, {})
         if values and values.keys() == names.get(parameter, values.keys()):
+            if "step" in values:
+                values["step"] = values["step"].to(optimization.step_device(group_of[parameter], parameter))
             state.optimizer.state[parameter] = {
-                kind: sharding.sharded_like(parameter, value)
-                if kind != "step"
-                else value.to(optimization.step_device(group_of[parameter], parameter))
+                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
                 for kind, value in values.items()
             }
         unused += bool(values) and parameter not in state.optimizer.state
@@ -376,8 +373,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
 
-    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
-    are gathered: whole on the first rank's CPU, none on the others.
+    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"). Sharded ones are gathered on the first rank.
     """
     tensors = {"model": _saved_weights(state)}
     if not lightweight:
