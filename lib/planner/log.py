@@ -119,10 +119,7 @@ class Prediction:
 
 
 class Log:
-    """Records everything that an allocator did: events are (action, what).
-
-    `what` is the storage for "alloc" and "free", and bytes for "workspace", which may be taken there for a moment.
-    """
+    """Records what an allocator did: ("alloc" or "free", storage), and ("workspace", bytes taken for a moment)."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []

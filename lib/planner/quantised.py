@@ -14,10 +14,7 @@ _BLOCK, _SCALES = 64, 256
 
 
 class Quantised(nn.Module):
-    """A linear layer whose weights are nf4 or int8; each pass makes one copy of them in `dtype`, and drops it.
-
-    Without a type it computes as nn.Linear does, and as `lib.task.quantised.Linear4`.
-    """
+    """A linear layer in nf4 or int8. Each pass makes a copy in `dtype`, else as nn.Linear computes, and drops it."""
 
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()

@@ -4,13 +4,11 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from lib.checkpoint import frozen
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput, NotTraceable
@@ -24,7 +22,7 @@ from lib.text import amount
 from lib.training import data, optimization
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
-from lib.training.state import new_state, state_tensors
+from lib.training.state import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
@@ -158,31 +156,6 @@ def host_memory(task: Task, config: Config, cards: int) -> Host:
         copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
     waiting = cards * held * sum(value.nbytes for value in batch.values())
     return Host(copied, waiting, cards * config.data.num_workers)
-
-
-def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
-    """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
-
-    They are counted on `meta`, where they take no memory; published weights that are not on this machine count with the
-    size that a plan takes for them. Frozen weights that checkpoints leave out (`checkpoint.frozen`) do not count.
-    """
-    make = partial(new_state, task, with_changes(config, {"training.fully_shard": False}), torch.device("meta"), "fp32")
-    try:
-        with torch.device("meta"):
-            state = make()
-    except Exception:  # a model that reads its own numbers while it is built needs real ones
-        state = make()
-    if config.checkpoint.frozen != "save":
-        state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
-    for parameter in state.parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
-    optimization.make_moments(state.optimizer)
-    sizes = {
-        group: sum(v.nbytes for v in named.values())
-        for group, named in state_tensors(state, config.checkpoint.lightweight).items()
-    }
-    return sum(sizes.values()), sizes["model"]
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:

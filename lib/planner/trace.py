@@ -21,13 +21,12 @@ from lib.planner.limits import is_users
 from lib.planner.log import Prediction
 from lib.planner.quantised import Quantised
 from lib.planner.tracker import Tracker
-from lib.ranks.sums import BUCKET_BYTES
 from lib.task import Batch, Task
 from lib.task.quantised import replaced
 from lib.training.draws import put_back, seed_all
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
-from lib.training.step import optimizer_step
+from lib.training.step import optimizer_step, summing_bytes
 
 STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
 PASSES = 2  # gradients are there from the second micro-batch of a step on
@@ -171,10 +170,7 @@ def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) ->
 
 
 def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
-    """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
-
-    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
-    """
+    """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
     traced = min(passes, PASSES)
     with seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
@@ -221,7 +217,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(min(BUCKET_BYTES, 4 * tracker.trained))  # in fp32
+            tracker.pass_by(summing_bytes(tracker.trained))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)

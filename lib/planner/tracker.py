@@ -1,7 +1,4 @@
-"""Follows every tensor of a training step into a simulated caching allocator.
-
-It adds what a GPU allocates beside the results of operators: workspaces of cuBLAS and cuDNN, temporaries of attention.
-"""
+"""Follows every tensor of a step into a simulated allocator, with workspaces and temporaries that a GPU adds."""
 
 import contextlib
 import weakref

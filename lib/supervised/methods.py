@@ -257,10 +257,7 @@ class Comparing(Task):
         return Comparison(scores, gains, units, draws)
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
-        """Returns (units, methods, ...) numbers from whose sums `measured` has the metrics; `unit` is each sample's.
-
-        Of texts these are their number and their scores. None where metrics do not follow from sums.
-        """
+        """Returns (units, methods, ...) numbers whose sums `measured` takes, or None. `unit` is each sample's."""
         if self.kind == "text":
             sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
             for place, judged in enumerate(rows.values()):

@@ -83,11 +83,7 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
 
 
 def _completed(task: Any, sample: Any) -> Any:
-    """Returns a new sample with the example's target in the place of its own, which is unknown and may be absent.
-
-    The target of tokens is used if it is there, because its length is the sample's. Raises BadInput where more than
-    the target is missing, or there is more than in the example.
-    """
+    """Gives a new sample the example's target; tokens keep theirs, whose length counts. Raises BadInput."""
     example, is_row = task.example(), isinstance(sample, tuple | list)
     if isinstance(sample, Mapping) and isinstance(example, Mapping) and sample.keys() >= {*[*example][:-1]}:
         last = [*example][-1]
@@ -155,10 +151,7 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
 
 
 def _names(samples: list[Any], source: Path) -> list[str]:
-    """Returns the file of each sample below `source`; its number from 0 where it lies elsewhere.
-
-    Where two have the same, or one has none, all are numbers.
-    """
+    """Returns the file of each sample below `source`, or its number: all are numbers where two have the same name."""
     base = absolute(source if source.is_dir() else source.parent)
     paths = [absolute(path) for sample in samples if (path := path_of(sample))]
     names = [p.relative_to(base).as_posix() if p.is_relative_to(base) else str(n) for n, p in enumerate(paths)]

@@ -223,10 +223,7 @@ class Supervised(Comparing):
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes in their order: those of a setting `classes`, or those of the training data.
-
-        Raises BadInput where the classes have names and neither is there.
-        """
+        """The names of the classes in their order, as given or of the training data. Raises BadInput if these lack."""
         names = self.known_names()
         is_unknown = not names and self._learned is None and not self._has_data()
         if is_unknown and names_in(self.kind, target_of(self.example())):
@@ -352,11 +349,7 @@ class Supervised(Comparing):
             raise BadInput(f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target.")
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
-        """Returns what belongs to known labels, of `values` or of themselves.
-
-        Of several numbers a sample these are the rows of which one is known at least; unknown labels stay NaN. Of marks
-        they are the rows of which all are known.
-        """
+        """Returns what belongs to known labels: of numbers rows with one (others stay NaN), of marks rows with all."""
         values, known = labels if values is None else values, self.known(labels)
         if self.kind == "labels":
             return values[known.all(1)].long()

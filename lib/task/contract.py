@@ -58,10 +58,7 @@ class Task:
     saved_values: Mapping[str, Any] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
-        """Sets `config`, `sources` (the folders or files with the data) and `source`, the first of them.
-
-        Without one, `source` is None: the data is embedded in the task.
-        """
+        """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
         self.config = config
         self.sources: tuple[Path, ...] = (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
         self.source = self.sources[0] if self.sources else None
@@ -95,10 +92,7 @@ class Task:
         return f"Data: {', '.join(map(printable, self.sources)) or 'embedded in the task'}. Samples: {sizes}."
 
     def fingerprint(self) -> str:
-        """Returns a hash of the data. A run is not resumed on data with another hash.
-
-        By default it is that of the names and bytes of all files in `sources`.
-        """
+        """Returns a hash of the data, by default of all files in `sources`. A run resumes only on the same."""
         if self.source is None:
             raise to_write(self, "fingerprint()", "a hash of its data, which does not come from data.dir")
         return self._files_hash
@@ -155,21 +149,14 @@ class Task:
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        """Counts the valid targets of each loss term, or sums their weights: its part of the denominators of a step.
-
-        By default there is one term, "loss", whose targets are the integers in "labels" that are not -100, or the
-        samples if there are none.
-        """
+        """Counts or weighs the targets of each loss term. By default "loss" has labels other than -100, or samples."""
         labels = batch.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point():
             return {"loss": int((labels != _IGNORED).sum())}
         return {"loss": len(next(iter(batch.values())))}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient, and figures to log by name.
-
-        A figure is a mean over the samples; metrics.csv has the mean over all micro-batches of a row in a column.
-        """
+        """Returns the sum of each loss term over its valid targets, () with gradient, and means to log by name."""
         raise to_write(self, "loss(model, batch)", '{"loss": the sum over all targets}, and {} or figures to log')
 
     def term_weights(self, step: int) -> Mapping[str, float]:
@@ -177,11 +164,7 @@ class Task:
         return {}
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
-
-        By default its attribute `blocks`, else its repeated layers, found in models of transformers, timm, peft and
-        others. Each must be called as a module.
-        """
+        """Returns the layers to recompute, which FSDP2 divides: called as modules. By default they are found."""
         return find_blocks(model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
@@ -198,10 +181,7 @@ class Task:
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`.
-
-        By default these are the mean of each loss term that `loss` returns, and as "loss" their sum.
-        """
+        """Returns metrics of `model` over a loader of one of `datasets()`, its `.dataset`; by default mean losses."""
         totals: dict[str, float] = {}
         targets: dict[str, float] = {}
         for batch in loader:

@@ -30,10 +30,7 @@ def fingerprint(source: Path) -> str:
 
 
 def canonical(value: Any, root: Path | None = None) -> str:
-    """Writes a value as text that is the same in every process and on every machine: paths count from `root`.
-
-    Of a text that begins with `root` this holds too. Raises BadInput for an object of a class that has no such text.
-    """
+    """Writes a value as text that is the same on every machine: paths count from `root`. Raises BadInput."""
     bases = _forms(str(root), os.getcwd()) if root and isinstance(value, str | Path) else ()  # noqa: PTH109  # quicker
     if isinstance(value, Path):  # counted from `root` also where one of them is relative or leads over a link
         forms = (form(value) for form in (Path, Path.absolute, Path.resolve))  # the last one asks the file system

@@ -90,10 +90,7 @@ def _enter(folder: str) -> None:
 
 
 def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
-    """Reads a configuration whose `workload:` section is checked against the settings of the task that it names.
-
-    Without `runs_files`, for one that may be anybody's, a task that is a Python file is refused and not imported.
-    """
+    """Reads a configuration with its task's settings. Without `runs_files` a task in a Python file is refused."""
 
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
@@ -120,11 +117,7 @@ def with_slots(config: Config, cards: int) -> Config:
 
 
 def load_task(config: Config) -> Task:
-    """Returns the task of a configuration with its data located, in several places for a list of several.
-
-    An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which. Raises BadInput.
-    """
+    """Returns a configuration's task with its data: of `data.dir`, else mounted, else embedded. Raises BadInput."""
     cls, names = find_task(config.task), config.data.dirs
     if len(names) > 1 and not cls.several:
         raise BadInput(

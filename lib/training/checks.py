@@ -61,10 +61,7 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
 
 
 def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
-    """Checks a task on some samples of its data, on this machine's device; returns mistakes and doubts alone.
-
-    Unless `thorough`, data sets and model are made once: a second copy of large ones might not fit beside the run.
-    """
+    """Checks a task on some samples; returns mistakes and doubts. Unless `thorough`, data and model are made once."""
     former, probe = task.config, _Probe(task, config, thorough)
     findings, failed = list[Finding](), set[str]()
     try:

@@ -56,12 +56,7 @@ def train_batches(
     must_stop: Stop = lambda: None,
     note: Note = print,
 ) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
-
-    What data set and `collate` draw from the generators of torch, NumPy and Python follows from (seed, step, slot) too.
-    These are left as the last slot left them: each micro-batch of a step seeds them anew. Ends early if `must_stop`
-    says so while a batch is late.
-    """
+    """Yields each step with the batches of this rank's slots. Ends early if `must_stop` while one is late."""
     mine = order.share(ranks.rank(), ranks.world())
     batches = _SlotBatches(task, dataset, order, steps.start, mine)
     loaded = _loaded(batches, len(steps) * len(mine), options, must_stop, note)
@@ -158,10 +153,7 @@ def share(ratio: float | str) -> float:
 
 
 def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
-    """Returns a fixed random share of a data set, at least one sample; the whole where `ratio` is 1.
-
-    A data set with a method `subset(share, seed)` chooses itself: whole documents, say.
-    """
+    """Returns a fixed random share of a data set, one sample or more, or what its `subset(share, seed)` chooses."""
     if (ratio := share(ratio)) >= 1:
         return dataset
     if callable(choose := getattr(dataset, "subset", None)):

@@ -1,8 +1,6 @@
-"""Random draws of a user's code from the generators that a process has anyway: torch's, NumPy's and Python's.
+"""Seeds the generators that a user's code draws from: torch's, NumPy's and Python's.
 
-torchvision, albumentations and most transforms draw from these. Seeded for each slot of each step, they have no
-history: a resumed run sees the samples that it would have seen. So it is for each micro-batch of a step and
-each batch of an evaluation, where the device's generator is seeded too.
+Seeded for each slot, micro-batch and batch of an evaluation they have no history: a resumed run draws the same.
 """
 
 import contextlib
@@ -16,11 +14,7 @@ from lib.training.order import DRAWS, mix
 
 
 def seed_draws(seed: int) -> None:
-    """Seeds the three generators; it takes 15 microseconds.
-
-    Each gets other bits of the seed, because the same 32 give torch and NumPy the same numbers. None of them are the
-    bits of the generator that `collate` is handed.
-    """
+    """Seeds the three generators, each with other bits: of the same 32 torch and NumPy draw the same numbers."""
     mixed = mix(DRAWS, seed)
     torch.default_generator.manual_seed(mixed & 0xFFFFFFFF)  # its Mersenne twister takes no more
     np.random.seed(mixed >> 31)
@@ -38,10 +32,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def put_back(device: torch.device | None = None) -> Iterator[None]:
-    """Leaves the three generators, and with a `device` its own, after the block as they were before it.
-
-    NumPy takes most of its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
-    """
+    """Puts the three generators back after the block, and a device's. NumPy takes 200 microseconds: no step does it."""
     generators = [torch.default_generator]
     if device and device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])

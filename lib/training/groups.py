@@ -32,10 +32,7 @@ _KEYS = {"lr": Real, "weight_decay": Real, "from_step": Integral, "until_step": 
 
 
 def groups_of(task: Task, model: nn.Module) -> list[Group]:
-    """Returns the groups of a task, and last those parameters that none of them names. Raises BadInput.
-
-    Of a tied parameter any of its names matches. Frozen ones (`requires_grad` False) are in no group.
-    """
+    """Returns a task's groups, and last what none of them names; none has frozen parameters. Raises BadInput."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(plain(name))

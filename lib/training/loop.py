@@ -1,8 +1,4 @@
-"""The training loop: one visible function.
-
-Under torchrun every rank runs it, each on its own slots of the effective batch. What could differ between them (counts,
-memory that runs out, when to stop and save) is decided together; only the first rank writes.
-"""
+"""The training loop: one visible function. Ranks decide together what could differ; only the first one writes."""
 
 import math
 import time
@@ -49,9 +45,8 @@ def train(
 ) -> Outcome:  # fmt: skip
     """Trains until `max_steps`, an early stop, the session's deadline or a signal, and saves into `folder` on the way.
 
-    The next call resumes from the newest checkpoint, given as `resume` to the first rank: on the CPU the result is bit
-    for bit that of one uninterrupted run. `most`: samples of a micro-batch (0: as configured). Raises OutOfMemory where
-    a fresh launch with a smaller micro-batch may continue, TrainingFailed, and BadInput if `resume` does not fit.
+    The first rank's `resume` is the newest checkpoint: on the CPU the result is bit for bit that of one uninterrupted
+    run. `most`: samples of a micro-batch (0: as configured). Raises TrainingFailed, and BadInput if it does not fit.
     """
     training = config.training
     set_determinism(training)

@@ -17,11 +17,7 @@ _FUSED_ON = ("cuda", "meta")  # meta: in a plan for CUDA
 
 
 def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
-    """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule).
-
-    A group with a weight decay of its own has it for all of its parameters. `scale` is the group's factor on the rate.
-    AdamW is one kernel on a GPU: its other form holds temporaries as large as the parameters.
-    """
+    """Builds the optimizer. Vectors such as biases and norms are not decayed, as in GPT-2, unless their group is."""
     options, parts = config.optimizer, list[dict[str, Any]]()
     for group in groups:
         parameters, decay = list(group.parameters.values()), group.weight_decay
@@ -72,10 +68,7 @@ def copies(config: Config) -> int:
 
 
 class Plateau:
-    """torch's ReduceLROnPlateau over a number of its own, which becomes the learning rate after the warm-up.
-
-    It has a history, unlike everything else that decides about a step; so `facts` is in every checkpoint.
-    """
+    """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
 
     def __init__(self, config: Config, direction: str):
         options = config.scheduler
@@ -159,11 +152,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 class Ema:
-    """Averages the trained parameters of a model after each step; validation, test and best weights use the average.
+    """Averages trained parameters after each step; validation, test and best weights use the average.
 
-    The decay grows to `decay` as (1 + step) / (10 + step), so that a short run is not an average over its first steps.
-    Buffers (batch statistics) are averages already and are not averaged again. The average of a group that `until_step`
-    has frozen goes on: it comes to the weights that the others are trained beside.
+    The decay grows to `decay` as (1 + step) / (10 + step): a short run is no average over its first steps.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -179,11 +170,9 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model the averaged weights inside the block.
+        """Gives the model the averaged weights in the block: parameters point at the average, and nothing is copied.
 
-        Parameters point at the average's memory there, and at their own again afterwards: nothing is copied, so memory
-        that runs out leaves both whole. FSDP2 keeps addresses of its own, so shards are copied: the weights are
-        set aside before the first of them changes.
+        FSDP2 keeps addresses of its own, so shards are copied; the weights are set aside before one of them changes.
         """
         weights = {name: parameter.data for name, parameter in self._parameters.items()}
         aside = {name: value.clone() for name, value in weights.items() if sharding.is_shard(value)}

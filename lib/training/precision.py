@@ -101,11 +101,7 @@ def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
-    """Gives frozen matrices the type of `training.frozen_precision`, and makes fp32 what is trained.
-
-    Most updates are too small for the few digits of 16 bits. Frozen vectors (biases, norms), which take no memory, stay
-    as they are. Raises BadInput where the run computes in fp32, which takes no frozen matrix of another type.
-    """
+    """Gives frozen matrices the type of `frozen_precision`, and makes fp32 what is trained. Raises BadInput."""
     wide = {id(p) for module in named_by(model, config.training.fp32_modules) for p in module.parameters()}
     parameters = [p for p in model.parameters() if p.is_floating_point() and id(p) not in wide]
     trained, frozen = ([p for p in parameters if p.requires_grad == state] for state in (True, False))

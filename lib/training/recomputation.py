@@ -30,9 +30,9 @@ def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
     """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput without any."""
     if setting and not blocks:
         raise BadInput(
-            f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute: no "
-            "repeated layers were found, or it recomputes them itself (gradient_checkpointing_enable). Write 0, leave "
-            "that call out, or let blocks(model) of the task return its layers."
+            f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute: it repeats no "
+            "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
+            "leave that call out, or let blocks(model) of the task return its layers."
         )
     return len(blocks) if setting == "all" else min(int(setting), len(blocks))
 

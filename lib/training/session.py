@@ -42,10 +42,7 @@ def now() -> float:
 
 
 class Session:
-    """Time left until the session ends, and measured durations of what still has to be done before that.
-
-    `minutes` is the length of the session (None: it has no end), counted from `start` (Unix time).
-    """
+    """The time left of `minutes` (None: no end) from `start` (Unix time), and what must be done before its end."""
 
     def __init__(self, minutes: float | None, margin_seconds: float, start: float):
         self.deadline = start + 60 * minutes if minutes else float("inf")
@@ -83,10 +80,7 @@ class Session:
         return self.stop_reason() if ranks.world() == 1 else None
 
     def decide(self, evaluates_next: bool, save: bool, last: bool) -> tuple[Reason | None, bool]:
-        """Returns why to stop after this step (None: it continues) and whether to save, for all ranks alike.
-
-        One rank that must stop stops all. `last` is the run's last step, after which nothing has to be stopped.
-        """
+        """Returns why to stop after this step, if at all, and whether to save. One rank that must stop stops all."""
         stop = None if last else self.stop_reason(evaluates_next)
         if ranks.world() > 1:
             number, due = ranks.highest(_STOPS.index(stop), save)
@@ -120,11 +114,7 @@ class Session:
 def handling_signals(
     handler: Callable[[int, FrameType | None], None], ignored_afterwards: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Calls `handler` for SIGINT and SIGTERM inside the block, and puts the former handlers back after it.
-
-    Where `ignored_afterwards` then returns True, both signals are ignored instead. Outside the main thread, which alone
-    may set handlers, nothing happens.
-    """
+    """Handles SIGINT and SIGTERM in the block, in a main thread; ignores both after it if `ignored_afterwards`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
-from lib.config import Config
+from lib.config import Config, with_changes
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
@@ -128,8 +128,7 @@ def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Che
     tensors = ranks.tensors_from_first(saved.tensors if saved else None)
     if about is None or tensors is None:
         return None
-    path, step, facts = about
-    return checkpoint.Checkpoint(path, step, {group: {**named} for group, named in tensors.items()}, facts)
+    return checkpoint.Checkpoint(*about[:2], {group: {**named} for group, named in tensors.items()}, about[2])
 
 
 def new_state(
@@ -183,10 +182,10 @@ def start_from(state: State, task: Task, config: Config) -> str:
     adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
     if hasattr(task, "adapt"):
         adapted, how = task.adapt(adapted, state.model)
-    sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
+    matched = weights.transfer(state.model, adapted, config.run.initial_weights_share)
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)
-    return sentence
+    return f"{matched} {how}".strip()
 
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
@@ -214,15 +213,15 @@ def _keep_frozen(state: State, saver: Saver) -> None:
         return
     parameters = frozen.parameters(state.model).items()
     tensors = sharding.on_first({name: value for name, value in parameters if name in state.once})
-    is_kept = True
+    lacking = frozenset[str]()
     if ranks.is_first():
         try:
             saver.write_now(frozen.FOLDER, checkpoint.pack(0, {"model": tensors}, checkpoint.to_json({"step": 0})))
         except checkpoint.CheckpointNotSaved as error:
             print(f"Warning: {error} The frozen weights are in every checkpoint instead.", flush=True)
-            is_kept = False
-    if not ranks.from_first(is_kept):
-        state.left_out = {name: seal for name, seal in state.left_out.items() if name not in state.once}
+            lacking = state.once
+    lacking = ranks.from_first(lacking)
+    state.left_out = {name: seal for name, seal in state.left_out.items() if name not in lacking}
     state.once = frozenset()
 
 
@@ -299,10 +298,7 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
-    """Saves the weights alone when the task's selection metric is among the `checkpoint.keep_best` best so far.
-
-    What they push out is deleted after the next checkpoint: until then a resumed run may still count on it.
-    """
+    """Saves weights with one of the best metrics. What they push out is deleted after the next checkpoint."""
     name, direction = task.selection
     if not math.isfinite(scores[name]):
         return
@@ -371,10 +367,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
 
 
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
-    """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
-
-    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"). Sharded ones are gathered on the first rank.
-    """
+    """Returns a checkpoint's tensors by group; the optimizer's as "exp_avg/NAME", sharded ones on the first rank."""
     tensors = {"model": _saved_weights(state)}
     if not lightweight:
         tensors["optimizer"] = {
@@ -385,3 +378,24 @@ def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor
     if state.ema:
         tensors["ema"] = state.ema.average
     return {group: sharding.on_first(named) for group, named in tensors.items()} if state.sharded else tensors
+
+
+def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
+    """Returns the bytes of a checkpoint and of best weights, on `meta`, without frozen ones that are left out."""
+    make = partial(new_state, task, with_changes(config, {"training.fully_shard": False}), torch.device("meta"), "fp32")
+    try:
+        with torch.device("meta"):
+            state = make()
+    except Exception:  # a model that reads its own numbers while it is built needs real ones
+        state = make()
+    if config.checkpoint.frozen != "save":
+        state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
+    for parameter in state.parameters:
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    optimization.make_moments(state.optimizer)
+    sizes = {
+        group: sum(v.nbytes for v in named.values())
+        for group, named in state_tensors(state, config.checkpoint.lightweight).items()
+    }
+    return sum(sizes.values()), sizes["model"]

@@ -13,7 +13,7 @@ from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
 from lib.ranks import sharding
-from lib.ranks.sums import add_counts, over_ranks
+from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
@@ -26,6 +26,11 @@ from lib.training.state import State
 
 LOW_SCALE = 64  # of fp16's loss, where gradients of 1e-9 become 0
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
+
+
+def summing_bytes(parameters: int) -> int:
+    """Returns the bytes that the sum of so many gradients over ranks takes for a moment: a piece of it, in fp32."""
+    return min(BUCKET_BYTES, 4 * parameters)
 
 
 def optimizer_step(

@@ -132,10 +132,7 @@ def _received(
 
 
 def end_with_parent(worker: int) -> None:
-    """Ends this worker as soon as the training process is gone, on every system and even by kill -9.
-
-    An interrupt is not for it: the training process decides what that means.
-    """
+    """Ends this worker when the training process is gone, even by kill -9. An interrupt is for that process alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.excepthook = _without_lost_peers
     parent = multiprocessing.parent_process()
@@ -155,10 +152,7 @@ def _without_lost_peers(kind: type[BaseException], error: BaseException, trace: 
 
 
 def share(batch: Any) -> Any:
-    """Moves a batch to shared memory, or pickles it where that is full. Runs in a worker.
-
-    torch would do so in a thread whose error loses the batch, so that training waits for it for ever.
-    """
+    """Moves a batch to shared memory, or pickles it where that is full: torch's own thread would lose it."""
     try:
         for value in batch.values():
             value.share_memory_()

@@ -16,11 +16,11 @@ from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
 from lib.machine.facts import FACTS
-from lib.planner.search import saved_bytes
 from lib.report.findings import Finding, Verdict
 from lib.task import Task, find_task, with_slots
 from lib.task.files import imports
 from lib.text import amount
+from lib.training.state import saved_bytes
 from trainbook.kaggle import carried, client, kernel
 
 _CORRECT, _LOOK = "Correct what the message names.", "See that it is the notebook you mean."

@@ -10,7 +10,7 @@ import torch
 
 from lib import checkpoint, launch
 from lib.errors import BadInput, TrainingFailed
-from lib.planner.search import saved_bytes
+from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 from tests.toy import Toy

@@ -17,8 +17,8 @@ from transformers import (
 
 from lib.errors import BadInput
 from lib.machine import published
-from lib.planner.search import saved_bytes
 from lib.task import load_config, load_task
+from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
 from tests.workloads.vqa.files import record
