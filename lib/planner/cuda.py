@@ -131,14 +131,11 @@ class CudaSemantics(InnerCalls):
         leaves = tree_leaves((args, kwargs))
         is_half = getattr(args[0] if args else None, "dtype", None) in HALF
         has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
+        smoothing = _argument(args, kwargs, 5, "label_smoothing")  # of cross_entropy_loss
         floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
         if name in TO_HALF:
             args, kwargs = self._cast_all(args, kwargs, half)
-        elif (
-            name == "cross_entropy_loss"
-            and is_half
-            and not (args[1].is_floating_point() or _argument(args, kwargs, 5, "label_smoothing"))
-        ):
+        elif name == "cross_entropy_loss" and is_half and not (args[1].is_floating_point() or smoothing):
             return _half_cross_entropy(*args, **kwargs)
         elif name in TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
@@ -241,9 +238,6 @@ def _for_cuda(function: Callable) -> Callable:
     return wrapped
 
 
-def _nothing(*_: Any, **__: Any) -> None: ...
-
-
 def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
     """Returns the functions of torch.cuda as they are on `target`, with the simulated allocator's figures."""
     card, total = target.card, int(target.card.memory_gib * 2**30)
@@ -270,7 +264,7 @@ def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
 @contextlib.contextmanager
 def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterator[CudaSemantics]:
     """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
-    semantics = CudaSemantics(target)
+    semantics, optimizers = CudaSemantics(target), sys.modules[torch.optim.Optimizer.__module__]
 
     def compile(model: Any = None, *_: Any, **__: Any) -> Any:
         semantics.compiled += 1
@@ -279,11 +273,7 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, answer) for name, answer in _answers(target, allocator or Allocator()).items()),
         (torch, "compile", compile),
-        (
-            sys.modules[torch.optim.Optimizer.__module__],
-            "_get_fused_kernels_supported_devices",
-            lambda: ["cuda", "cpu", "meta"],
-        ),
+        (optimizers, "_get_fused_kernels_supported_devices", lambda: ["cuda", "cpu", "meta"]),
         (torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
         (torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
         (torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
@@ -300,7 +290,7 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
         finally:  # transformers remembers what torch.cuda.is_available was
             module = sys.modules.get("transformers.utils.import_utils")
             for name in ("is_torch_cuda_available", "is_flash_attn_2_available", "is_flash_attn_3_available"):
-                getattr(getattr(module, name, None), "cache_clear", _nothing)()
+                getattr(getattr(module, name, None), "cache_clear", lambda: None)()
 
 
 def attend(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from lib.planner.allocator import round_up
@@ -66,11 +65,6 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     slow, fast = _BANDWIDTH_SHARE
     gpu = max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow)
     return np.array([*gpu, *LAUNCH_SECONDS, flops])
-
-
-def is_channels_last(x: Tensor, weight: Tensor) -> bool:
-    """Says whether cuDNN's result is channels last: where the input or the weights are (cudnn_conv_suggest_...)."""
-    return x.dim() == 4 and torch.channels_last in (suggest_memory_format(x), suggest_memory_format(weight))
 
 
 def bounds(cost: np.ndarray) -> tuple[float, float]:

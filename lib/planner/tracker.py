@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -150,7 +151,8 @@ class Tracker(TorchDispatchMode):
         temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
         out = func(*args, **kwargs)
         self.cost += kernels.cost(func, args, kwargs, out, self.target)
-        if on_meta and name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
+        is_image = on_meta and name == "convolution" and args[0].dim() == 4
+        if is_image and torch.channels_last in map(suggest_memory_format, args[:2]):  # as cuDNN's, unknown to `meta`
             out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)

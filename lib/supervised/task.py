@@ -250,7 +250,11 @@ class Supervised(Comparing):
             names = [] if self._given_names() else samples.class_names(self.kind, train)
             values = {**({"classes": names} if names else {}), **samples.of_files(train, self.source)}
             values |= self.learn(train)
-            self._learned = json.loads(json.dumps(values, allow_nan=False))  # as they come back from a checkpoint
+            try:  # as the values come back from a checkpoint: lists for tuples, text for keys
+                self._learned = json.loads(json.dumps(values, allow_nan=False))
+            except (TypeError, ValueError) as error:
+                what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
+                raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
             if self.kind == "numbers":
                 self._learned["variance of targets"] = evaluation.variance(self)
             if self.starts:  # whose batches need what is learned so far

@@ -88,8 +88,7 @@ class State:
 
     @property
     def best(self) -> dict[str, Any]:
-        """{"metric", "step", "value"} of the best validation so far; empty before the first."""
-        return self.kept_best[0] if self.kept_best else {}
+        return self.kept_best[0] if self.kept_best else {}  # before the first validation
 
 
 def first_state(
