@@ -26,7 +26,7 @@ from lib.errors import NotTraceable
 from lib.planner import recurrent
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
-from lib.planner.limits import users_line
+from lib.planner.tracker import users_line
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 TO_HALF = frozenset(

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.config import Config, profiles, with_changes
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput, NotTraceable
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB

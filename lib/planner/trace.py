@@ -17,10 +17,9 @@ from lib.planner import kernels
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
-from lib.planner.limits import is_users
 from lib.planner.log import Prediction
 from lib.planner.quantised import Quantised
-from lib.planner.tracker import Tracker
+from lib.planner.tracker import Tracker, is_users
 from lib.task import Batch, Task
 from lib.task.quantised import replaced
 from lib.training.draws import put_back, seed_all

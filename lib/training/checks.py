@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib.config import Config
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, resolve_lengths
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.ranks.sums import add_counts
@@ -28,7 +27,7 @@ from lib.task.place import naming
 from lib.training import data, learned
 from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.evaluation import EvaluationLoader, baseline_of
-from lib.training.groups import groups_of
+from lib.training.optimization import groups_of
 from lib.training.order import INITIALISE, Order, mix
 from lib.training.precision import autocast, choose_precision, keep_in_fp32
 

@@ -20,10 +20,9 @@ from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
-from lib.training import groups, identity, optimization
+from lib.training import identity, optimization
 from lib.training.draws import seed_all
-from lib.training.groups import Group
-from lib.training.optimization import Ema, Stopping
+from lib.training.optimization import Ema, Group, Stopping
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, keep_in_fp32, set_types
 from lib.training.recomputation import recompute
@@ -155,7 +154,7 @@ def new_state(
     if training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
-    parts = groups.groups_of(task, model)
+    parts = optimization.groups_of(task, model)
     optimizer = optimization.build(parts, config)
     state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, sharded, groups=parts)
     if config.scheduler.name == "plateau":
@@ -272,7 +271,7 @@ def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str,
     """Gives the optimizer the rates of a step; returns what makes the columns of metrics.csv on them."""
     lr = optimization.learning_rate(config, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
-    return partial(groups.rates, state.groups, lr, step)
+    return partial(optimization.rates, state.groups, lr, step)
 
 
 def _saved_weights(state: State) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
-from lib.training import data, groups
+from lib.training import data, optimization
 from lib.training.draws import seed_all
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix
@@ -167,7 +167,7 @@ def _gradients(
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
         if figures:
-            add_figures(logged, figures, size, counts, groups.rates(state.groups, 0.0, step))
+            add_figures(logged, figures, size, counts, optimization.rates(state.groups, 0.0, step))
     if ranks.world() == 1 and (weight or means.keys() != counts.keys()):  # else the counts are those of all ranks
         check_terms(task, counts, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}

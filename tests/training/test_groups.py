@@ -10,7 +10,7 @@ from lib.checkpoint import contents
 from lib.errors import BadInput
 from lib.task import Task, load_task
 from lib.training import optimization, step
-from lib.training.groups import groups_of
+from lib.training.optimization import groups_of
 from lib.training.state import new_state
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from lib.errors import BadInput
 from lib.training import splits
 
 
@@ -42,11 +41,3 @@ def test_stratifying_is_a_pure_function_and_follows_its_seed():
 def test_a_class_that_nothing_shows_leaves_the_groups_even():
     part = splits.stratify(np.zeros((10, 3)), [0.5, 0.5], 0)
     assert sorted(np.bincount(part)) == [5, 5]
-
-
-def test_a_group_on_two_sides_is_refused_by_name():
-    groups = np.array(["a", "a", "b", "c", "c"])
-    splits.refuse_leaks(groups, {"train": np.array([0, 1]), "validation": np.array([2]), "test": np.array([3, 4])})
-    with pytest.raises(BadInput, match="1 groups are both in train and in test, the first of them c"):
-        splits.refuse_leaks(groups, {"train": np.array([0, 3]), "validation": np.array([2]), "test": np.array([4])})
-    splits.refuse_leaks(groups, {"train": np.array([], int), "test": np.arange(5)})

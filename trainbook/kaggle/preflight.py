@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib import planner
-from lib.config import Config, profiles
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, profiles, resolve_lengths
 from lib.doctor.rehearsal import remote
 from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry

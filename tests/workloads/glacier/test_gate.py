@@ -10,11 +10,11 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from lib import launch
 from lib.launch import ensemble
 from lib.machine import platform
-from lib.scores import IGNORE, mcc
 from lib.task import load_task
 from workloads.glacier import baselines, maps, voting
 from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.gate import WEIGHTS, Gate, least_gain
+from workloads.glacier.scores import IGNORE, mcc
 
 GATED = {"workload.baseline.gate": True}
 

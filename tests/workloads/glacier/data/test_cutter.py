@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
-from lib.scores import IGNORE
 from tests.conftest import ROOT
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes, write_tiff
 from workloads.glacier.data import download, layout, sampling
 from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from lib.errors import BadInput
 from lib.machine import disk
-from lib.scores import IGNORE
 from lib.task import load_task
 from tests.workloads.glacier.files import scene, write_bands, write_scenes
 from workloads.glacier.data import records, terrain
+from workloads.glacier.scores import IGNORE
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 4, "workload.generator.size": 64}
 
