@@ -18,11 +18,10 @@ from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.log import Prediction
-from lib.planner.quantised import Quantised
 from lib.planner.tracker import Tracker, is_users
 from lib.task import Batch, Task
-from lib.task.quantised import replaced
-from lib.training.draws import put_back, seed_all
+from lib.task.quantised import Quantised, replaced
+from lib.training.order import put_back, seed_all
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes

@@ -25,10 +25,9 @@ from lib.task import SPLITS, Batch, Task, load_config, load_task
 from lib.task import contract as returned
 from lib.task.place import naming
 from lib.training import data, learned
-from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.evaluation import EvaluationLoader, baseline_of
 from lib.training.optimization import groups_of
-from lib.training.order import INITIALISE, Order, mix
+from lib.training.order import INITIALISE, Order, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast, choose_precision, keep_in_fp32
 
 _SIZE = 4  # samples of a batch: two halves of two

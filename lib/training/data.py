@@ -19,8 +19,7 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training.draws import put_back, seed_draws
-from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
+from lib.training.order import COLLATE, SUBSET, Order, mix, permutation, put_back, seed_draws
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs

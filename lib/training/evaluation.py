@@ -13,8 +13,7 @@ from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
 from lib.task import Batch, Task, checked_numbers, checked_scores
 from lib.training.data import check_samples, micro_batches, to_device
-from lib.training.draws import put_back, seed_all, seeded_draws
-from lib.training.order import EVALUATE, mix
+from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast
 from lib.training.state import State
 from lib.training.step import halved, out_of_memory

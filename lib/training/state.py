@@ -21,9 +21,8 @@ from lib.ranks import sharding
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import identity, optimization
-from lib.training.draws import seed_all
 from lib.training.optimization import Ema, Group, Stopping
-from lib.training.order import INITIALISE, mix
+from lib.training.order import INITIALISE, mix, seed_all
 from lib.training.precision import Precision, allow_tf32, choose_precision, keep_in_fp32, set_types
 from lib.training.recomputation import recompute
 

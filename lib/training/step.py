@@ -18,9 +18,8 @@ from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
 from lib.training import data, optimization
-from lib.training.draws import seed_all
 from lib.training.optimization import make_moments
-from lib.training.order import DROPOUT, Order, mix
+from lib.training.order import DROPOUT, Order, mix, seed_all
 from lib.training.precision import autocast
 from lib.training.state import State
 
@@ -153,10 +152,9 @@ def _gradients(
         if sums.keys() != counts.keys():
             check_loss_terms(task, counts, sums)
         parts = {}
-        for term, value in sums.items():
-            if counts[term]:
-                by = weight.get(term, 1.0)
-                parts[term] = (value.float() if by == 1 else by * value.float()) / counts[term]
+        for term in filter(counts.get, sums):
+            value, by = sums[term].float(), weight.get(term, 1.0)
+            parts[term] = (value if by == 1 else by * value) / counts[term]
         meter.allocated_at("after forward")
         if parts:
             total = functools.reduce(torch.add, parts.values())
