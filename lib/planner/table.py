@@ -33,13 +33,11 @@ class Sheet:
 def describe(plan: Plan) -> Sheet:
     """Returns the rows and sentences of a plan."""
     prediction = plan.chosen.prediction
-    modules = [f"{name} {size / GIB:.2f}" for name, size in list(prediction.by_module.items())[:6]]
     about = [
         f"{weights(plan.parameters)} parameters, {plan.precision}, effective batch {plan.effective_batch} in "
         f"{plan.slots} slot(s).",
         f"PyTorch's allocator reserves {prediction.reserved_bytes / GIB:.2f} GiB; with the CUDA context the driver "
         f"(nvidia-smi) will show {prediction.of_driver()}.",
-        *([f"GiB by submodule: {', '.join(modules)}."] if modules else []),
     ]
     return Sheet(
         f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card,

@@ -277,7 +277,6 @@ def _traceable() -> Iterator[None]:
 
 
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
-    by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
     one_pass = (after_passes - start) / passes
@@ -300,8 +299,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         peak_bytes=peak,
         reserved_bytes=reserved,
         fits=not tracker.allocator.overflowed and peak <= target.limit_bytes,
-        by_category=by_category,
-        by_module=by_module,
+        by_category=tracker.log.at_peak(),
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters,
         trained=tracker.trained,
