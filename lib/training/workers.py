@@ -29,10 +29,8 @@ import cloudpickle
 import numpy as np
 import torch
 
-from lib.config import environment
 from lib.errors import BadInput
 from lib.task import find_task
-from lib.training import fork_server
 
 _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
@@ -73,9 +71,9 @@ def start_server() -> None:
     """Starts the server that workers are forked from, unless it runs; returns at once, while it imports torch."""
     if _METHOD != "forkserver":
         return
-    context.set_forkserver_preload([fork_server.__name__])
+    context.set_forkserver_preload(["lib.training.data", "lib.training.workers"])  # and with them torch and NumPy
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
+    changes = {"PYTHONPATH": os.pathsep.join(path)}
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
     former = dict(os.environ)
     os.environ.update(changes)
