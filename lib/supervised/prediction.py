@@ -14,7 +14,7 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
-from lib.supervised import start
+from lib.supervised import start, text
 from lib.supervised.evaluation import classes_last
 from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
@@ -109,14 +109,11 @@ def _completed(task: Any, sample: Any) -> Any:
 
 
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Returns a row of predictions.csv for each sample: the class with its probability, the number, tokens, a text.
+    """Returns a row of predictions.csv for each sample, by the mean of the models. Raises BadInput for "next_tokens".
 
-    Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG. Several
-    models answer by their mean. Raises BadInput for kind "next_tokens".
+    Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
     """
     if task.kind == "text":
-        from lib.supervised import text  # which no other kind imports
-
         best = [max(row.items(), key=lambda pair: pair[1]) for row in text.together(task, models, samples)]
         return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
     if task.kind == "next_tokens":

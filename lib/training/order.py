@@ -178,7 +178,7 @@ class Order:
         return range(rank * each, (rank + 1) * each)
 
     def indices(self, step: int, slot: int) -> list[int]:
-        size = self.slot_size
+        size = self.effective_batch // self.slots
         number, place = divmod(step * self.effective_batch + slot * size, self.samples)
         indices = self._epoch(number)[place : place + size].tolist()
         while len(indices) < size:  # where epochs meet

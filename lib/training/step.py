@@ -16,7 +16,6 @@ from lib.ranks import sharding
 from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
-from lib.text import listed
 from lib.training import data, optimization
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_all
@@ -208,8 +207,8 @@ def halved(state: State, tried: list[int], kind: str, where: str, stays: str, ad
     before, size = tried[-1], (tried[-1] + 1) // 2
     if before <= 1:
         raise TrainingFailed(
-            f"Memory ran out {where} with one sample at once (tried: {listed(tried)}). {advice}, make the model or its "
-            "input smaller, or take a card with more memory."
+            f"Memory ran out {where} with one sample at once (tried: {', '.join(map(str, tried))}). {advice}, make the "
+            "model or its input smaller, or take a card with more memory."
         )
     memory.clear_memory()
     sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."
