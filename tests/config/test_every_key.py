@@ -54,6 +54,6 @@ def test_lengths_in_epochs_all_become_steps(toy):
 
 def test_every_variable_of_the_environment_is_named_in_one_table():
     values = [value for name, value in vars(environment).items() if name.isupper()]
-    assert len(set(values)) == len(values) == 7
+    assert len(set(values)) == len(values) == 6
     others = [path for path in (ROOT / "lib").rglob("*.py") if path.name != "environment.py"]
     assert not [path for path in others if '"TRAINBOOK_' in path.read_text()]
