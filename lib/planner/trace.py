@@ -56,7 +56,7 @@ def predict(
     NotTraceable for what depends on values, and for a second card.
     """
     target = find_card(card)
-    computed_in = checked(target, precision, accumulation, clip_norm)
+    computed_in = checked(target, precision)
     passes = min(accumulation, PASSES)
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
@@ -76,7 +76,7 @@ def predict_inference(
     as `predict`.
     """
     target = find_card(card)
-    computed_in = checked(target, precision, 1, 0)
+    computed_in = checked(target, precision)
     with _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
@@ -88,14 +88,10 @@ def predict_inference(
     return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
 
 
-def checked(target: Target, precision: str, accumulation: int, clip_norm: float) -> Precision:
-    """Returns the precision on this card. Raises BadInput for values that no loop can have."""
+def checked(target: Target, precision: str) -> Precision:
+    """Returns the precision on this card. Raises BadInput for a name that is none."""
     if precision not in (*_PRECISIONS, "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
-    if not (accumulation >= 1 and clip_norm >= 0):
-        raise BadInput(
-            f"A loop cannot have accumulation {accumulation} and clip_norm {clip_norm}. Give 1 and 0, or more."
-        )
     if precision == "auto":
         return precision_on_card("auto", target.card.capability, target.card.name)
     return precision  # type: ignore[return-value]
