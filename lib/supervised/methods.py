@@ -19,8 +19,7 @@ from lib.supervised import evaluation, prediction, scoring, start, text
 from lib.supervised.samples import Part, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
-from lib.task.contract import to_write
-from lib.task.fingerprint import canonical
+from lib.task.contract import canonical, to_write
 from lib.text import aligned
 
 _MOST_NUMBERS = 2**26  # of all draws; of more, as of every word of a large vocabulary, there are no intervals

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lib.errors import BadInput, printable
-from lib.task.fingerprint import canonical
+from lib.task.contract import canonical
 from lib.task.place import naming
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
