@@ -130,7 +130,7 @@ def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, share: f
     )
 
 
-def _data(probe: _Probe) -> Sequence[str]:
+def _data(probe: _Probe) -> None:
     """Reads the data: three splits with samples, a stable fingerprint, batches with the samples first."""
     task, name = probe.task, probe.name
     with naming(f"{name}.learned() or take_learned()"):
