@@ -35,12 +35,13 @@ def mcc(matrix: np.ndarray) -> float:
     0 where truth or prediction has only one class, as in scikit-learn; ABSENT without any pixel. In Python's whole
     numbers, because the squares of 10^10 pixels pass 64 bits.
     """
-    counts = matrix.astype(np.int64).astype(object)
-    true, predicted, pixels = counts.sum(1), counts.sum(0), counts.sum()
+    true = [int(n) for n in matrix.sum(1)]
+    predicted = [int(n) for n in matrix.sum(0)]
+    pixels, right = sum(true), int(np.trace(matrix))
     if not pixels:
         return ABSENT
-    covariance = np.trace(counts) * pixels - (true * predicted).sum()
-    spread = (pixels**2 - (true**2).sum()) * (pixels**2 - (predicted**2).sum())
+    covariance = right * pixels - sum(t * p for t, p in zip(true, predicted, strict=True))
+    spread = (pixels**2 - sum(t * t for t in true)) * (pixels**2 - sum(p * p for p in predicted))
     return covariance / math.sqrt(spread) if spread else 0.0
 
 
