@@ -60,15 +60,10 @@ def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
     Raises BadInput, which names what is missing, if that cannot be installed.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if "torch" in missing:
-        raise BadInput(
-            "PyTorch is missing, and this notebook never installs it: the platform's own build fits its GPU driver. "
-            "On Kaggle and Colab choose the standard image; elsewhere install it by the steps on pytorch.org."
-        )
     if bound := [name for name in missing if not packages[name]]:
         raise BadInput(
-            f"{', '.join(bound)} must fit this build of PyTorch, so this notebook never installs it. On Kaggle and "
-            "Colab choose the standard image; elsewhere install it beside PyTorch by the steps on pytorch.org."
+            f"{' and '.join(bound)} is missing, and this notebook never installs it: the platform's build of PyTorch "
+            "fits its GPU driver. On Kaggle and Colab choose the standard image; elsewhere follow pytorch.org."
         )
     if missing:
         projects = [packages[name] for name in missing]

@@ -103,10 +103,6 @@ def computed(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
-def listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
 @dataclass(frozen=True)
 class Criterion:
     """A figure beside the least that it should reach; it is judged and never enforced."""

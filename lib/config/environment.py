@@ -7,4 +7,3 @@ SESSION_START = "TRAINBOOK_SESSION_START"  # Unix time from which a session's mi
 AGENT = "TRAINBOOK_AGENT"  # the process id of the torchrun above a rank, which ends when that ends
 RANK_FOLDER = "TRAINBOOK_RANK_FOLDER"  # the folder in which a rank leaves its last words for the launcher
 RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
-FORK_SERVER = "TRAINBOOK_FORK_SERVER"  # the process id of the one that starts the server of its loader workers

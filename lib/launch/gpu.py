@@ -27,8 +27,7 @@ from lib.ranks.sums import add_counts
 from lib.report.findings import Finding
 from lib.task import Batch, Task
 from lib.training import data
-from lib.training.draws import put_back, seed_all
-from lib.training.order import DROPOUT, Order, mix
+from lib.training.order import DROPOUT, Order, mix, put_back, seed_all
 from lib.training.precision import Precision, autocast, keep_in_fp32
 from lib.training.state import State, new_state
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lib import checkpoint, ranks, untrusted
-from lib.config import Config, environment, profiles, with_changes
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, environment, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.machine import disk, memory, platform
 from lib.machine.inputs import run_folders, saved_facts

@@ -126,15 +126,12 @@ def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: M
     if level < (8, 0):
         figures["bf16_tflops"] = None
     card: Any = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **figures)  # type: ignore[arg-type]
-    taken = [f"{like.fp16_tflops:g} TFLOP/s in fp16"] * (not faster) + [f"{like.bandwidth_gb_s:g} GB/s"] * (
-        not bandwidth
-    )
+    taken = [f"{like.fp16_tflops:g} TFLOP/s in fp16"] * (not faster)
+    taken += [f"{like.bandwidth_gb_s:g} GB/s"] * (not bandwidth)
     assumed = []
     if taken:
-        sentence = (
-            f"how fast {name} is: {' and '.join(taken)} of {like.name} were taken. Give its own, as in {OWN_FORM}."
-        )
-        assumed = [sentence]
+        rates_of = f"{' and '.join(taken)} of {like.name} were taken"
+        assumed = [f"how fast {name} is: {rates_of}. Give its own, as in {OWN_FORM}."]
     elif not (half and single):
         other = "fp16" if single else "fp32"
         assumed = [f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}."]

@@ -6,6 +6,7 @@ What a script asks of torch.cuda is answered as on the card; a second card is re
 
 import contextlib
 import functools
+import math
 import sys
 import types
 import warnings
@@ -15,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -23,9 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lib.errors import NotTraceable
 from lib.planner import recurrent
 from lib.planner.allocator import Allocator
-from lib.planner.attention import HALF, attend, attention_kernel
 from lib.planner.card import Target
-from lib.planner.limits import users_line
+from lib.planner.tracker import users_line
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 TO_HALF = frozenset(
@@ -49,10 +50,35 @@ TO_FP32 = frozenset(
 RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
 TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
-PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
+HALF = (torch.float16, torch.bfloat16)
+_NUMBERS = {0: "math", 1: "flash", 2: "efficient"}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
+_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
 
 
-class CudaSemantics(TorchFunctionMode):
+class InnerCalls(TorchFunctionMode):
+    """A mode that sees what Python layers of torch call inside: which kernels run depends on that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: list[Callable] = []
+
+    def inside(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """Runs a Python layer; one that is called by a helper of its own, which looks for overrides, as it is."""
+        if func in self._running:
+            return func(*args, **kwargs)
+        self._running.append(func)
+        try:
+            with self:
+                return without_overrides(func)(*args, **kwargs)
+        finally:
+            self._running.pop()
+
+
+def is_python_layer(func: Any) -> bool:
+    return isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS
+
+
+class CudaSemantics(InnerCalls):
     """Makes PyTorch calls on `meta` tensors behave as on `target`; counts attention kernels and recurrent layers."""
 
     def __init__(self, target: Target):
@@ -62,22 +88,14 @@ class CudaSemantics(TorchFunctionMode):
         self.recurrent = self.compiled = 0
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
-        self._running: list[Callable] = []
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         args, kwargs = _on_meta(func, args, dict(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
             return self._attention(*args, **kwargs)
-        if isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in PYTHON_LAYERS:
-            if func in self._running:  # called by a helper of its own, which looks for overrides
-                return func(*args, **kwargs)
-            self._running.append(func)  # its body runs inside this mode: CUDA's behaviour depends on its inner calls
-            try:
-                with self:
-                    return without_overrides(func)(*args, **kwargs)
-            finally:
-                self._running.pop()
+        if is_python_layer(func):
+            return self.inside(func, args, kwargs)
         if name == "dropout" and _drops(*args, **kwargs):
             return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
         half = self._autocast()
@@ -113,14 +131,11 @@ class CudaSemantics(TorchFunctionMode):
         leaves = tree_leaves((args, kwargs))
         is_half = getattr(args[0] if args else None, "dtype", None) in HALF
         has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
+        smoothing = _argument(args, kwargs, 5, "label_smoothing")  # of cross_entropy_loss
         floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
         if name in TO_HALF:
             args, kwargs = self._cast_all(args, kwargs, half)
-        elif (
-            name == "cross_entropy_loss"
-            and is_half
-            and not (args[1].is_floating_point() or _argument(args, kwargs, 5, "label_smoothing"))
-        ):
+        elif name == "cross_entropy_loss" and is_half and not (args[1].is_floating_point() or smoothing):
             return _half_cross_entropy(*args, **kwargs)
         elif name in TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
@@ -223,9 +238,6 @@ def _for_cuda(function: Callable) -> Callable:
     return wrapped
 
 
-def _nothing(*_: Any, **__: Any) -> None: ...
-
-
 def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
     """Returns the functions of torch.cuda as they are on `target`, with the simulated allocator's figures."""
     card, total = target.card, int(target.card.memory_gib * 2**30)
@@ -252,7 +264,7 @@ def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
 @contextlib.contextmanager
 def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterator[CudaSemantics]:
     """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
-    semantics = CudaSemantics(target)
+    semantics, optimizers = CudaSemantics(target), sys.modules[torch.optim.Optimizer.__module__]
 
     def compile(model: Any = None, *_: Any, **__: Any) -> Any:
         semantics.compiled += 1
@@ -261,11 +273,7 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, answer) for name, answer in _answers(target, allocator or Allocator()).items()),
         (torch, "compile", compile),
-        (
-            sys.modules[torch.optim.Optimizer.__module__],
-            "_get_fused_kernels_supported_devices",
-            lambda: ["cuda", "cpu", "meta"],
-        ),
+        (optimizers, "_get_fused_kernels_supported_devices", lambda: ["cuda", "cpu", "meta"]),
         (torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
         (torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
         (torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
@@ -282,4 +290,77 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
         finally:  # transformers remembers what torch.cuda.is_available was
             module = sys.modules.get("transformers.utils.import_utils")
             for name in ("is_torch_cuda_available", "is_flash_attn_2_available", "is_flash_attn_3_available"):
-                getattr(getattr(module, name, None), "cache_clear", _nothing)()
+                getattr(getattr(module, name, None), "cache_clear", lambda: None)()
+
+
+def attend(
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool,
+    scale: float | None,
+) -> Tensor:  # fmt: skip
+    """Attends by a kernel. query (B, H, L, E), key and value (B, H, S, E)."""
+    if kernel == "flash":
+        width = query.shape[-1]
+        if width % 8:
+            query, key, value = (F.pad(t, (0, -width % 8)) for t in (query, key, value))
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
+    if kernel == "math" and causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
+    if mask is not None and mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, -math.inf)
+    if kernel == "math":
+        return _plain(query, key, value, mask, dropout, scale)
+    if mask is not None:
+        columns = mask.shape[-1]
+        if columns % 16:  # rows are padded to an aligned length
+            mask = F.pad(mask, (0, -columns % 16))[..., :columns]
+        mask = mask.expand(*query.shape[:3], key.shape[2])
+    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
+
+
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, scale: float | None
+) -> Tensor:
+    """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
+    root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
+    scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
+    if bias is not None:
+        scores = scores + bias
+    scores = torch.ops.aten._safe_softmax(scores, -1)
+    if dropout > 0:
+        scores = torch.native_dropout(scores, dropout, True)[0]
+    return torch.matmul(scores, value)
+
+
+def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
+    """Returns the first kernel that can attend: "flash", "efficient" or "math".
+
+    `sdpa_kernel` and torch.backends.cuda switch kernels on and order them. query and value (B, H, L, E). The conditions
+    are those of sdp_utils.cpp. Raises NotTraceable if none can.
+    """
+    on = {
+        "math": torch._C._get_math_sdp_enabled(),
+        "flash": torch._C._get_flash_sdp_enabled(),
+        "efficient": torch._C._get_mem_efficient_sdp_enabled(),
+    }
+    order = [_NUMBERS.get(int(number), "") for number in torch._C._get_sdp_priority_order()]
+    enabled = [kernel for kernel in order if on.get(kernel)]
+    width, newer, aligned = query.shape[-1], capability >= (8, 0), 16 // query.element_size()
+    has_half = query.dtype in HALF and newer and query.dim() == 4 and value.shape[-1] == width
+    can = {
+        "math": True,
+        "flash": has_half and mask is None and width <= 256,
+        "efficient": (
+            query.dim() == 4 and capability >= (5, 0) and (newer or query.dtype is not torch.bfloat16)
+            and width % aligned == value.shape[-1] % aligned == 0
+        ),
+    }  # fmt: skip
+    if kernel := next((kernel for kernel in enabled if can[kernel]), None):
+        return kernel
+    raise NotTraceable(
+        f"No attention kernel that is switched on ({', '.join(enabled) or 'none'}) takes heads of {width} in "
+        f"{query.dtype} on a card of capability {capability[0]}.{capability[1]} ({users_line()}). "
+        "Let sdpa_kernel name MATH too."
+    )

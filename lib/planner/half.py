@@ -1,43 +1,29 @@
 """Computes on a CPU what CUDA's autocast computes in fp16: its lists of operations, and its range and rounding."""
 
-import types
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from lib.planner.cuda import PYTHON_LAYERS, RESULT_FP32, TO_FP32, TO_HALF, TO_WIDEST, without_overrides
+from lib.planner.cuda import RESULT_FP32, TO_FP32, TO_HALF, TO_WIDEST, InnerCalls, is_python_layer
 
 _SOFTMAX = ("softmax", "log_softmax")
 
 
-class Fp16OnCpu(TorchFunctionMode):
+class Fp16OnCpu(InnerCalls):
     """Inside `torch.autocast("cpu")`: products take and give fp16 but add up in fp32, as tensor cores do.
 
     torch's own fp16 on a CPU has another list of operations (`exp` and `pow` stay in fp16 there) and takes 10 to 20
     times as long.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._running: list[Any] = []
-
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
         if not torch.is_autocast_enabled("cpu"):
             return func(*args, **kwargs)
-        is_python = isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in PYTHON_LAYERS
-        if is_python and func not in self._running:
-            self._running.append(func)  # its body runs inside this mode: what it computes in depends on its inner calls
-            try:
-                with self:
-                    return without_overrides(func)(*args, **kwargs)
-            finally:
-                self._running.pop()
-        if is_python:
-            return func(*args, **kwargs)
+        if is_python_layer(func):
+            return self.inside(func, args, kwargs)
         with torch.autocast("cpu", enabled=False):
             return self._call(func, name, args, kwargs)
 

@@ -1,7 +1,4 @@
-"""A plan as a page: its memory as a bar against the card, its figures, and the options beside it.
-
-The elements carry their styles, so that they look the same in a widget, in a saved notebook and in an exported page.
-"""
+"""A plan as a page: a bar against the card, figures, options. Elements carry their styles, which exports keep."""
 
 from collections.abc import Sequence
 from pathlib import Path

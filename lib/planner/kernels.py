@@ -1,17 +1,16 @@
 """The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from lib.planner.allocator import round_up
 from lib.planner.card import Arithmetic, Target
-from lib.planner.shapes import tensors_of
 
 # What one operator takes of the CPU thread that calls it; where the GPU is faster, it waits. A step with AdamW of an
 # encoder of width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
@@ -19,6 +18,17 @@ from lib.planner.shapes import tensors_of
 LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
 _BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kernels reach the upper end
 _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_dense", "lift_fresh", "alias"}
+
+
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
+    """Returns the tensors among an operator's arguments or results, alone or in lists."""
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, list | tuple):
+            tensors += tensors_of(value)
+    return tensors
 
 
 def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.ndarray:
@@ -55,11 +65,6 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     slow, fast = _BANDWIDTH_SHARE
     gpu = max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow)
     return np.array([*gpu, *LAUNCH_SECONDS, flops])
-
-
-def is_channels_last(x: Tensor, weight: Tensor) -> bool:
-    """Says whether cuDNN's result is channels last: where the input or the weights are (cudnn_conv_suggest_...)."""
-    return x.dim() == 4 and torch.channels_last in (suggest_memory_format(x), suggest_memory_format(weight))
 
 
 def bounds(cost: np.ndarray) -> tuple[float, float]:

@@ -60,7 +60,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The peak of a training step in bytes; categories and top-level submodules each sum to `peak_bytes`."""
+    """The peak of a training step in bytes, which the categories sum to."""
 
     card: str
     usable_bytes: int
@@ -69,7 +69,6 @@ class Prediction:
     reserved_bytes: int  # torch.cuda.max_memory_reserved
     fits: bool
     by_category: dict[str, int]
-    by_module: dict[str, int]
     moments: dict[str, int]  # allocated after load, forward, backward and the optimizer's step
     parameters: int
     pass_seconds: tuple[float, float]  # forward and backward of one micro-batch, between two bounds
@@ -119,10 +118,7 @@ class Prediction:
 
 
 class Log:
-    """Records everything that an allocator did: events are (action, what).
-
-    `what` is the storage for "alloc" and "free", and bytes for "workspace", which may be taken there for a moment.
-    """
+    """Records what an allocator did: ("alloc" or "free", storage), and ("workspace", bytes taken for a moment)."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
@@ -152,15 +148,12 @@ class Log:
                 storages.pop(what, None)
         return list(storages)
 
-    def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the bytes by category, in their order, and by top-level submodule, largest first."""
-        categories: Counter[str] = Counter()
-        modules: Counter[str] = Counter()
+    def at_peak(self) -> dict[str, int]:
+        """Returns the bytes by category, in their order."""
+        sizes: Counter[str] = Counter()
         for storage in self.alive(self.peak):
-            categories[storage.category] += storage.size
-            top = "" if storage.category == "optimizer" else storage.module.partition(".")[0]
-            modules[top or storage.category] += storage.size
-        return {name: categories[name] for name in CATEGORIES if categories[name]}, dict(modules.most_common())
+            sizes[storage.category] += storage.size
+        return {name: sizes[name] for name in CATEGORIES if sizes[name]}
 
     def layers(self) -> tuple[Layer, ...]:
         """Returns the bytes of each layer, in the model's order; what belongs to none comes last."""

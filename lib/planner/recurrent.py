@@ -14,54 +14,30 @@ from torch.utils.flop_counter import register_flop_formula
 RESERVED = {"lstm": 6, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 _LIBRARY = torch.library.Library("trainbook_planner", "FRAGMENT")
-_LIBRARY.define(
-    "recurrent(Tensor x, Tensor[] states, Tensor[] weights, int steps, int[] out, int reserved) "
-    "-> (Tensor, Tensor[], Tensor)"
-)
-_LIBRARY.define("recurrent_backward(Tensor x, Tensor[] states, Tensor[] weights, int steps) -> Tensor[]")
-_LIBRARY.impl(
-    "recurrent",
-    lambda x, states, weights, steps, out, reserved: (
-        x.new_empty(out), [torch.empty_like(state) for state in states], x.new_empty(reserved),
-    ),
-    "Meta",
-)  # fmt: skip
-_LIBRARY.impl(
-    "recurrent_backward",
-    lambda x, states, weights, steps: [torch.empty_like(tensor) for tensor in (x, *states, *weights)],
-    "Meta",
-)
-
-
-@register_flop_formula(torch.ops.trainbook_planner.recurrent)
-def _flops(x: Any, states: Any, weights: Any, steps: int, *_: Any, **__: Any) -> int:
-    """Counts: each weight matrix is multiplied once a row, a row being one sample at one step."""
-    return 2 * steps * sum(math.prod(shape) for shape in weights if len(shape) == 2)
-
-
-@register_flop_formula(torch.ops.trainbook_planner.recurrent_backward)
-def _backward_flops(x: Any, states: Any, weights: Any, steps: int, *_: Any, **__: Any) -> int:
-    return 2 * _flops(x, states, weights, steps)
+_LIBRARY.define("kernel(Tensor[] read, Tensor[] written, int flops) -> Tensor")
+_LIBRARY.impl("kernel", lambda read, written, flops: torch.empty(0, device="meta"), "Meta")
+register_flop_formula(torch.ops.trainbook_planner.kernel)(lambda read, written, flops, **_: flops)
 
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, shape: list[int], rows: int, reserved: int, count: int, x: Tensor, *rest: Tensor
+        ctx: Any, shape: list[int], flops: int, reserved: int, count: int, x: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.rows, ctx.count = rows, count
-        tensors = [t.detach() for t in rest]
+        ctx.flops = flops
         with torch.enable_grad():  # so that the results count as activations; nothing here has a gradient
-            call = torch.ops.trainbook_planner.recurrent
-            out, last, reserve = call(x.detach(), tensors[:count], tensors[count:], rows, shape, reserved)
+            out, reserve = (torch.empty(size, dtype=x.dtype, device="meta") for size in (shape, [reserved]))
+            last = [torch.empty_like(state.detach()) for state in rest[:count]]
+        torch.ops.trainbook_planner.kernel([x, *rest], [out, *last, reserve], flops)
         ctx.save_for_backward(x, out, reserve, *rest)
         return out, *last
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
         x, _, _, *rest = ctx.saved_tensors
-        call = torch.ops.trainbook_planner.recurrent_backward
-        return None, None, None, None, *call(x, rest[: ctx.count], rest[ctx.count :], ctx.rows)
+        gradients = [torch.empty_like(tensor) for tensor in (x, *rest)]
+        torch.ops.trainbook_planner.kernel([x, *rest], gradients, 2 * ctx.flops)
+        return None, None, None, None, *gradients
 
 
 def run(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -80,5 +56,6 @@ def run(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     keeps = train and torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
     reserved = rows * layers * sides * RESERVED[name] * states[-1].shape[-1] if keeps else 0
     shape = [*x.shape[:-1], sides * states[0].shape[-1]]
-    out, *last = _Recurrent.apply(shape, rows, reserved, len(states), x, *states, *weights)
+    flops = 2 * rows * sum(weight.numel() for weight in weights if weight.dim() == 2)  # each is multiplied once a row
+    out, *last = _Recurrent.apply(shape, flops, reserved, len(states), x, *states, *weights)
     return out, *last

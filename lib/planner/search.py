@@ -7,22 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from lib.config import Config, profiles, with_changes
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput, NotTraceable
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
 from lib.planner.log import Prediction
-from lib.planner.trace import predict_task, seeded
-from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
-from lib.text import amount
+from lib.planner.trace import predict_task
+from lib.task import checked_blocks, find_task, model_on_meta, with_slots
 from lib.training import data, optimization
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
-from lib.training.sizes import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
@@ -38,7 +34,6 @@ class Option:
     passes: int  # micro-batches of a card in a step
     recomputed: int  # layers
     prediction: Prediction
-    relative_compute: float  # arithmetic of a step, 1.0 without recomputation
     step_seconds: tuple[float, float]  # between two bounds
 
     @property
@@ -48,23 +43,6 @@ class Option:
     @property
     def expected_seconds(self) -> float:
         return math.sqrt(self.step_seconds[0] * self.step_seconds[1])
-
-
-@dataclass(frozen=True)
-class Host:
-    """Bytes of a run in the machine's own memory. On a GPU both are pinned: the system cannot swap them."""
-
-    copied_bytes: int  # the copy of all states that a checkpoint is written from while training goes on
-    waiting_bytes: int  # slots of batches that are there at once, on all cards
-    workers: int  # of all cards
-
-    def sentence(self) -> str:
-        copied = f"{amount(self.copied_bytes)} for the copy that checkpoints are written from, "
-        by = f" prepared by {self.workers} workers" if self.workers else ""
-        return (
-            f"The machine's own memory: {copied if self.copied_bytes else ''}{amount(self.waiting_bytes)} for "
-            f"batches{by}; beside these Python, PyTorch and the data take theirs."
-        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +66,6 @@ class Plan:
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
-    host: Host | None = None  # the machine's own memory
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -143,19 +120,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
         chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
         epochs=config.training.epochs, share=data.share(config.data.subset_ratio),
-        changed=tuple(changed), host=host_memory(search.task, config, search.count),
+        changed=tuple(changed),
     )  # fmt: skip
-
-
-def host_memory(task: Task, config: Config, cards: int) -> Host:
-    """Counts a run's host memory. A worker keeps `data.prefetch_factor` slots; without one there is one."""
-    held = max(1, config.data.num_workers * config.data.prefetch_factor)
-    with seeded():
-        batch = task.example_batch(config.training.slot, torch.device("cpu"))
-        whole, model = saved_bytes(task, config)
-        copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
-    waiting = cards * held * sum(value.nbytes for value in batch.values())
-    return Host(copied, waiting, cards * config.data.num_workers)
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
@@ -259,12 +225,7 @@ class _Search:
         # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
         reduced = 4 * prediction.trained * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
         low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
-        # the arithmetic without recomputation: as traced, else scaled by samples from a traced one
-        plain = {size: traced.pass_flops for (size, layers), traced in self._traced.items() if layers == 0}
-        scaled = [flops / size * micro_batch for size, flops in plain.items()]
-        flops = plain.get(micro_batch, scaled[0] if scaled else prediction.pass_flops)
-        compute = prediction.pass_flops / flops if flops else 1.0
-        return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
+        return Option(micro_batch, passes, recomputed, prediction, (low, high))
 
 
 def _overrides(micro_batch: int, recomputed: int) -> dict[str, Any]:

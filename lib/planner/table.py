@@ -33,13 +33,11 @@ class Sheet:
 def describe(plan: Plan) -> Sheet:
     """Returns the rows and sentences of a plan."""
     prediction = plan.chosen.prediction
-    modules = [f"{name} {size / GIB:.2f}" for name, size in list(prediction.by_module.items())[:6]]
     about = [
         f"{weights(plan.parameters)} parameters, {plan.precision}, effective batch {plan.effective_batch} in "
         f"{plan.slots} slot(s).",
         f"PyTorch's allocator reserves {prediction.reserved_bytes / GIB:.2f} GiB; with the CUDA context the driver "
         f"(nvidia-smi) will show {prediction.of_driver()}.",
-        *([f"GiB by submodule: {', '.join(modules)}."] if modules else []),
     ]
     return Sheet(
         f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card,
@@ -64,8 +62,8 @@ def of_plan(plan: Plan) -> str:
 
 
 def _notices(plan: Plan) -> list[str]:
-    """Returns sentences beside the figures: host memory, the length in epochs."""
-    sentences = [plan.host.sentence()] if plan.host else []
+    """Returns sentences beside the figures: the length in epochs, launches, a week's quota."""
+    sentences = []
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))
@@ -161,7 +159,7 @@ def _figures(plan: Plan) -> list[tuple[str, str, str]]:
     figures = [
         (str(option.micro_batch), "micro-batch",
          f"{batch} = {cards}{passes} x {option.micro_batch}" if is_even else f"{passes} on each card"),
-        (f"{option.recomputed} of {plan.layers}", "layers recomputed", f"{option.relative_compute:.2f} x the compute"),
+        (f"{option.recomputed} of {plan.layers}", "layers recomputed", "to save memory"),
         (computed(1 / option.expected_seconds), "steps a second", f"expected; {slow} to {fast}"),
     ]  # fmt: skip
     if plan.max_steps:
@@ -175,7 +173,7 @@ def _figures(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def _options(plan: Plan) -> Rows:
-    head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "compute", "steps/s (from-to)"]
+    head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "steps/s (from-to)"]
     with_quota = plan.max_steps and _on_kaggle(plan)
     rows = [head + ["GPU time"] * bool(plan.max_steps) + ["of week"] * bool(with_quota)]
     for option in plan.options:
@@ -185,7 +183,7 @@ def _options(plan: Plan) -> Rows:
             "recommended" if option == plan.chosen else "fits" if option.fits else "does not fit",
             str(option.micro_batch), str(option.passes), f"{option.recomputed} of {plan.layers}",
             f"{prediction.peak_bytes / GIB:.2f}", f"{prediction.reserved_bytes / GIB:.2f}",
-            low if low == high else f"{low}-{high}", f"{option.relative_compute:.2f} x", _speed(option),
+            low if low == high else f"{low}-{high}", _speed(option),
         ]  # fmt: skip
         seconds = plan.seconds(plan.max_steps, option)
         rows.append(row + [duration(seconds)] * bool(plan.max_steps) + [quota(seconds)[0]] * bool(with_quota))

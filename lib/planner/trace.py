@@ -2,14 +2,12 @@
 
 import contextlib
 import copy
-import random
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +17,11 @@ from lib.planner import kernels
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
-from lib.planner.limits import is_users
 from lib.planner.log import Prediction
-from lib.planner.quantised import Quantised
-from lib.planner.tracker import Tracker
+from lib.planner.tracker import Tracker, is_users
 from lib.task import Batch, Task
-from lib.task.quantised import replaced
-from lib.training.draws import put_back
+from lib.task.quantised import Quantised, replaced
+from lib.training.order import put_back, seed_all
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
@@ -60,7 +56,7 @@ def predict(
     NotTraceable for what depends on values, and for a second card.
     """
     target = find_card(card)
-    computed_in = checked(target, precision, accumulation, clip_norm)
+    computed_in = checked(target, precision)
     passes = min(accumulation, PASSES)
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
@@ -80,7 +76,7 @@ def predict_inference(
     as `predict`.
     """
     target = find_card(card)
-    computed_in = checked(target, precision, 1, 0)
+    computed_in = checked(target, precision)
     with _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
@@ -92,14 +88,10 @@ def predict_inference(
     return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
 
 
-def checked(target: Target, precision: str, accumulation: int, clip_norm: float) -> Precision:
-    """Returns the precision on this card. Raises BadInput for values that no loop can have."""
+def checked(target: Target, precision: str) -> Precision:
+    """Returns the precision on this card. Raises BadInput for a name that is none."""
     if precision not in (*_PRECISIONS, "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
-    if not (accumulation >= 1 and clip_norm >= 0):
-        raise BadInput(
-            f"A loop cannot have accumulation {accumulation} and clip_norm {clip_norm}. Give 1 and 0, or more."
-        )
     if precision == "auto":
         return precision_on_card("auto", target.card.capability, target.card.name)
     return precision  # type: ignore[return-value]
@@ -135,17 +127,8 @@ def _run(
 
 def _loss_of(result: Any) -> Tensor:
     """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
-    match result:
-        case Tensor():
-            loss = result
-        case Mapping():
-            loss = result.get("loss")
-        case object(loss=_):  # a dataclass of one's own
-            loss = result.loss
-        case [first, *_]:
-            loss = first
-        case _:
-            loss = None
+    loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
+    loss = loss[0] if isinstance(loss, tuple | list) and loss else loss
     if isinstance(loss, Tensor):
         return loss
     raise BadInput(
@@ -181,10 +164,7 @@ def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) ->
 
 
 def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
-    """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
-
-    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
-    """
+    """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
     traced = min(passes, PASSES)
     with seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
@@ -265,8 +245,7 @@ def tied(model: nn.Module) -> nn.Module:
 def seeded() -> Iterator[None]:
     """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
     with put_back():
-        for seed in (torch.default_generator.manual_seed, random.seed, np.random.seed):
-            seed(0)
+        seed_all(0, torch.device("cpu"))
         yield
 
 
@@ -294,7 +273,6 @@ def _traceable() -> Iterator[None]:
 
 
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
-    by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
     one_pass = (after_passes - start) / passes
@@ -317,8 +295,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         peak_bytes=peak,
         reserved_bytes=reserved,
         fits=not tracker.allocator.overflowed and peak <= target.limit_bytes,
-        by_category=by_category,
-        by_module=by_module,
+        by_category=tracker.log.at_peak(),
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters,
         trained=tracker.trained,

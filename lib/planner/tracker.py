@@ -1,29 +1,86 @@
-"""Follows every tensor of a training step into a simulated caching allocator.
-
-It adds what a GPU allocates beside the results of operators: workspaces of cuBLAS and cuDNN, temporaries of attention.
-"""
+"""Follows every tensor of a step into a simulated allocator, with workspaces and temporaries that a GPU adds."""
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from lib.errors import NotTraceable
 from lib.planner import kernels
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
-from lib.planner.limits import Watch, users_frame, users_line
+from lib.planner.kernels import tensors_of
 from lib.planner.log import Log, Storage
-from lib.planner.shapes import Shapes, tensors_of
 
+# Of a forward pass, a backward pass, or the optimizer: half a minute. XLNet runs some thousand operators.
+MOST_OPERATORS = 500_000
+_SHOWN = 5  # lines
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
+_HELPERS = ("contextlib.py", "functools.py", "_ops.py")
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
+
+
+def users_frame() -> tuple[str, int] | None:
+    """Returns file and number of the innermost line on the stack that is neither torch's nor the planner's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else None
+
+
+def users_line() -> str:
+    """Returns that line as text: "FILE, line N"."""
+    frame = users_frame()
+    return f"{frame[0]}, line {frame[1]}" if frame else "a line of torch"
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    return not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS))
+
+
+class Watch:
+    """Counts operators since `begin`, and what unknown values were taken as."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[tuple[str, str]] = Counter()  # (line, what was taken), of the whole trace
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a stretch: a forward pass, a backward pass, or the optimizer."""
+        self._operators = 0
+
+    def operator(self) -> None:
+        """Counts an operator. Raises NotTraceable where a stretch has no end."""
+        self._operators += 1
+        if self._operators > MOST_OPERATORS:
+            raise NotTraceable(
+                f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()}). A "
+                "prediction computes no values and takes each as False or 1, so a loop that waits for one has no end: "
+                "give it a fixed number of turns in the step that is predicted."
+            )
+
+    def sentences(self) -> list[str]:
+        """Returns what was taken where, as sentences: at most five of them, the most frequent first."""
+        lines = [
+            f"a value read into Python ({line}) was taken as {value} ({times} times): only what follows from that was "
+            "traced, and another value may need more memory."
+            for (line, value), times in self.taken.most_common(_SHOWN)
+        ]
+        more = len(self.taken) - len(lines)
+        return lines + ([f"values read into Python at {more} more lines, taken in the same way."] if more else [])
 
 
 class Tracker(TorchDispatchMode):
@@ -51,8 +108,6 @@ class Tracker(TorchDispatchMode):
         self._parameters: dict[int, tuple[str, str]] = {}  # module and name, by id
         self._origins: dict[int, tuple[str, Any]] = {}  # of forward operators, by their places in the graph
         self._handles: set[bool] = set()
-        self._cost_of = functools.partial(kernels.cost, target=target)
-        self._shapes = Shapes(self._cost_of)
 
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
@@ -150,17 +205,15 @@ class Tracker(TorchDispatchMode):
                 args = (args[0], self._without_masks(args[1]), *args[2:])
                 tensors = tensors_of((args, *kwargs.values()))
         if on_meta and name.startswith("_fused_") and name.endswith("_"):
-            self.cost += self._cost_of(func, args, kwargs, None)  # an optimizer in one kernel, without temporaries
-            return None
+            self.cost += kernels.cost(func, args, kwargs, None, self.target)
+            return None  # an optimizer in one kernel, without temporaries
         module, line = self._origin()
         temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
-        if on_meta and tensors and all(t.is_meta for t in tensors):
-            out, cost = self._shapes.run(func, args, kwargs, tensors)
-            if name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
-                out = out.contiguous(memory_format=torch.channels_last)
-        else:
-            out = func(*args, **kwargs)
-            cost = self._cost_of(func, args, kwargs, out)
+        out = func(*args, **kwargs)
+        self.cost += kernels.cost(func, args, kwargs, out, self.target)
+        is_image = on_meta and name == "convolution" and args[0].dim() == 4
+        if is_image and torch.channels_last in map(suggest_memory_format, args[:2]):  # as cuDNN's, unknown to `meta`
+            out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
         tries = self.tries_algorithms or torch.backends.cudnn.benchmark
@@ -168,7 +221,6 @@ class Tracker(TorchDispatchMode):
             self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)
-        self.cost += cost
         return out
 
     def _follow_results(self, out: Any, name: str, module: str, line: Any) -> None:

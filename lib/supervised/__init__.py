@@ -3,6 +3,6 @@
 from lib.supervised.samples import IGNORED, padded, records, split
 from lib.supervised.scoring import Judged
 from lib.supervised.task import Supervised
-from lib.task.fingerprint import fingerprint
+from lib.task.contract import fingerprint
 
 __all__ = ["IGNORED", "Judged", "Supervised", "fingerprint", "padded", "records", "split"]

@@ -1,7 +1,4 @@
-"""Cross-entropy over a large vocabulary in chunks of positions, so that whole logits (B, L, V) never exist.
-
-Each `head` is a module, or a weight (V, D), that makes logits of hidden states.
-"""
+"""Cross-entropy over a large vocabulary in chunks of positions. A `head`, module or weight (V, D), makes the logits."""
 
 from typing import Any
 

@@ -14,10 +14,7 @@ _MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million, BERT's 
 
 
 def choose(name: str, what: str) -> tuple[str, Path] | None:
-    """Returns name and folder of published weights for `what`; None, with a message, where they are nowhere.
-
-    A plan downloads nothing and prints nothing. Raises BadInput for a path that is not there.
-    """
+    """Returns name and folder of published weights. Where they are nowhere, None and, but in a plan, a message."""
     is_plan = torch.empty(0).is_meta
     weights = published.located(name, download=not is_plan) if name else None
     if name and weights is None and not is_plan:
@@ -28,14 +25,10 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
 
 
 def configuration(folder: Path) -> Any:
-    """Returns the configuration beside published weights. Raises BadInput."""
+    """Returns the configuration beside published weights."""
     from transformers import AutoConfig  # seconds that a process which only loads data does not need
 
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        why = printable(str(error).partition("\n")[0], most=300)
-        raise BadInput(f"The configuration in {printable(folder)} cannot be used ({why}).") from None
+    return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 def folder_of(name: str) -> Path:
@@ -46,10 +39,7 @@ def folder_of(name: str) -> Path:
 
 
 def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
-    """Returns the tokenizer beside published weights, and its text for `tokenizer_of`.
-
-    `needed` are its tokens that may not lack, such as "pad". Raises BadInput.
-    """
+    """Returns the tokenizer in a folder, which has the tokens `needed`, and its text for `tokenizer_of`."""
     from transformers import AutoTokenizer
 
     try:

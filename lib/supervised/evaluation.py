@@ -51,10 +51,7 @@ def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
 
 @torch.no_grad()
 def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
-    """Returns losses as every task has them with the task's metrics, and what each method of `combined` answers.
-
-    Raises BadInput.
-    """
+    """Returns losses and metrics, and what each method of `combined` answers. Raises BadInput."""
     answered, starts = list[tuple[list[np.ndarray], Tensor]](), list[Tensor]()
 
     def watched() -> Iterator[Batch]:
@@ -94,10 +91,7 @@ def simple_rows(task: Any) -> dict[str, scoring.Judged]:
 def _answered(
     task: Any, number: int, outputs: Any, labels: Tensor, has_scores: bool = False
 ) -> tuple[list[np.ndarray], Tensor]:
-    """Returns samples from `number` on, truths and guesses, of (known targets,) each, and scores if they are needed.
-
-    Millions of tokens or pixels are counted by how often each class was taken for each in a sample.
-    """
+    """Returns samples from `number` on, truths, guesses (of tokens how often) of known targets, and scores."""
     sample = torch.arange(number, number + len(labels), device=labels.device)
     sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
     guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
@@ -183,10 +177,7 @@ def variance(task: Any) -> float:
 
 
 def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
-    """Yields the known targets of a part's samples: (targets,), or (samples, numbers).
-
-    Where samples have their labels as numbers, tried on some, nothing is decoded for it.
-    """
+    """Yields the known targets of a part. Where samples have theirs as numbers, tried on some, nothing is decoded."""
 
     def plain(indices: Sequence[int]) -> np.ndarray | None:
         numbers = [target_of(part[index].sample) for index in indices]

@@ -15,32 +15,17 @@ from torch import Tensor, nn
 from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
-from lib.supervised import evaluation, scoring, start
+from lib.supervised import evaluation, prediction, scoring, start, text
 from lib.supervised.samples import Part, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
-from lib.task.contract import to_write
-from lib.task.fingerprint import canonical
+from lib.task.contract import canonical, to_write
 from lib.text import aligned
 
 _MOST_NUMBERS = 2**26  # of all draws; of more, as of every word of a large vocabulary, there are no intervals
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 _MOST_COLUMNS = 50  # of classes, in evaluation.csv
-
-
-def predicting() -> Any:
-    """Returns the module that answers for new data, which no training imports."""
-    from lib.supervised import prediction
-
-    return prediction
-
-
-def texts() -> Any:
-    """Returns the module of kind "text", which no other kind imports."""
-    from lib.supervised import text
-
-    return text
 
 
 class Comparison(NamedTuple):
@@ -156,7 +141,7 @@ class Comparing(Task):
         """What `baselines` returns, computed once; of texts also the commonest."""
         if self.kind != "text":
             return dict(self.baselines())
-        usual = texts().commonest(texts().targets(self.parts["train"]))
+        usual = text.commonest(text.targets(self.parts["train"]))
         return {self.constant: [usual] * len(self.parts["test"]), **self.baselines()}
 
     def passed(self, model: nn.Module, batch: Batch) -> Any:
@@ -190,7 +175,7 @@ class Comparing(Task):
     ) -> tuple[dict[str, float], Mapping[str, Judged]]:
         """Returns what `evaluate` does, and the answers of each method of `combined`; `watch` sees texts if watched."""
         if self.kind == "text":
-            scores, judged = texts().evaluate(self, model, loader, watched)
+            scores, judged = text.evaluate(self, model, loader, watched)
             return {**scores, **self.columns(judged)}, {"network": judged}
         self._passed = None, None, None
         try:
@@ -203,19 +188,7 @@ class Comparing(Task):
         rows = evaluation.baselines(self, evaluation.tested(self))
         return scoring.scores(self.metrics, rows[self.strongest(rows)]) if self.metrics else {}
 
-    # --- new data -----------------------------------------------------------------------------------------------------
-
-    def read_new(self, source: Path) -> list[Any]:
-        """Returns samples to predict; see `prediction.read`."""
-        return predicting().read(self, source)
-
-    def answers(self, models: list[nn.Module], samples: list[Any]) -> list[Any]:
-        """Returns a row of predictions.csv for each sample; see `prediction.answers`."""
-        return predicting().answers(self, models, samples)
-
-    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns a row for each new sample, and writes predictions.csv into `out`; see `prediction.predict`."""
-        return predicting().predict(self, models, source, out)
+    read_new, answers, predict = prediction.read, prediction.answers, prediction.predict  # of new data
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -283,10 +256,7 @@ class Comparing(Task):
         return Comparison(scores, gains, units, draws)
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
-        """Returns (units, methods, ...) numbers from whose sums `measured` has the metrics; `unit` is each sample's.
-
-        Of texts these are their number and their scores. None where metrics do not follow from sums.
-        """
+        """Returns (units, methods, ...) numbers whose sums `measured` takes, or None. `unit` is each sample's."""
         if self.kind == "text":
             sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
             for place, judged in enumerate(rows.values()):

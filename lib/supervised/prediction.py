@@ -14,7 +14,7 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
-from lib.supervised import start
+from lib.supervised import start, text
 from lib.supervised.evaluation import classes_last
 from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
@@ -83,11 +83,7 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
 
 
 def _completed(task: Any, sample: Any) -> Any:
-    """Returns a new sample with the example's target in the place of its own, which is unknown and may be absent.
-
-    The target of tokens is used if it is there, because its length is the sample's. Raises BadInput where more than
-    the target is missing, or there is more than in the example.
-    """
+    """Gives a new sample the example's target; tokens keep theirs, whose length counts. Raises BadInput."""
     example, is_row = task.example(), isinstance(sample, tuple | list)
     if isinstance(sample, Mapping) and isinstance(example, Mapping) and sample.keys() >= {*[*example][:-1]}:
         last = [*example][-1]
@@ -113,14 +109,11 @@ def _completed(task: Any, sample: Any) -> Any:
 
 
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Returns a row of predictions.csv for each sample: the class with its probability, the number, tokens, a text.
+    """Returns a row of predictions.csv for each sample, by the mean of the models. Raises BadInput for "next_tokens".
 
-    Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG. Several
-    models answer by their mean. Raises BadInput for kind "next_tokens".
+    Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
     """
     if task.kind == "text":
-        from lib.supervised import text  # which no other kind imports
-
         best = [max(row.items(), key=lambda pair: pair[1]) for row in text.together(task, models, samples)]
         return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
     if task.kind == "next_tokens":
@@ -155,10 +148,7 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
 
 
 def _names(samples: list[Any], source: Path) -> list[str]:
-    """Returns the file of each sample below `source`; its number from 0 where it lies elsewhere.
-
-    Where two have the same, or one has none, all are numbers.
-    """
+    """Returns the file of each sample below `source`, or its number: all are numbers where two have the same name."""
     base = absolute(source if source.is_dir() else source.parent)
     paths = [absolute(path) for sample in samples if (path := path_of(sample))]
     names = [p.relative_to(base).as_posix() if p.is_relative_to(base) else str(n) for n, p in enumerate(paths)]

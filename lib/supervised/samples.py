@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lib.errors import BadInput, printable
-from lib.task.fingerprint import canonical
+from lib.task.contract import canonical
 from lib.task.place import naming
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
@@ -40,10 +40,7 @@ def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any]
 
 
 def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) -> dict[str, list[Any]]:
-    """Deals items to "train", "validation" and "test" by a hash of the task's `group`; where it is None, of the input.
-
-    Adding items moves none of those that were there. New data, which is read to be predicted, is not dealt.
-    """
+    """Deals items to three parts by a hash of their group or input: more items move none. New data is not dealt."""
     root, is_new, group = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
@@ -142,10 +139,7 @@ def names_in(kind: str, target: Any) -> list[str] | None:
 
 
 def prepared(task: Any, sample: Any) -> Any:
-    """Returns a raw sample with its class as a number where the target is a name, and marks where it is several.
-
-    Raises BadInput for a name that is no class.
-    """
+    """Returns a sample with classes as numbers or marks if its target has names. Raises BadInput for others."""
     names = names_in(task.kind, target_of(sample)) if task.kind in ("classes", "labels") else None
     if names is None:
         return sample
@@ -165,10 +159,7 @@ class Item(NamedTuple):
 
 
 class Part:
-    """The samples of one part as a data set; a lazy sequence of them stays lazy.
-
-    Where the sequence has `weights`, `lengths`, `order(seed, epoch)` or `subset(share, seed)`, the part has them too.
-    """
+    """The samples of a part as a data set, lazy if they are, with their `weights`, `lengths`, `order` and `subset`."""
 
     def __init__(self, task: Any, name: str, samples: Any):
         self.task, self.name, self.samples, self.training = task, name, samples, name == "train"
@@ -235,10 +226,7 @@ def in_order(samples: Any, root: Path | None) -> Any:
 
 
 def digest(parts: Mapping[str, Part]) -> str:
-    """Returns a hash of which samples are in which part; of a lazy sequence, or of what has no text, their number.
-
-    Raises BadInput for what has no text where no file tells the data from another one.
-    """
+    """Returns a hash of which samples are in which part; of a lazy sequence, or what has no text, their number."""
     digest = hashlib.sha256()
     for name, part in parts.items():
         source, digested = part.task.source, list | tuple if part.task.source else list | tuple | np.ndarray
@@ -261,21 +249,17 @@ def class_names(kind: str, samples: Any) -> list[str]:
 
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
-    """Raises BadInput for samples whose class, a name, is none of `names`: all such classes, part by part."""
-    where, missing = [], set[str]()
-    for part, rows in parts.items():
-        samples = rows.samples if isinstance(rows.samples, list | tuple) else []
-        targets = (name for sample in samples for name in names_in(rows.task.kind, target_of(sample)) or ())
-        counts = sorted(Counter(name for name in targets if name not in names).items())
-        missing.update(name for name, _ in counts)
-        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in counts]
-        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
-        where += [f"{part}: {', '.join(shown)}"] if shown else []
+    """Raises BadInput for samples whose class, a name, is none of `names`: all such classes."""
+    known, missing = set(names), Counter[str]()
+    for rows in (part for part in parts.values() if isinstance(part.samples, list | tuple)):
+        targets = (name for sample in rows.samples for name in names_in(rows.task.kind, target_of(sample)) or ())
+        missing.update(name for name in targets if name not in known)
     if missing:
+        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in sorted(missing.items())]
+        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
         raise BadInput(
-            f"{len(missing)} {'class is' if len(missing) == 1 else 'classes are'} in no training sample and in no "
-            f"setting `classes` (in brackets the number of samples). {'. '.join(where)}. List all classes in the "
-            "setting `classes`, so that the model has outputs for them, or leave these samples out in read()."
+            f"Classes in no training sample and in no setting `classes`, with their samples: {', '.join(shown)}. List "
+            "them there, so that the model has outputs for them, or leave these samples out in read()."
         )
 
 

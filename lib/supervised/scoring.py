@@ -94,10 +94,7 @@ def can_weigh(metrics: Sequence[Metric]) -> bool:
 
 
 def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
-    """Returns each metric. Raises BadInput.
-
-    Of several numbers a sample of which some are unknown, it is the mean of the metric over columns.
-    """
+    """Returns each metric; of numbers of which some are unknown, its mean over columns. Raises BadInput."""
     values = {}
     for metric in metrics:
         try:
@@ -159,10 +156,7 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
 
 
 def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
-    """Returns (units, 3, classes) right, true and guessed targets; of numbers (units, 5, columns) sums of powers.
-
-    `unit` (targets) is the group of each target.
-    """
+    """Returns (units, 3, classes) right, true, guessed targets; of numbers (units, 5, columns) sums of powers."""
     true, guess, counts = judged.true, judged.guess, judged.counts
     if kind == "numbers":
         true, guess = (values.reshape(len(values), -1).astype(np.float64) for values in (true, guess))

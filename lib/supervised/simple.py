@@ -94,10 +94,7 @@ class Simple(NamedTuple):
 
 
 def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
-    """Returns what the method sees of a batch and its name: texts, or (rows, numbers), a row a sample or a position.
-
-    None for a tensor of `features` in another form.
-    """
+    """Returns what the method sees of a batch, with its name: texts, or (rows, numbers); None for another form."""
     x, labels, is_each = task.features(batch), batch["labels"], task.kind in ("tokens", "next_tokens")
     if not isinstance(x, Tensor):
         return "words", np.array(x, object)

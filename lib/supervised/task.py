@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, samples, scoring, start
-from lib.supervised.methods import Comparing, texts
+from lib.supervised import chunks, evaluation, samples, scoring, start, text
+from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.supervised.simple import Simple, fit
 from lib.task import Batch
@@ -73,7 +73,7 @@ class Supervised(Comparing):
                 advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
                 raise BadInput(f"{what}. Write {advice}.")
         if cls.kind == "text":
-            cls.metrics = tuple(texts().Mean(metric) for metric in cls.metrics)
+            cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
     def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
@@ -110,8 +110,7 @@ class Supervised(Comparing):
 
         With kind "next_tokens" or "text" it may be a pair instead: hidden states (samples, tokens, D), and the head
         that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks of positions,
-        of those alone that have a label, and again in the backward pass: of a large vocabulary whole logits would take
-        most of the memory. Training, evaluation and plans do so; values and gradients stay the same but for rounding.
+        and again in the backward pass: of a large vocabulary whole logits would take most of the memory.
 
             return model.model(**inputs).last_hidden_state, model.lm_head
         """
@@ -224,10 +223,7 @@ class Supervised(Comparing):
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes in their order: those of a setting `classes`, or those of the training data.
-
-        Raises BadInput where the classes have names and neither is there.
-        """
+        """The names of the classes in their order, as given or of the training data. Raises BadInput if these lack."""
         names = self.known_names()
         is_unknown = not names and self._learned is None and not self._has_data()
         if is_unknown and names_in(self.kind, target_of(self.example())):
@@ -357,11 +353,7 @@ class Supervised(Comparing):
             raise BadInput(f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target.")
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
-        """Returns what belongs to known labels, of `values` or of themselves.
-
-        Of several numbers a sample these are the rows of which one is known at least; unknown labels stay NaN. Of marks
-        they are the rows of which all are known.
-        """
+        """Returns what belongs to known labels: of numbers rows with one (others stay NaN), of marks rows with all."""
         values, known = labels if values is None else values, self.known(labels)
         if self.kind == "labels":
             return values[known.all(1)].long()
@@ -373,7 +365,7 @@ class Supervised(Comparing):
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if self.kind == "text":
-            return texts().targets(self.parts[part])
+            return text.targets(self.parts[part])
         if part not in self._seen:
             self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
         return self._seen[part]

@@ -1,7 +1,9 @@
 """Workloads: the contract that each keeps, how one is found, and the checks of what it returns."""
 
-from lib.task.checks import (
+from lib.task.contract import (
     SPLITS,
+    Batch,
+    Task,
     check_loss_terms,
     check_terms,
     checked_blocks,
@@ -9,7 +11,6 @@ from lib.task.checks import (
     checked_numbers,
     checked_scores,
 )
-from lib.task.contract import Batch, Task
 from lib.task.loading import find_task, load_config, load_task, locate_data, model_on_meta, with_slots
 
 __all__ = [

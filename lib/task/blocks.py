@@ -1,6 +1,6 @@
 """Finds the repeated layers of a model: what is recomputed, and divided among ranks, one at a time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -29,7 +29,15 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
     if marked := [module for module in model.modules() if is_marked(module)]:
         return [module for module in marked if sum(map(is_marked, module.modules())) == 1]  # layers, and no stages
-    stacks = list(_stacks(model))
+    stacks, inside = list[list[nn.Module]](), set[nn.Module]()
+    for module in model.modules():  # parents come first
+        is_list = isinstance(module, nn.ModuleList | nn.Sequential) and module not in inside
+        for layers in _by_kind(module) if is_list else ():
+            inside.update(inner for layer in layers for inner in layer.modules())
+            # of each nn.Sequential in a stage the layers: a list might hold experts, of which some are called
+            parts = (part for stage in layers for part in stage.modules() if isinstance(part, nn.Sequential))
+            chains = [chain for part in _outermost(p for p in parts if _by_kind(p)) for chain in _by_kind(part)]
+            stacks += chains if sum(map(_size, chains)) >= _OF_STAGES * _size(layers) else [layers]
     most = max(map(_size, stacks), default=0)
     kinds = {_kind(layers[0]) for layers in stacks if _size(layers) >= _BESIDE * most}
     return _outermost(module for module in model.modules() if _kind(module) in kinds)
@@ -45,32 +53,13 @@ def _outermost(modules: Iterable[nn.Module]) -> list[nn.Module]:
     return outer
 
 
-def _stacks(module: nn.Module) -> Iterator[list[nn.Module]]:
-    """Yields layers of one kind in one list or sequence, the outermost ones; of stages that are chains, the chains."""
-    stacks = _by_kind(module) if isinstance(module, nn.ModuleList | nn.Sequential) else []
-    for layers in stacks:
-        # of each nn.Sequential in a stage the layers: a list might hold experts, of which some are called
-        parts = (part for stage in layers for part in stage.modules() if isinstance(part, nn.Sequential))
-        chains = [chain for sequence in _outermost(p for p in parts if _by_kind(p)) for chain in _by_kind(sequence)]
-        yield from chains if sum(map(_size, chains)) >= _OF_STAGES * _size(layers) else [layers]
-    inside = {layer for layers in stacks for layer in layers}
-    for member in _members(module):
-        if member not in inside:
-            yield from _stacks(member)
-
-
-def _members(module: nn.Module) -> list[nn.Module]:
-    """Returns the children; of a list of lists, which are never called, what is in these."""
-    children = list(module.children())
-    if isinstance(module, nn.ModuleList) and children and all(isinstance(c, nn.ModuleList) for c in children):
-        return [member for child in children for member in child.children()]
-    return children
-
-
 def _by_kind(module: nn.Module) -> list[list[nn.Module]]:
     """Returns the members that are of several modules each, grouped where two or more are of one kind."""
     groups: dict[Any, list[nn.Module]] = {}
-    for member in _members(module):
+    members = list(module.children())
+    if isinstance(module, nn.ModuleList) and all(isinstance(child, nn.ModuleList) for child in members):
+        members = [member for child in members for member in child.children()]  # lists are never called
+    for member in members:
         if not isinstance(member, nn.ModuleList | nn.ModuleDict) and any(True for _ in member.children()):
             groups.setdefault(_kind(member), []).append(member)
     return [group for group in groups.values() if len(group) > 1 and _size(group)]

@@ -1,20 +1,25 @@
 """The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
 
+import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
 from lib.task.blocks import find_blocks
-from lib.task.fingerprint import fingerprint
 
 Batch = dict[str, Tensor]
+SPLITS = ("train", "validation", "test")
+_CHUNK = 2**20  # bytes that are read at once
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
 
 
@@ -56,10 +61,7 @@ class Task:
     saved_values: Mapping[str, Any] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
-        """Sets `config`, `sources` (the folders or files with the data) and `source`, the first of them.
-
-        Without one, `source` is None: the data is embedded in the task.
-        """
+        """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
         self.config = config
         self.sources: tuple[Path, ...] = (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
         self.source = self.sources[0] if self.sources else None
@@ -93,10 +95,7 @@ class Task:
         return f"Data: {', '.join(map(printable, self.sources)) or 'embedded in the task'}. Samples: {sizes}."
 
     def fingerprint(self) -> str:
-        """Returns a hash of the data. A run is not resumed on data with another hash.
-
-        By default it is that of the names and bytes of all files in `sources`.
-        """
+        """Returns a hash of the data, by default of all files in `sources`. A run resumes only on the same."""
         if self.source is None:
             raise to_write(self, "fingerprint()", "a hash of its data, which does not come from data.dir")
         return self._files_hash
@@ -153,21 +152,14 @@ class Task:
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        """Counts the valid targets of each loss term, or sums their weights: its part of the denominators of a step.
-
-        By default there is one term, "loss", whose targets are the integers in "labels" that are not -100, or the
-        samples if there are none.
-        """
+        """Counts or weighs the targets of each loss term. By default "loss" has labels other than -100, or samples."""
         labels = batch.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point():
             return {"loss": int((labels != _IGNORED).sum())}
         return {"loss": len(next(iter(batch.values())))}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient, and figures to log by name.
-
-        A figure is a mean over the samples; metrics.csv has the mean over all micro-batches of a row in a column.
-        """
+        """Returns the sum of each loss term over its valid targets, () with gradient, and means to log by name."""
         raise to_write(self, "loss(model, batch)", '{"loss": the sum over all targets}, and {} or figures to log')
 
     def term_weights(self, step: int) -> Mapping[str, float]:
@@ -175,11 +167,7 @@ class Task:
         return {}
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
-
-        By default its attribute `blocks`, else its repeated layers, found in models of transformers, timm, peft and
-        others. Each must be called as a module.
-        """
+        """Returns the layers to recompute, which FSDP2 divides: called as modules. By default they are found."""
         return find_blocks(model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
@@ -196,10 +184,7 @@ class Task:
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`.
-
-        By default these are the mean of each loss term that `loss` returns, and as "loss" their sum.
-        """
+        """Returns metrics of `model` over a loader of one of `datasets()`, its `.dataset`; by default mean losses."""
         totals: dict[str, float] = {}
         targets: dict[str, float] = {}
         for batch in loader:
@@ -226,3 +211,118 @@ class Task:
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
         return ""
+
+
+# --- what a task has returned, checked where the trainer takes it -----------------------------------------------------
+
+
+def checked_datasets(task: Task) -> dict[str, Any]:
+    """Returns `datasets()` of a task. Raises BadInput unless it is three map-style data sets with samples."""
+    name, sets = f"{type(task).__name__}.datasets()", task.datasets()
+    if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
+        splits = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
+        advice = 'It must return {"train": ..., "validation": ..., "test": ...}.'
+        raise BadInput(f"{name} returns {splits or 'nothing'}. {advice}")
+    for split in SPLITS:
+        kind, methods = f"{name} returns a {type(sets[split]).__name__} as {split!r}", ("__getitem__", "__len__")
+        if isinstance(sets[split], IterableDataset) or not all(hasattr(sets[split], method) for method in methods):
+            raise BadInput(f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample.")
+        if not len(sets[split]):
+            sizes = ", ".join(f"{part} {len(sets[part]):,}" for part in SPLITS)
+            raise BadInput(f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split.")
+    return dict(sets)
+
+
+def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
+    """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
+    blocks, modules = list(dict.fromkeys(task.blocks(model))), set(model.modules())
+    if strange := [block for block in blocks if block not in modules]:
+        what = f"{type(task).__name__}.blocks returned a {type(strange[0]).__name__} that is no module of the model"
+        raise BadInput(f"{what}. Return modules that the model calls, such as list(model.layers).")
+    return blocks
+
+
+def checked_scores(task: Task, scores: Any) -> dict[str, float]:
+    """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
+    name, numbers = type(task).__name__, checked_numbers(task, "evaluate", scores)
+    metric, direction = task.selection
+    if metric not in scores or direction not in ("max", "min"):
+        advice = f"Name a metric that {name}.evaluate returns ({', '.join(map(str, scores))})"
+        raise BadInput(f'{name}.selection is {task.selection!r}. {advice}, and whether "max" or "min" is better.')
+    return numbers
+
+
+def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
+    """Returns what a method of a task has returned as metrics. Raises BadInput unless they are numbers by name."""
+    name = f"{type(task).__name__}.{method}"
+    if not isinstance(values, Mapping) or not (values or method == "baseline"):  # which may have none
+        raise BadInput(f"{name} returned {printable(repr(values), most=60)} instead of metrics by name.")
+    try:
+        return {metric: value if isinstance(value, int | float) else float(value) for metric, value in values.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{name} returned a metric that is no number ({error}).") from None
+
+
+def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
+    """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
+    check_loss_terms(task, counts, weights, "term_weights weighs")
+    if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
+        name = type(task).__name__
+        what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
+        raise BadInput(f"{what}, and {name}.loss returned no such term. Both must name the same terms.")
+
+
+def check_loss_terms(
+    task: Task, counts: Mapping[str, float], terms: Iterable[str], does: str = "loss returned"
+) -> None:
+    """Raises BadInput where `loss` returned a term that `count` does not have."""
+    if unknown := sorted(set(terms) - counts.keys()):
+        name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
+        what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
+        raise BadInput(f"{what}. Both must name the same terms.")
+
+
+# --- hashes by which data is recognised -------------------------------------------------------------------------------
+
+
+def fingerprint(source: Path) -> str:
+    """Returns a hash of the names and bytes of all files in a folder and below it, or of one file."""
+    digest = hashlib.sha256()
+    files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else [source]
+    named = {path.relative_to(source).as_posix() if path != source else "": path for path in files}
+    for name in sorted(named):
+        digest.update(f"{name}\n{named[name].stat().st_size}\n".encode("utf-8", "surrogateescape"))
+        with named[name].open("rb") as file:
+            while piece := file.read(_CHUNK):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def canonical(value: Any, root: Path | None = None) -> str:
+    """Writes a value as text that is the same on every machine: paths count from `root`. Raises BadInput."""
+    bases = _forms(str(root), os.getcwd()) if root and isinstance(value, str | Path) else ()  # noqa: PTH109  # quicker
+    if isinstance(value, Path):  # counted from `root` also where one of them is relative or leads over a link
+        forms = (form(value) for form in (Path, Path.absolute, Path.resolve))  # the last one asks the file system
+        below = (form.relative_to(base) for form in forms for base in bases if form.is_relative_to(base))
+        return next(below, value).as_posix()
+    if base := next((base for base in bases if value.startswith(f"{base}/")), ""):
+        return Path(value).relative_to(base).as_posix()
+    value = value.item() if isinstance(value, np.generic) else value.numpy() if isinstance(value, Tensor) else value
+    if value is None or isinstance(value, str | bytes | bool | int | float | complex):
+        return repr(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items()) + "}"
+    if isinstance(value, Sequence | np.ndarray):
+        return "(" + ",".join(canonical(inner, root) for inner in value) + ")"
+    what = f"A {type(value).__name__} cannot be told from another one in a later session"
+    raise BadInput(f"{what}. Use text, numbers, paths, arrays, or tuples of these.")
+
+
+@functools.lru_cache(maxsize=16)
+def _forms(root: str, _: str) -> tuple[str, ...]:
+    """Returns a folder as it is given, from the top, and without links. The second argument is the working folder."""
+    return tuple(dict.fromkeys([root, str(Path(root).absolute()), str(Path(root).resolve())]))

@@ -16,11 +16,7 @@ _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExce
 
 
 class OwnFiles(NamedTuple):
-    """A task's file and what it needs. `folder` is that of the file, and all of `files` lie in it or below it.
-
-    `packages` are the names of imports that are neither Python's nor lib's nor beside the file. One whose absence is
-    caught by a `try` is left out.
-    """
+    """A task's file with those that it imports in its `folder`; `packages` are other imports that no `try` guards."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -28,10 +24,7 @@ class OwnFiles(NamedTuple):
 
 
 class Import(NamedTuple):
-    """An import of one name: `dotted` from the top, or for `level` above 0 from the package around the file.
-
-    `is_needed` says that it names a module from the top, and that no `try` catches its failure.
-    """
+    """An import: its dotted name, `level` as in ast, and whether it names a module that no `try` spares."""
 
     dotted: str
     level: int

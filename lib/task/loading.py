@@ -1,6 +1,5 @@
 """Loads the task that a configuration names, a folder of workloads or file.py:Class, and locates its data."""
 
-import dataclasses
 import hashlib
 import importlib
 import importlib.machinery
@@ -28,10 +27,7 @@ _modules: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: 
 
 
 def find_task(name: str) -> type[Task]:
-    """Returns the class behind a configuration's `task:`: a name under `workloads`, or `file.py:Class`.
-
-    Raises BadInput where there is no such task.
-    """
+    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`. Raises BadInput if there is none."""
     if ":" in name:
         file, class_name = name.rsplit(":", 1)
         task = getattr(_module(file), class_name, None)
@@ -75,10 +71,7 @@ def _module(file: str) -> types.ModuleType:
 
 
 def _enter(folder: str) -> None:
-    """Lets a task import the files beside it: after Python's modules, before installed packages and other tasks' files.
-
-    Another machine may have other packages.
-    """
+    """Lets a task import the files beside it: after Python's modules, before packages and other tasks' files."""
     rest = [entry for entry in sys.path if not _folders.get(entry)]
     first = next((n for n, entry in enumerate(rest) if entry.endswith("-packages")), len(rest))
     is_added = folder not in rest
@@ -97,10 +90,7 @@ def _enter(folder: str) -> None:
 
 
 def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
-    """Reads a configuration whose `workload:` section is checked against the settings of the task that it names.
-
-    Without `runs_files`, for one that may be anybody's, a task that is a Python file is refused and not imported.
-    """
+    """Reads a configuration with its task's settings. Without `runs_files` a task in a Python file is refused."""
 
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
@@ -113,8 +103,6 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None,
             get_type_hints(cls.Settings)
         except (NameError, TypeError) as error:  # a name that only a type checker imports
             raise BadInput(f"{cls.__name__}.Settings has types that cannot be read: {error}. Import them.") from None
-        if not dataclasses.is_dataclass(cls.Settings):
-            raise BadInput(f"{cls.__name__}.Settings is no dataclass. See workloads/graphmer/settings.py.")
         return cls.Settings
 
     return read_config(path, overrides, workload=settings)
@@ -129,11 +117,7 @@ def with_slots(config: Config, cards: int) -> Config:
 
 
 def load_task(config: Config) -> Task:
-    """Returns the task of a configuration with its data located, in several places for a list of several.
-
-    An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which. Raises BadInput.
-    """
+    """Returns a configuration's task with its data: of `data.dir`, else mounted, else embedded. Raises BadInput."""
     cls, names = find_task(config.task), config.data.dirs
     if len(names) > 1 and not cls.several:
         raise BadInput(

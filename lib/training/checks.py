@@ -15,21 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib.config import Config
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, resolve_lengths
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.ranks.sums import add_counts
 from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.task import SPLITS, Batch, Task, load_config, load_task
-from lib.task import checks as returned
+from lib.task import contract as returned
 from lib.task.place import naming
 from lib.training import data, learned
-from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.evaluation import EvaluationLoader, baseline_of
-from lib.training.groups import groups_of
-from lib.training.order import INITIALISE, Order, mix
+from lib.training.optimization import groups_of
+from lib.training.order import INITIALISE, Order, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast, choose_precision, keep_in_fp32
 
 _SIZE = 4  # samples of a batch: two halves of two
@@ -61,17 +59,14 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
 
 
 def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
-    """Checks a task on some samples of its data, on this machine's device; returns mistakes and doubts alone.
-
-    Unless `thorough`, data sets and model are made once: a second copy of large ones might not fit beside the run.
-    """
+    """Checks a task on some samples; returns mistakes and doubts. Unless `thorough`, data and model are made once."""
     former, probe = task.config, _Probe(task, config, thorough)
     findings, failed = list[Finding](), set[str]()
     try:
         for name, run, needs in _CHECKS:
             if failed.isdisjoint(needs):
                 try:
-                    findings += [Finding(name, mistake, "bad") for mistake in dict.fromkeys(run(probe))]
+                    run(probe)
                 except BadInput as error:
                     findings.append(Finding(name, str(error), "bad"))
                     failed.add(name)
@@ -135,7 +130,7 @@ def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, share: f
     )
 
 
-def _data(probe: _Probe) -> Sequence[str]:
+def _data(probe: _Probe) -> None:
     """Reads the data: three splits with samples, a stable fingerprint, batches with the samples first."""
     task, name = probe.task, probe.name
     with naming(f"{name}.learned() or take_learned()"):
@@ -157,18 +152,17 @@ def _data(probe: _Probe) -> Sequence[str]:
         if data.size_of(batch) != size:
             raise BadInput(f"{name}.collate() makes {data.size_of(batch)} rows of {size} samples: make one of each.")
         probe.batches.append(batch)
-    return ()
 
 
-def _repeats(probe: _Probe) -> Iterator[str]:
+def _repeats(probe: _Probe) -> None:
     """Compares a batch that is read again, from the same data sets and from new ones."""
     train_set = probe.train_set(probe.sets)
     indices = probe.indices(train_set)
     batch = probe.batch(train_set, indices)
     probe.batch(train_set, probe.indices(train_set, 1), _OTHER)  # what this draws must leave no trace
     if not _same(batch, probe.batch(train_set, indices)):
-        yield f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}"
-    elif probe.thorough:
+        raise BadInput(f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}")
+    if probe.thorough:
         with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
             task = type(probe.task)(probe.config, probe.task.sources)
             if any(isinstance(value, Path) for value in probe.learned.values()):  # a resumed run keeps its data
@@ -184,10 +178,10 @@ def _repeats(probe: _Probe) -> Iterator[str]:
             differs = differs or len(old) != len(new)
             differs = differs or not _same(*(probe.batch(each, places, _SEED, split) for each in (old, new)))
         if differs:
-            yield f"{probe.name}.datasets() or fingerprint() {_AGAIN}"
+            raise BadInput(f"{probe.name}.datasets() or fingerprint() {_AGAIN}")
 
 
-def _splits(probe: _Probe) -> Sequence[str]:
+def _splits(probe: _Probe) -> None:
     """Doubts a split that shares samples with another one: by their texts, else by the first and last ones."""
     for one, other in itertools.combinations(SPLITS, 2):
         first, second = probe.sets[one], probe.sets[other]
@@ -199,7 +193,6 @@ def _splits(probe: _Probe) -> Sequence[str]:
         if number:
             share = f"{number:,} of the {len(second):,} samples of {other!r} in {one!r} too"
             probe.doubts.append(f"{probe.name}.datasets() has {share}. Split them: lib.supervised.split does.")
-    return ()
 
 
 def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
@@ -210,7 +203,7 @@ def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
     return any(_same(probe.batch(shorter, indices), probe.batch(longer, end)) for end in ends)
 
 
-def _example(probe: _Probe) -> Iterator[str]:
+def _example(probe: _Probe) -> None:
     """Compares `example_batch` with real batches: as large, of the same types."""
     name, bare = f"{probe.name}.example_batch()", probe.bare()
     with put_back(), naming(name, "It makes a batch of the largest shape without reading data."):
@@ -220,11 +213,10 @@ def _example(probe: _Probe) -> Iterator[str]:
         pairs = zip(value.shape, real.shape, strict=False)
         if (value.dim(), value.dtype) != (real.dim(), real.dtype) or any(planned < size for planned, size in pairs):
             mine, theirs = (f"{each.dtype} of shape {tuple(each.shape)}" for each in (value, real))
-            yield f"{name} has {mine} as {key!r}, a real batch {theirs}: the plan would be too small."
-            return
+            raise BadInput(f"{name} has {mine} as {key!r}, a real batch {theirs}: the plan would be too small.")
 
 
-def _model(probe: _Probe) -> Iterator[str]:
+def _model(probe: _Probe) -> None:
     """Makes the model without data, twice: a new one each time, with the same weights of the same seed."""
     name, model = f"{probe.name}.model()", probe.make_model()
     if not isinstance(model, nn.Module) or not any(value.requires_grad for value in model.parameters()):
@@ -232,14 +224,14 @@ def _model(probe: _Probe) -> Iterator[str]:
     if probe.thorough:
         again = probe.make_model()
         if {id(value) for value in again.parameters()} & {id(value) for value in model.parameters()}:
-            yield f"{name} returns the same weights each time it is called. It must build a new model on every call."
-        elif not _same(model.state_dict(), again.state_dict()):
-            yield f"{name} makes other weights from the same seed. {_SEEDED}"
+            raise BadInput(f"{name} returns the same weights each time. It must build a new model on every call.")
+        if not _same(model.state_dict(), again.state_dict()):
+            raise BadInput(f"{name} makes other weights from the same seed. {_SEEDED}")
     probe.model = model.to(probe.device)
     keep_in_fp32(probe.model, probe.config.training.fp32_modules, probe.device)
 
 
-def _loss(probe: _Probe) -> Iterator[str]:
+def _loss(probe: _Probe) -> None:
     """Compares counts, loss terms and gradients of a batch with the contract, and with those of its pieces."""
     task, batch = probe.task, data.to_device(probe.batches[0], probe.device)
     with naming(f"{probe.name}.count()"):
@@ -249,16 +241,16 @@ def _loss(probe: _Probe) -> Iterator[str]:
             returned.check_terms(task, counts, task.term_weights(step), counts)
     probe.model.train()
     if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), share=1e-4):
-        yield f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch. {_SEEDED}"
-        return
+        what = f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch"
+        raise BadInput(f"{what}. {_SEEDED}")
     if any(counts.values()):
-        yield from _gradients(probe, _sums(probe, batch, counts), counts)
+        _gradients(probe, _sums(probe, batch, counts), counts)
     probe.model.eval()
     try:
         _passes(probe, batch, counts, [_SEED])
     except BadInput:  # of a model without losses in this mode, such as a detector
         return
-    yield from _pieces(probe, batch, counts)
+    _pieces(probe, batch, counts)
 
 
 def _sums(probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = _SEED) -> dict[str, Tensor]:
@@ -290,12 +282,12 @@ def _passes(probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Seq
     return passes
 
 
-def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> Iterator[str]:
+def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> None:
     """Back-propagates once: every trained parameter should get a gradient."""
     due = [value / counts[term] for term, value in sums.items() if counts[term] and value.requires_grad]
     if not due:
-        yield f"{probe.name}.loss() has no gradient: no .item(), .detach(), .numpy() or torch.no_grad() on the way."
-        return
+        what = f"{probe.name}.loss() has no gradient"
+        raise BadInput(f"{what}: no .item(), .detach(), .numpy() or torch.no_grad() on the way.")
     with naming(f"The backward pass of {probe.name}.loss()", "Change no tensor in place: x = x + y, not x += y."):
         torch.stack(due).sum().backward()
     groups = (group.parameters for group in groups_of(probe.task, probe.model) if group.is_trained(probe.task.step))
@@ -308,13 +300,13 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
         )
 
 
-def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> Iterator[str]:
+def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
     """Compares counts and losses of a batch with the sums over its halves; of losses that draw, their means."""
     halves = list(data.micro_batches(batch, _SIZE // 2))
     summed = add_counts(map(probe.task.count, halves))
     if wrong := [term for term in counts if not math.isclose(counts[term], summed.get(term, 0), rel_tol=1e-4)]:
-        yield f"{probe.name}.count() of {wrong[0]!r} is not the sum over a batch's halves. Count each sample by itself."
-        return
+        what = f"{probe.name}.count() of {wrong[0]!r} is not the sum over a batch's halves"
+        raise BadInput(f"{what}. Count each sample by itself.")
     pieces = enumerate((batch, *halves))
     passes = [_passes(probe, piece, counts, range(seed, 3 * _DRAWS, 3)) for seed, piece in pieces]
     for term in filter(counts.get, counts):
@@ -322,13 +314,11 @@ def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> Iterato
         both = torch.stack(parts).sum(0)
         error = float(((whole.var() + both.var()) / _DRAWS).sqrt())
         if abs(float(whole.mean() - both.mean())) > 0.02 * abs(float(both.mean())) + 6 * error + 1e-12:
-            yield (
-                f"{probe.name}.loss() gives {float(whole.mean()):.5g} as {term!r} of a batch, and "
-                f"{float(both.mean()):.5g} for its halves together. It is a mean, where a sum is due "
-                "(reduction='sum', or the mean times its count), or samples see each other (broadcast shapes such as "
-                "(n, 1) and (n), negatives of the same batch)."
+            what = f"{probe.name}.loss() gives {float(whole.mean()):.5g} as {term!r} of a batch"
+            raise BadInput(
+                f"{what}, and {float(both.mean()):.5g} for its halves together. It is a mean, where a sum is due "
+                "(reduction='sum'), or samples see each other (broadcast shapes such as (n, 1) and (n), negatives)."
             )
-            return
 
 
 class _Few(EvaluationLoader):
@@ -338,7 +328,7 @@ class _Few(EvaluationLoader):
         return itertools.islice(super().__iter__(), 2)
 
 
-def _evaluation(probe: _Probe) -> Iterator[str]:
+def _evaluation(probe: _Probe) -> None:
     """Evaluates validation and test: the metric of `selection`, the same ones again, and the model as it was."""
     name, metric = f"{probe.name}.evaluate()", probe.task.selection[0]
     probe.model.eval()
@@ -357,19 +347,20 @@ def _evaluation(probe: _Probe) -> Iterator[str]:
             probe.scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
         for key, value in probe.scores.items():
             if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
-                yield f"{name} gives another {key!r} of the same samples. {_SEEDED}"
+                raise BadInput(f"{name} gives another {key!r} of the same samples. {_SEEDED}")
         if not math.isfinite(probe.scores[metric]):
             probe.doubts.append(f"{name} gives {probe.scores[metric]} as {metric!r} of a few samples of {split}.")
     if any(module.training for module in probe.model.modules()):
-        yield f"{name} leaves the model in training mode, which changes the scores. Take out model.train()."
+        raise BadInput(f"{name} leaves the model in training mode, which changes scores. Take out model.train().")
 
 
-def _baseline(probe: _Probe) -> Iterator[str]:
+def _baseline(probe: _Probe) -> None:
     """Computes the baseline, which may have only metrics of `evaluate`."""
     with put_back(), naming(f"{probe.name}.baseline()"):
         unknown = sorted(set(baseline_of(probe.task)) - probe.scores.keys())
     if probe.scores and unknown:
-        yield f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not: {', '.join(probe.scores)}."
+        what = f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not"
+        raise BadInput(f"{what}: {', '.join(probe.scores)}.")
 
 
 _CHECKS = (

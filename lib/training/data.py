@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, default_convert
+from torch.utils.data import DataLoader, Dataset, Subset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lib import ranks
@@ -19,8 +19,7 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training.draws import put_back, seed_draws
-from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
+from lib.training.order import COLLATE, SUBSET, Order, mix, permutation, put_back, seed_draws
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs
@@ -41,10 +40,7 @@ class _SlotBatches(Dataset):
         seed = mix(COLLATE, self.order.seed, step, slot)
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
-        batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
-        if type(batch) is dict and all(type(value) is Tensor for value in batch.values()):
-            return batch  # the usual case, in a tenth of the time
-        return default_convert(batch)
+        return self.task.collate(samples, torch.Generator().manual_seed(seed))
 
 
 def train_batches(
@@ -56,12 +52,7 @@ def train_batches(
     must_stop: Stop = lambda: None,
     note: Note = print,
 ) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
-
-    What data set and `collate` draw from the generators of torch, NumPy and Python follows from (seed, step, slot) too.
-    These are left as the last slot left them: each micro-batch of a step seeds them anew. Ends early if `must_stop`
-    says so while a batch is late.
-    """
+    """Yields each step with the batches of this rank's slots. Ends early if `must_stop` while one is late."""
     mine = order.share(ranks.rank(), ranks.world())
     batches = _SlotBatches(task, dataset, order, steps.start, mine)
     loaded = _loaded(batches, len(steps) * len(mine), options, must_stop, note)
@@ -158,10 +149,7 @@ def share(ratio: float | str) -> float:
 
 
 def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
-    """Returns a fixed random share of a data set, at least one sample; the whole where `ratio` is 1.
-
-    A data set with a method `subset(share, seed)` chooses itself: whole documents, say.
-    """
+    """Returns a fixed random share of a data set, one sample or more, or what its `subset(share, seed)` chooses."""
     if (ratio := share(ratio)) >= 1:
         return dataset
     if callable(choose := getattr(dataset, "subset", None)):

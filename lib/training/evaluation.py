@@ -13,8 +13,7 @@ from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
 from lib.task import Batch, Task, checked_numbers, checked_scores
 from lib.training.data import check_samples, micro_batches, to_device
-from lib.training.draws import put_back, seed_all, seeded_draws
-from lib.training.order import EVALUATE, mix
+from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast
 from lib.training.state import State
 from lib.training.step import halved, out_of_memory
@@ -24,9 +23,8 @@ class EvaluationLoader:
     """Iterates over all samples of a data set in their order, in batches on the device; `Task.evaluate` gets one.
 
     `collate` is called for `batch_size` samples, and its batch comes in slices of at most `most` samples: memory that
-    runs out makes the slices smaller and changes neither padding nor random draws, also those from the generators of
-    torch, NumPy and Python. With a `step` these are seeded once more before a slice is handed out, by the step and its
-    first sample: what a model, a loss or `Task.evaluate` draws for it has no history.
+    runs out makes the slices smaller and changes neither padding nor random draws. With a `step` the generators are
+    seeded once more before each slice, by the step and its first sample.
     """
 
     def __init__(
@@ -69,10 +67,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the task's metrics on a data set, without gradients and in the run's precision.
 
-    Every rank evaluates the whole data set, because metrics are no sums that could be put together from parts; the
-    first rank's scores count. Draws follow from the seed, the step and the samples. Where memory runs out the whole
-    evaluation is repeated with half as many samples at once: no metric changes. Raises TrainingFailed where a single
-    sample does not fit.
+    Every rank evaluates the whole data set, because metrics are no sums over parts; the first rank's scores count.
+    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes. Raises
+    TrainingFailed where a single sample does not fit.
     """
     collated = config.data.evaluation_batch or config.training.largest_micro_batch  # padding and draws follow from it
     text = time_left("batches evaluated")
@@ -112,7 +109,6 @@ _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKe
 def baseline_of(task: Task) -> dict[str, float]:
     """Returns the baseline's metrics, computed once for a task: that may take minutes, which are shown."""
     if task not in _baselines:
-        # what it draws is the same each time
         with working("Scoring the baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
             _baselines[task] = checked_numbers(task, "baseline", task.baseline())
     return known_baseline(task)

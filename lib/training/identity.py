@@ -96,9 +96,8 @@ def check(
 ) -> str:
     """Returns a warning about what differs between the run saved in the folder `run` and this one, or "".
 
-    Of a completed run the machine that computed it may differ without a warning. Raises BadInput, with a table and the
-    line to write, where settings, code of the task or data differ: the weights would not be those of this run.
-    `accepted` is the beginning of the keys that may differ all the same, in everything but the order of the samples.
+    Raises BadInput, with a table and the line to write, where settings, code of the task or data differ: the weights
+    would not be those of this run. Keys that begin with `accepted` may differ, those of the order of samples aside.
     """
     different, is_other = compare(saved, now, is_completed, accepted)
     if is_other:

@@ -28,9 +28,8 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
     if not isinstance(own, Mapping):
         raise BadInput(f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name.")
     files = _files(own)
-    values = ranks.from_first(
-        (saved and saved.state.get("learned")) or {k: v for k, v in own.items() if k not in files}
-    )
+    fresh = {name: value for name, value in own.items() if name not in files}
+    values = ranks.from_first((saved and saved.state.get("learned")) or fresh)
     try:
         plain = {key: value for key, value in values.items() if not _is_reference(value)}
         text = json.dumps(plain, allow_nan=False, sort_keys=True)
@@ -39,8 +38,8 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
         raise BadInput(f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}") from None
     if len(text) > _MOST_BYTES:
         raise BadInput(
-            f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; at most {_MOST_BYTES:,} "
-            "are kept. Write a large table into a file and return its Path."
+            f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; {_MOST_BYTES:,} are the "
+            "most. Write a large table into a file and return its Path."
         )
     if own and type(task).take_learned is Task.take_learned:
         raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")

@@ -1,8 +1,4 @@
-"""The training loop: one visible function.
-
-Under torchrun every rank runs it, each on its own slots of the effective batch. What could differ between them (counts,
-memory that runs out, when to stop and save) is decided together; only the first rank writes.
-"""
+"""The training loop: one visible function. Ranks decide together what could differ; only the first one writes."""
 
 import math
 import time
@@ -31,8 +27,6 @@ from lib.training.session import Reason, Session
 from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state, set_rates
 from lib.training.step import memory_for_next_launch, optimizer_step
 
-Saved = Checkpoint | None
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -46,14 +40,13 @@ class Outcome:
 
 
 def train(
-    task: Task, config: Config, folder: Path, session: Session, progress: Progress, resume: Saved = None, most: int = 0
-) -> Outcome:
+    task: Task, config: Config, folder: Path, session: Session, progress: Progress,
+    resume: Checkpoint | None = None, most: int = 0,
+) -> Outcome:  # fmt: skip
     """Trains until `max_steps`, an early stop, the session's deadline or a signal, and saves into `folder` on the way.
 
-    The next call resumes from the newest checkpoint, given as `resume`: on the CPU the result is bit for bit that of
-    one uninterrupted run. Only the first rank's `resume` counts. `most`: samples of a micro-batch (0: as configured).
-    Raises TrainingFailed where training cannot continue, its kind OutOfMemory where a fresh launch with a smaller
-    micro-batch may, and BadInput where `resume` does not fit.
+    The first rank's `resume` is the newest checkpoint: on the CPU the result is bit for bit that of one uninterrupted
+    run. `most`: samples of a micro-batch (0: as configured). Raises TrainingFailed, and BadInput if it does not fit.
     """
     training = config.training
     set_determinism(training)
@@ -94,7 +87,8 @@ def train(
             last = state.step == training.max_steps
             if last or _due(state.step, training.log_every_steps):
                 row = {**_worst(meter.row(training.effective_batch)), **rates(), "micro_batch": state.micro_batch}
-                row |= _fp16(state)
+                if state.scaler.is_enabled():
+                    row |= {"loss_scale": state.scaler.get_scale(), "skipped_steps": state.skipped_steps}
                 row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
@@ -109,7 +103,9 @@ def train(
                     last = last or state.has_stopped
             progress.update(state.step, training.max_steps, partial(_line, row, state, task, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
-            stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
+            by_time = 0 < 60 * config.checkpoint.every_minutes <= time.monotonic() - saved_at
+            save = by_time or _due(state.step, config.checkpoint.every_steps)
+            stop, save = session.decide(evaluates_next, save, last)
             if last or stop or save:
                 _save(state, task, config, saver, meter, metrics)
                 saved_at = time.monotonic()
@@ -135,24 +131,12 @@ def _due(step: int, every: int) -> bool:
     return bool(every) and step % every == 0
 
 
-def _save_due(step: int, saved_at: float, config: Config) -> bool:
-    options = config.checkpoint
-    by_time = options.every_minutes and time.monotonic() - saved_at >= 60 * options.every_minutes
-    return bool(by_time) or _due(step, options.every_steps)
-
-
 def _worst(row: dict[str, float]) -> dict[str, float]:
     """Returns the row with the highest peak and the longest wait of all ranks: that rank is the one to look at."""
     if ranks.world() == 1:
         return row
     peak, waiting = ranks.highest(row["peak_memory_bytes"], row["data_wait_share"])
     return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
-
-
-def _fp16(state: State) -> dict[str, float]:
-    """Returns the columns on the loss scale, where there is one."""
-    has_scale = state.scaler.is_enabled()
-    return {"loss_scale": state.scaler.get_scale(), "skipped_steps": state.skipped_steps} if has_scale else {}
 
 
 def _stage(task: Task, step: int) -> str:

@@ -1,27 +1,100 @@
-"""The optimizer, and the learning rate: a function of the step, or lowered where validation no longer gets better."""
+"""Parameter groups, the optimizer, and the learning rate: a function of the step, or of the validations."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lib.checkpoint.weights import plain
 from lib.config import Config
+from lib.errors import BadInput, printable
 from lib.ranks import sharding
-from lib.training.groups import Group
+from lib.task import Task
 
 _FUSED_ON = ("cuda", "meta")  # meta: in a plan for CUDA
 
 
-def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
-    """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule).
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are trained alike; without a label those that no entry of `Task.parameter_groups` names."""
 
-    A group with a weight decay of its own has it for all of its parameters. `scale` is the group's factor on the rate.
-    AdamW is one kernel on a GPU: its other form holds temporaries as large as the parameters.
-    """
+    parameters: Mapping[str, nn.Parameter]  # by name
+    label: str = ""
+    lr: float = 1.0  # times the scheduled rate
+    weight_decay: float | None = None  # None: as configured, and none for vectors
+    from_step: int = 0
+    until_step: int | None = None
+
+    def is_trained(self, step: int) -> bool:
+        return self.from_step <= step and (self.until_step is None or step < self.until_step)
+
+
+_KEYS = {"lr": Real, "weight_decay": Real, "from_step": Integral, "until_step": Integral}  # the type of each
+
+
+def groups_of(task: Task, model: nn.Module) -> list[Group]:
+    """Returns a task's groups, and last what none of them names; none has frozen parameters. Raises BadInput."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(plain(name))
+    left = {plain(name): p for name, p in model.named_parameters() if p.requires_grad}
+    if not left:
+        why = f"all of its {len(names):,} tensors have requires_grad False" if names else "it has no parameters"
+        raise BadInput(
+            f"{type(task).__name__}.model() returns a model in which nothing is trained: {why}. Set requires_grad of "
+            "what is to be trained, or give it a layer."
+        )
+    groups: list[Group] = []
+    for number, entry in enumerate(task.parameter_groups(model) or (), 1):
+        where = f"{type(task).__name__}.parameter_groups, entry {number}"
+        patterns, values = _parsed(entry, where)
+        taken: dict[str, nn.Parameter] = {}
+        for pattern in patterns:
+            matches = {n: p for n, p in left.items() if any(fnmatchcase(alias, pattern) for alias in names[id(p)])}
+            if not matches:
+                shown = ", ".join([*list(left)[:6], *["..."] * (len(left) > 6)])
+                raise BadInput(
+                    f"{where}: {pattern!r} matches no trained parameter that is not in an earlier entry: {shown}."
+                )
+            taken |= matches
+        left = {name: p for name, p in left.items() if name not in taken}
+        label = "+".join(pattern.strip("*.") for pattern in patterns) or f"group{number}"
+        is_new = label not in {group.label for group in groups}
+        groups.append(Group(taken, label if is_new else f"{label}_{number}", **values))
+    return [*groups, Group(left)] if left or not groups else groups
+
+
+def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:
+    """Returns the patterns and the values of an entry. Raises BadInput for an entry that is none."""
+    names = entry.get("names") if isinstance(entry, Mapping) else None
+    patterns = [names] if isinstance(names, str) else list(names or ())
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise BadInput(f'{where}: it has no names. Write {{"names": "head.*", "lr": 10.0}}, say.')
+    values = {key: value for key, value in entry.items() if key != "names"}
+    for key, value in values.items():
+        if value is None and key in ("weight_decay", "until_step"):
+            continue
+        is_number = isinstance(value, _KEYS.get(key, ())) and not isinstance(value, bool)
+        if not is_number or not 0 <= float(value) < float("inf"):
+            keys = "names, and numbers of 0 or more as lr, weight_decay, from_step and until_step (steps are whole)"
+            raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Known are {keys}.")
+    return patterns, values
+
+
+def rates(groups: Sequence[Group], lr: float, step: int) -> dict[str, float]:
+    """Returns the columns of metrics.csv: the step's rate and that of each group, 0 where it is not trained."""
+    columns = {f"lr_{g.label}": lr * g.lr if g.is_trained(step) else 0.0 for g in groups if g.label}
+    return {"lr": lr, **columns}
+
+
+def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
+    """Builds the optimizer. Vectors such as biases and norms are not decayed, as in GPT-2, unless their group is."""
     options, parts = config.optimizer, list[dict[str, Any]]()
     for group in groups:
         parameters, decay = list(group.parameters.values()), group.weight_decay
@@ -51,21 +124,19 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                device = step_device(group, parameter)
-                optimizer.state[parameter] = {n: _first_value(n, parameter, device) for n in state_names(group)}
+                # torch's momentum begins with the gradient itself, and -0.0 plus that has its bits
+                first = -0.0 if "momentum" in group else 0.0
+                optimizer.state[parameter] = {
+                    name: torch.tensor(0.0, device=step_device(group, parameter))
+                    if name == "step"
+                    else torch.full_like(parameter, first, memory_format=torch.preserve_format)
+                    for name in state_names(group)
+                }
 
 
 def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
     """Returns where an optimizer counts a parameter's steps: in its one kernel, or where the value costs no wait."""
     return parameter.device if group.get("fused") else torch.device("cpu")
-
-
-def _first_value(name: str, parameter: Tensor, steps_on: torch.device) -> Tensor:
-    if name == "step":
-        return torch.tensor(0.0, device=steps_on)
-    if name == "momentum_buffer":  # torch begins with the gradient itself, and -0.0 plus that has its bits
-        return torch.full_like(parameter, -0.0, memory_format=torch.preserve_format)
-    return torch.zeros_like(parameter, memory_format=torch.preserve_format)
 
 
 def copies(config: Config) -> int:
@@ -74,13 +145,9 @@ def copies(config: Config) -> int:
 
 
 class Plateau:
-    """torch's ReduceLROnPlateau over a number of its own, which becomes the learning rate after the warm-up.
-
-    It has a history, unlike everything else that decides about a step; so `facts` is in every checkpoint.
-    """
+    """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
 
     def __init__(self, config: Config, direction: str):
-        """`direction` is "max" or "min": what counts as better."""
         options = config.scheduler
         self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
         self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -132,7 +199,6 @@ class Stopping:
             self.best, self.best_step, self.waited = value, step, 0
 
     def facts(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps."""
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
     def sentence(self, step: int, total: int) -> str:
@@ -163,11 +229,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 class Ema:
-    """Averages the trained parameters of a model after each step; validation, test and best weights use the average.
+    """Averages trained parameters after each step; validation, test and best weights use the average.
 
-    The decay grows to `decay` as (1 + step) / (10 + step), so that a short run is not an average over its first steps.
-    Buffers (batch statistics) are averages already and are not averaged again. The average of a group that `until_step`
-    has frozen goes on: it comes to the weights that the others are trained beside.
+    The decay grows to `decay` as (1 + step) / (10 + step): a short run is no average over its first steps.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -183,11 +247,9 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model the averaged weights inside the block.
+        """Gives the model the averaged weights in the block: parameters point at the average, and nothing is copied.
 
-        Parameters point at the average's memory there, and at their own again afterwards: nothing is copied, so memory
-        that runs out leaves both whole. FSDP2 keeps addresses of its own, so shards are copied: the weights are
-        set aside before the first of them changes.
+        FSDP2 keeps addresses of its own, so shards are copied; the weights are set aside before one of them changes.
         """
         weights = {name: parameter.data for name, parameter in self._parameters.items()}
         aside = {name: value.clone() for name, value in weights.items() if sharding.is_shard(value)}
@@ -212,6 +274,5 @@ class Ema:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Puts a saved average back."""
         for name, value in self.average.items():
             value.copy_(sharding.sharded_like(value, tensors[name]))

@@ -54,7 +54,6 @@ def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> P
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
-    """Returns a warning about fp16 on a CPU; none elsewhere."""
     warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try in a few steps what a T4 computes."
     return [warning] if (in_precision, on.type) == ("fp16", "cpu") else []
 
@@ -73,10 +72,7 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
 
 
 def keep_in_fp32(model: nn.Module, globs: Sequence[str], on: torch.device) -> None:
-    """Takes the modules whose names match one of `globs` out of autocast: weights, inputs and outputs are fp32.
-
-    Raises BadInput for a glob that no module matches.
-    """
+    """Takes the modules that `globs` name out of autocast: weights, inputs and outputs are fp32. Raises BadInput."""
     for module in named_by(model, globs):
         module.float().forward = _in_fp32(module.forward, on.type)
 
@@ -105,11 +101,7 @@ def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
-    """Gives frozen matrices the type of `training.frozen_precision`, and makes fp32 what is trained.
-
-    Most updates are too small for the few digits of 16 bits. Frozen vectors (biases, norms), which take no memory, stay
-    as they are. Raises BadInput where the run computes in fp32, which takes no frozen matrix of another type.
-    """
+    """Gives frozen matrices the type of `frozen_precision`, and makes fp32 what is trained. Raises BadInput."""
     wide = {id(p) for module in named_by(model, config.training.fp32_modules) for p in module.parameters()}
     parameters = [p for p in model.parameters() if p.is_floating_point() and id(p) not in wide]
     trained, frozen = ([p for p in parameters if p.requires_grad == state] for state in (True, False))

@@ -42,16 +42,13 @@ def now() -> float:
 
 
 class Session:
-    """Time left until the session ends, and measured durations of what still has to be done before that.
-
-    `minutes` is the length of the session (None: it has no end), counted from `start` (Unix time).
-    """
+    """The time left of `minutes` (None: no end) from `start` (Unix time), and what must be done before its end."""
 
     def __init__(self, minutes: float | None, margin_seconds: float, start: float):
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
-        self._reserves = dict(_CONSTANT_SECONDS)
+        self.reserves = dict(_CONSTANT_SECONDS)  # seconds to keep free, from the longest of the last eight
         self._is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
@@ -68,19 +65,14 @@ class Session:
     def record(self, name: str, seconds: float) -> None:
         """Notes how long something took; a "save" goes on in the background."""
         self._seconds[name].append(seconds)
-        self._reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
-
-    def reserve(self, name: str) -> float:
-        """Returns the seconds to keep free for the next `name`, from the longest of the last eight."""
-        return self._reserves[name]
+        self.reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
         if self._is_signalled:
             return "interrupted"
-        reserves = self._reserves
-        needed = self.margin_seconds + reserves["step"] + reserves["save"] + reserves["package"]
-        needed += reserves["evaluate"] if evaluates_next else 0.0
+        needed = self.margin_seconds + self.reserves["step"] + self.reserves["save"] + self.reserves["package"]
+        needed += self.reserves["evaluate"] if evaluates_next else 0.0
         return "deadline" if self.remaining() < needed else None
 
     def stop_alone(self) -> Reason | None:
@@ -88,10 +80,7 @@ class Session:
         return self.stop_reason() if ranks.world() == 1 else None
 
     def decide(self, evaluates_next: bool, save: bool, last: bool) -> tuple[Reason | None, bool]:
-        """Returns why to stop after this step (None: it continues) and whether to save, for all ranks alike.
-
-        One rank that must stop stops all. `last` is the run's last step, after which nothing has to be stopped.
-        """
+        """Returns why to stop after this step, if at all, and whether to save. One rank that must stop stops all."""
         stop = None if last else self.stop_reason(evaluates_next)
         if ranks.world() > 1:
             number, due = ranks.highest(_STOPS.index(stop), save)
@@ -125,11 +114,7 @@ class Session:
 def handling_signals(
     handler: Callable[[int, FrameType | None], None], ignored_afterwards: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Calls `handler` for SIGINT and SIGTERM inside the block, and puts the former handlers back after it.
-
-    Where `ignored_afterwards` then returns True, both signals are ignored instead. Outside the main thread, which alone
-    may set handlers, nothing happens.
-    """
+    """Handles SIGINT and SIGTERM in the block, in a main thread; ignores both after it if `ignored_afterwards`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

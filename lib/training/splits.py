@@ -1,13 +1,10 @@
 """Dealing groups of samples to parts: by shares of each class. No group is on two sides."""
 
-import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 import numpy as np
-
-from lib.errors import BadInput
 
 _PARTS = {"train": "train", "test": "test", "val": "validation", "dev": "validation", "eval": "validation"}
 _PART = re.compile(rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
@@ -52,16 +49,6 @@ def part_of(path: PurePath) -> str:
 
 
 def makes_a_split(parts: Iterable[str]) -> bool:
-    """Says whether every sample's file is named for a part, and there is one to train on and one to hold out."""
+    """Returns whether each sample is named for a part, and there is one to train on and one to hold out."""
     names = set(parts)
     return "" not in names and "train" in names and len(names) > 1
-
-
-def refuse_leaks(groups: np.ndarray, parts: Mapping[str, np.ndarray]) -> None:
-    """Raises BadInput where a group, by its name or number in `groups` (samples), has samples in two parts."""
-    for (first, chosen), (second, others) in itertools.combinations(parts.items(), 2):
-        if len(shared := np.intersect1d(groups[chosen], groups[others])):
-            raise BadInput(
-                f"{len(shared)} groups are both in {first} and in {second}, the first of them {shared[0]}. Deal whole "
-                "groups to one part."
-            )

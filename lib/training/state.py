@@ -14,17 +14,15 @@ from torch import Tensor, nn
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
-from lib.config import Config
+from lib.config import Config, with_changes
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
-from lib.training import groups, identity, optimization
-from lib.training.draws import seed_all
-from lib.training.groups import Group
-from lib.training.optimization import Ema, Stopping
-from lib.training.order import INITIALISE, mix
+from lib.training import identity, optimization
+from lib.training.optimization import Ema, Group, Stopping
+from lib.training.order import INITIALISE, mix, seed_all
 from lib.training.precision import Precision, allow_tf32, choose_precision, keep_in_fp32, set_types
 from lib.training.recomputation import recompute
 
@@ -88,17 +86,15 @@ class State:
 
     @property
     def best(self) -> dict[str, Any]:
-        """{"metric", "step", "value"} of the best validation so far; empty before the first."""
-        return self.kept_best[0] if self.kept_best else {}
+        return self.kept_best[0] if self.kept_best else {}  # before the first validation
 
 
 def first_state(
     task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None], most: int = 0
 ) -> State:
-    """Returns the state that a session starts from: of `saved`, of another run's weights, or freshly initialised.
+    """Returns the state that a session starts from: of the first rank's `saved`, of another run's weights, or fresh.
 
-    Only the first rank's `saved` counts; the others need not see its folder. A micro-batch has at most `most` samples,
-    unless that is 0. Raises BadInput where `saved` does not fit.
+    A micro-batch has at most `most` samples, unless that is 0. Raises BadInput where `saved` does not fit.
     """
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
@@ -129,8 +125,7 @@ def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Che
     tensors = ranks.tensors_from_first(saved.tensors if saved else None)
     if about is None or tensors is None:
         return None
-    path, step, facts = about
-    return checkpoint.Checkpoint(path, step, {group: {**named} for group, named in tensors.items()}, facts)
+    return checkpoint.Checkpoint(*about[:2], {group: {**named} for group, named in tensors.items()}, about[2])
 
 
 def new_state(
@@ -158,7 +153,7 @@ def new_state(
     if training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
-    parts = groups.groups_of(task, model)
+    parts = optimization.groups_of(task, model)
     optimizer = optimization.build(parts, config)
     state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, sharded, groups=parts)
     if config.scheduler.name == "plateau":
@@ -184,10 +179,10 @@ def start_from(state: State, task: Task, config: Config) -> str:
     adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
     if hasattr(task, "adapt"):
         adapted, how = task.adapt(adapted, state.model)
-    sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
+    matched = weights.transfer(state.model, adapted, config.run.initial_weights_share)
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)
-    return sentence
+    return f"{matched} {how}".strip()
 
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
@@ -204,9 +199,7 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
-        packed = {
-            name for name, value in parameters.items() if sources and hasattr(value, "is_packed")
-        }  # made of these
+        packed = {n for n, value in parameters.items() if sources and hasattr(value, "is_packed")}  # made of these
         names = [name for name, text in state.left_out.items() if text not in in_files and name not in packed]
     state.once = frozenset(ranks.from_first(names))
 
@@ -217,15 +210,15 @@ def _keep_frozen(state: State, saver: Saver) -> None:
         return
     parameters = frozen.parameters(state.model).items()
     tensors = sharding.on_first({name: value for name, value in parameters if name in state.once})
-    is_kept = True
+    lacking = frozenset[str]()
     if ranks.is_first():
         try:
             saver.write_now(frozen.FOLDER, checkpoint.pack(0, {"model": tensors}, checkpoint.to_json({"step": 0})))
         except checkpoint.CheckpointNotSaved as error:
             print(f"Warning: {error} The frozen weights are in every checkpoint instead.", flush=True)
-            is_kept = False
-    if not ranks.from_first(is_kept):
-        state.left_out = {name: seal for name, seal in state.left_out.items() if name not in state.once}
+            lacking = state.once
+    lacking = ranks.from_first(lacking)
+    state.left_out = {name: seal for name, seal in state.left_out.items() if name not in lacking}
     state.once = frozenset()
 
 
@@ -277,7 +270,7 @@ def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str,
     """Gives the optimizer the rates of a step; returns what makes the columns of metrics.csv on them."""
     lr = optimization.learning_rate(config, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
-    return partial(groups.rates, state.groups, lr, step)
+    return partial(optimization.rates, state.groups, lr, step)
 
 
 def _saved_weights(state: State) -> dict[str, Tensor]:
@@ -302,10 +295,7 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
-    """Saves the weights alone when the task's selection metric is among the `checkpoint.keep_best` best so far.
-
-    What they push out is deleted after the next checkpoint: until then a resumed run may still count on it.
-    """
+    """Saves weights with one of the best metrics. What they push out is deleted after the next checkpoint."""
     name, direction = task.selection
     if not math.isfinite(scores[name]):
         return
@@ -362,10 +352,10 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
     for name, parameter in state.model.named_parameters():
         values = by_name.get(name, {})
         if values and values.keys() == names.get(parameter, values.keys()):
+            if "step" in values:
+                values["step"] = values["step"].to(optimization.step_device(group_of[parameter], parameter))
             state.optimizer.state[parameter] = {
-                kind: sharding.sharded_like(parameter, value)
-                if kind != "step"
-                else value.to(optimization.step_device(group_of[parameter], parameter))
+                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
                 for kind, value in values.items()
             }
         unused += bool(values) and parameter not in state.optimizer.state
@@ -374,11 +364,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
 
 
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
-    """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
-
-    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
-    are gathered: whole on the first rank's CPU, none on the others.
-    """
+    """Returns a checkpoint's tensors by group; the optimizer's as "exp_avg/NAME", sharded ones on the first rank."""
     tensors = {"model": _saved_weights(state)}
     if not lightweight:
         tensors["optimizer"] = {
@@ -389,3 +375,24 @@ def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor
     if state.ema:
         tensors["ema"] = state.ema.average
     return {group: sharding.on_first(named) for group, named in tensors.items()} if state.sharded else tensors
+
+
+def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
+    """Returns the bytes of a checkpoint and of best weights, on `meta`, without frozen ones that are left out."""
+    make = partial(new_state, task, with_changes(config, {"training.fully_shard": False}), torch.device("meta"), "fp32")
+    try:
+        with torch.device("meta"):
+            state = make()
+    except Exception:  # a model that reads its own numbers while it is built needs real ones
+        state = make()
+    if config.checkpoint.frozen != "save":
+        state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
+    for parameter in state.parameters:
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    optimization.make_moments(state.optimizer)
+    sizes = {
+        group: sum(v.nbytes for v in named.values())
+        for group, named in state_tensors(state, config.checkpoint.lightweight).items()
+    }
+    return sum(sizes.values()), sizes["model"]

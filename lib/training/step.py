@@ -16,11 +16,9 @@ from lib.ranks import sharding
 from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
-from lib.text import listed
-from lib.training import data, groups
-from lib.training.draws import seed_all
+from lib.training import data, optimization
 from lib.training.optimization import make_moments
-from lib.training.order import DROPOUT, Order, mix
+from lib.training.order import DROPOUT, Order, mix, seed_all
 from lib.training.precision import autocast
 from lib.training.state import State
 
@@ -38,11 +36,10 @@ def optimizer_step(
 ) -> dict[str, Tensor]:
     """Takes one step on the whole effective batch; returns the mean of each loss term as a () tensor on the device.
 
-    `slots` are this rank's batches, samples first. Where memory runs out before the weights change, all ranks repeat
-    the same step with half the micro-batch; where it runs out later, a bare error of torch's leaves weights that are of
-    no step. A step whose gradient is not finite is skipped and counted, and returns no losses; all ranks see the same
-    sum, so they skip together. Raises TrainingFailed after 20 of those in a row, and where a single sample does not
-    fit.
+    Where memory runs out before the weights change, all ranks repeat the step with half the micro-batch; where it runs
+    out later, a bare error of torch's leaves weights that are of no step. A step whose gradient is not finite is
+    skipped, by all ranks alike, and returns no losses. Raises TrainingFailed after 20 of those in a row, and where a
+    single sample does not fit.
     """
     for slot in slots:
         data.check_samples(slot)
@@ -52,10 +49,8 @@ def optimizer_step(
     tried: list[int] = []
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
         tried.append(state.micro_batch)
-        advice = "Set training.gradient_checkpointing to all"
-        state.micro_batch = halved(
-            state, tried, "oom_training", f"at step {step}", "the effective batch stays the same", advice
-        )
+        stays, advice = "the effective batch stays the same", "Set training.gradient_checkpointing to all"
+        state.micro_batch = halved(state, tried, "oom_training", f"at step {step}", stays, advice)
     means, logged, is_finite = computed
     if is_finite:
         state.skipped_in_a_row = 0
@@ -155,10 +150,10 @@ def _gradients(
             sums, figures = task.loss(state.model, micro)
         if sums.keys() != counts.keys():
             check_loss_terms(task, counts, sums)
-        parts = {term: value.float() for term, value in sums.items() if counts[term]}
-        parts = {
-            t: (value if (by := weight.get(t, 1.0)) == 1 else by * value) / counts[t] for t, value in parts.items()
-        }
+        parts = {}
+        for term in filter(counts.get, sums):
+            value, by = sums[term].float(), weight.get(term, 1.0)
+            parts[term] = (value if by == 1 else by * value) / counts[term]
         meter.allocated_at("after forward")
         if parts:
             total = functools.reduce(torch.add, parts.values())
@@ -169,7 +164,7 @@ def _gradients(
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
         if figures:
-            add_figures(logged, figures, size, counts, groups.rates(state.groups, 0.0, step))
+            add_figures(logged, figures, size, counts, optimization.rates(state.groups, 0.0, step))
     if ranks.world() == 1 and (weight or means.keys() != counts.keys()):  # else the counts are those of all ranks
         check_terms(task, counts, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
@@ -177,12 +172,10 @@ def _gradients(
 
 
 def _without_gradient(task: Task, step: int) -> BadInput:
-    """Returns the error for a loss that depends on no parameter that is trained in the step."""
-    name, frozen = type(task).__name__, "requires_grad or from_step and until_step of parameter_groups"
     return BadInput(
-        f"The loss of step {step} has no gradient, so nothing is trained: {name}.loss computes it from nothing that is "
-        "trained. Compute it from the model's output in torch, without .item(), .detach(), .data, .numpy(), "
-        f"torch.tensor(...) and torch.no_grad() on the way, of layers that are not frozen by {frozen}."
+        f"The loss of step {step} has no gradient: {type(task).__name__}.loss computes it of nothing that is trained. "
+        "Compute it in torch, without .item(), .detach(), .numpy() and torch.no_grad() on the way, of layers that are "
+        "not frozen by requires_grad, or by from_step and until_step of parameter_groups."
     )
 
 
@@ -202,10 +195,9 @@ def out_of_memory(state: State) -> OutOfMemory:
     """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
     smaller = (state.micro_batch + 1) // 2 if state.micro_batch > 1 else 0
     why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
-    advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
-    if not smaller:
-        more = "divide the states among more ranks" if state.sharded else "take a card with more memory"
-        advice = f"Set training.gradient_checkpointing to all, or {more}."
+    advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
+    if smaller:
+        advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
     what = f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated"
     return OutOfMemory(f"{what}: {why}.", smaller, advice, state.micro_batch)
 
@@ -215,8 +207,8 @@ def halved(state: State, tried: list[int], kind: str, where: str, stays: str, ad
     before, size = tried[-1], (tried[-1] + 1) // 2
     if before <= 1:
         raise TrainingFailed(
-            f"Memory ran out {where} with one sample at once (tried: {listed(tried)}). {advice}, make the model or its "
-            "input smaller, or take a card with more memory."
+            f"Memory ran out {where} with one sample at once (tried: {', '.join(map(str, tried))}). {advice}, make the "
+            "model or its input smaller, or take a card with more memory."
         )
     memory.clear_memory()
     sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."

@@ -29,17 +29,14 @@ import cloudpickle
 import numpy as np
 import torch
 
-from lib.config import environment
 from lib.errors import BadInput
 from lib.task import find_task
-from lib.training import fork_server
 
 _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
 _ALIGNMENT = 64  # bytes; where a large array begins in the file
 # of torch's message for an error of the data set itself, or of the card
 _OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
-_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # bytes; 107 are the most of a socket's path on Linux
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
 # What a lost worker's exit code means. 255 stands for every worker whose server is gone.
@@ -74,19 +71,15 @@ def start_server() -> None:
     """Starts the server that workers are forked from, unless it runs; returns at once, while it imports torch."""
     if _METHOD != "forkserver":
         return
-    context.set_forkserver_preload([fork_server.__name__])
+    context.set_forkserver_preload(["lib.training.data", "lib.training.workers"])  # and with them torch and NumPy
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
+    changes = {"PYTHONPATH": os.pathsep.join(path)}
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
-    former, folder = dict(os.environ), tempfile.gettempdir()
+    former = dict(os.environ)
     os.environ.update(changes)
-    if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
-        tempfile.tempdir = "/tmp"
     try:
-        multiprocessing.util.get_temp_dir()  # of its sockets; it keeps the folder that it makes at the first call
         forkserver.ensure_running()
     finally:
-        tempfile.tempdir = folder
         for name in changes:
             del os.environ[name]
         os.environ.update(former)
@@ -132,10 +125,7 @@ def _received(
 
 
 def end_with_parent(worker: int) -> None:
-    """Ends this worker as soon as the training process is gone, on every system and even by kill -9.
-
-    An interrupt is not for it: the training process decides what that means.
-    """
+    """Ends this worker when the training process is gone, even by kill -9. An interrupt is for that process alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.excepthook = _without_lost_peers
     parent = multiprocessing.parent_process()
@@ -155,10 +145,7 @@ def _without_lost_peers(kind: type[BaseException], error: BaseException, trace: 
 
 
 def share(batch: Any) -> Any:
-    """Moves a batch to shared memory, or pickles it where that is full. Runs in a worker.
-
-    torch would do so in a thread whose error loses the batch, so that training waits for it for ever.
-    """
+    """Moves a batch to shared memory, or pickles it where that is full: torch's own thread would lose it."""
     try:
         for value in batch.values():
             value.share_memory_()

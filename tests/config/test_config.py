@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lib.config import REMOVED, Config, Run, Training, read_config, split_overrides, with_changes
-from lib.config.lengths import resolve_lengths
+from lib.config import REMOVED, Config, Run, Training, read_config, resolve_lengths, split_overrides, with_changes
 from lib.config.reader import flat
 from lib.errors import BadInput
 from tests.config.settings import GOOD, Settings, load

@@ -5,8 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import get_type_hints
 
-from lib.config import Config, with_changes
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, resolve_lengths, with_changes
 from lib.config.reader import flat, length_pairs, option
 from lib.task import find_task
 from tests import toy as toys

@@ -15,10 +15,10 @@ def made_up(config, target, count):
     sizes = {"weights": GIB, "optimizer": 2 * GIB, "activations": int(config.workload.chain.roots / 24 * GIB)}
     peak = sum(sizes.values())
     prediction = Prediction(
-        target.card.name, target.usable_bytes, target.limit_bytes, peak, peak, peak <= target.limit_bytes, sizes, {},
+        target.card.name, target.usable_bytes, target.limit_bytes, peak, peak, peak <= target.limit_bytes, sizes,
         {}, 10**8, (0.1, 0.2), (0.01, 0.02), 100, 1e12, {}, ("what a <test> leaves out.",),
     )  # fmt: skip
-    best = Option(max(1, slot // 2), 2, 0, prediction, 1.0, (0.5, 2.0))
+    best = Option(max(1, slot // 2), 2, 0, prediction, (0.5, 2.0))
     return Plan(
         config.run.name, target.card.name, count or 2, target.set_aside, target.usable_bytes, target.limit_bytes,
         config.training.effective_batch, slots, config.training.max_steps, "fp16", 10**8, 12, (best,), best,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lib.errors import NotTraceable
-from lib.planner import limits, predict
+from lib.planner import predict, tracker
 
 
 def linear():
@@ -20,7 +20,7 @@ def out(net):
 
 
 def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_by_a_bound_on_a_stretch_of_a_step(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_OPERATORS", 700)
+    monkeypatch.setattr(tracker, "MOST_OPERATORS", 700)
     lines = []
 
     def waiting(net):

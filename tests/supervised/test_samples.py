@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lib.errors import BadInput
 from lib.supervised import fingerprint, padded, records, split
 from lib.supervised.samples import in_order, reading, target_of, with_target
-from lib.task.fingerprint import canonical
+from lib.task.contract import canonical
 
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3), st.sampled_from("ab")), max_size=30)
 

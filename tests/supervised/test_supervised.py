@@ -110,7 +110,7 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
         planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
 
 
-def test_names_of_classes_come_from_the_training_data_and_others_are_listed_with_their_part(task, monkeypatch):
+def test_names_of_classes_come_from_the_training_data_and_others_are_listed(task, monkeypatch):
     words = task("Words")
     assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
     assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
@@ -121,8 +121,8 @@ def test_names_of_classes_come_from_the_training_data_and_others_are_listed_with
     rows["validation"] += [("x", "rare"), ("y", "rare")]
     rows["test"] += [("z", f"c{k:02}") for k in range(14)]
     monkeypatch.setattr(type(words), "read", lambda self, source: rows)
-    listed = r"15 classes are in no .*\. validation: 'rare' \(2\)\. test: 'c00' \(1\), .*'c11' \(1\), and 2 more"
-    with pytest.raises(BadInput, match=f"{listed}.*in the setting `classes`, so that"):
+    listed = r"in no training sample and in no setting `classes`.*: 'c00' \(1\), .*'c11' \(1\), and 3 more"
+    with pytest.raises(BadInput, match=f"{listed}. List them there, so that"):
         task("Words").datasets()
     names = ("consonant", "vowel", "rare", *(f"c{k:02}" for k in range(14)))
     monkeypatch.setattr(type(words), "classes", names, raising=False)

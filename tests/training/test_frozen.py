@@ -16,8 +16,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.task import find_task
 from lib.training.precision import set_types
-from lib.training.sizes import saved_bytes
-from lib.training.state import new_state, start_from
+from lib.training.state import new_state, saved_bytes, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
 from tests.toy import Toy

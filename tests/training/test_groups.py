@@ -9,7 +9,7 @@ from torch import nn
 from lib.errors import BadInput
 from lib.task import Task, load_task
 from lib.training import optimization
-from lib.training.groups import groups_of
+from lib.training.optimization import groups_of
 from lib.training.state import new_state
 from tests.training.test_loop import check_resume, fit, newest, stable
 

@@ -10,9 +10,8 @@ from lib.planner.trace import predict_task
 from lib.report.metrics import read, series
 from lib.task import load_task
 from lib.training import optimization
-from lib.training.groups import Group
-from lib.training.optimization import Ema, Plateau, learning_rate, make_moments
-from lib.training.sizes import saved_bytes
+from lib.training.optimization import Ema, Group, Plateau, learning_rate, make_moments
+from lib.training.state import saved_bytes
 from tests.checkpoint.test_weights import net
 from tests.training.test_loop import StopAfter, check_resume, fit, newest
 

@@ -28,10 +28,10 @@ def test_measured_durations_are_reserved_and_old_ones_forgotten(monkeypatch):
     for seconds in (100, 1, 1, 1, 1, 1, 1, 1):
         with one.measured("save"):
             clock[0] += seconds
-    assert one.reserve("save") == pytest.approx(1.5 * 100 + 5)
+    assert one.reserves["save"] == pytest.approx(1.5 * 100 + 5)
     with one.measured("save"):
         clock[0] += 2
-    assert one.reserve("save") == pytest.approx(1.5 * 2 + 5)  # the eighth last is no longer among them
+    assert one.reserves["save"] == pytest.approx(1.5 * 2 + 5)  # the eighth last is no longer among them
 
 
 def test_the_limit_is_counted_from_the_process_or_from_what_the_parent_hands_down(monkeypatch):

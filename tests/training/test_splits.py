@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from lib.errors import BadInput
 from lib.training import splits
 
 
@@ -37,11 +36,3 @@ def test_stratifying_is_a_pure_function_and_follows_its_seed():
     assert np.array_equal(splits.stratify(counts, [0.5, 0.5], 3), splits.stratify(counts, [0.5, 0.5], 3))
     others = [splits.stratify(counts, [0.5, 0.5], seed) for seed in range(4)]
     assert any(not np.array_equal(a, b) for a, b in itertools.pairwise(others))
-
-
-def test_a_group_on_two_sides_is_refused_by_name():
-    groups = np.array(["a", "a", "b", "c", "c"])
-    splits.refuse_leaks(groups, {"train": np.array([0, 1]), "validation": np.array([2]), "test": np.array([3, 4])})
-    with pytest.raises(BadInput, match="1 groups are both in train and in test, the first of them c"):
-        splits.refuse_leaks(groups, {"train": np.array([0, 3]), "validation": np.array([2]), "test": np.array([4])})
-    splits.refuse_leaks(groups, {"train": np.array([], int), "test": np.arange(5)})

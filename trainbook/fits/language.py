@@ -123,7 +123,7 @@ def fits(question: Question) -> Prediction:
             raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
     if question.method == "full" and question.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
-    computed = checked(find_card(question.card), question.precision, 1, 0)
+    computed = checked(find_card(question.card), question.precision)
     settings, is_inference = settings_of(question.model), question.method == "inference"
 
     def step(net: Any) -> Any:

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.errors import BadInput
-from lib.planner.quantised import Quantised
-from lib.task.quantised import replaced
+from lib.task.quantised import Quantised, replaced
 
 KINDS = ("nf4", "nf4-dq", "int8")
 # bitsandbytes' optimizers: blocks of 256 values have a scale of 4 bytes; tensors of fewer than 4096 stay fp32

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib import planner
-from lib.config import Config, profiles
-from lib.config.lengths import resolve_lengths
+from lib.config import Config, profiles, resolve_lengths
 from lib.doctor.rehearsal import remote
 from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
@@ -20,7 +19,7 @@ from lib.report.findings import Finding, Verdict
 from lib.task import Task, find_task, with_slots
 from lib.task.files import imports
 from lib.text import amount
-from lib.training.sizes import saved_bytes
+from lib.training.state import saved_bytes
 from trainbook.kaggle import carried, client, kernel
 
 _CORRECT, _LOOK = "Correct what the message names.", "See that it is the notebook you mean."

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from lib.config import Config
-from lib.scores import mcc, scores_of
 from lib.supervised import methods
 from lib.task import Batch
 from lib.text import Criterion
@@ -23,6 +22,7 @@ from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
 from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.model import Net, carry
+from workloads.glacier.scores import mcc, scores_of
 from workloads.glacier.settings import Settings
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from lib.errors import BadInput
-from lib.scores import IGNORE
 from workloads.glacier.judging import tile_counts
 from workloads.glacier.model import difference
+from workloads.glacier.scores import IGNORE
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
 Fitted = dict[str, tuple[int, Any]]  # by method how many features it sees, and its classifier of scikit-learn

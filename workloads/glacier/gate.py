@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.scores import mcc, scores_of
 from lib.task import Batch
 from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.judging import tile_counts
+from workloads.glacier.scores import mcc, scores_of
 
 # Of the network's log-probabilities, the rest is boosting's; .9 has rare classes that .75 loses
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lib.report.figure import confusion, grid, save
 from lib.report.result import write_table
-from lib.scores import IGNORE, per_class, scores_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch
 from lib.text import aligned
+from workloads.glacier.scores import IGNORE, per_class, scores_of
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
 _NOTHING = "#ffffff"  # no data, or no label

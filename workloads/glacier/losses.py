@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.scores import IGNORE
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Loss
 
 

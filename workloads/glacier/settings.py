@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from lib.config.reader import option
-from lib.scores import IGNORE
+from workloads.glacier.scores import IGNORE
 
 BAND = "{band}"  # in a pattern of images: a file a band
 TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lib.errors import BadInput, TrainingFailed
-from lib.training.sizes import saved_bytes
+from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 from tests.toy import Toy

@@ -13,12 +13,12 @@ from lib.errors import BadInput
 from lib.launch import ensemble, queue
 from lib.machine import inputs, platform
 from lib.report.summary import Summary
-from lib.scores import IGNORE, mcc
 from lib.task import Task, load_task
 from tests.conftest import ROOT, TOY
 from workloads.glacier import baselines, maps, voting
 from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.gate import WEIGHTS, Gate, least_gain
+from workloads.glacier.scores import IGNORE, mcc
 
 GATED = {"workload.baseline.gate": True}
 

@@ -11,7 +11,6 @@ from torch import nn
 from lib import checkpoint
 from lib.errors import BadInput
 from lib.report.progress import Plain
-from lib.scores import IGNORE, scores_of
 from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
@@ -19,6 +18,7 @@ from lib.training.session import Session
 from workloads.glacier import baselines
 from workloads.glacier.baselines import compared, fit, sample, scored
 from workloads.glacier.judging import judged, summed, tile_counts, write_scenes
+from workloads.glacier.scores import IGNORE, scores_of
 from workloads.glacier.settings import Settings, Source
 
 

@@ -18,7 +18,7 @@ from transformers import (
 from lib.errors import BadInput
 from lib.machine import published
 from lib.task import load_config, load_task
-from lib.training.sizes import saved_bytes
+from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
 from tests.workloads.vqa.files import record

@@ -17,10 +17,10 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.report.progress import counted
-from lib.scores import IGNORE
 from workloads.glacier.data import readers, records, windows
 from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut, Source
 
 VERSION = 6  # of the store's files

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from lib.machine import platform
-from lib.scores import IGNORE
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data import download, folds, layout, records, terrain
@@ -28,6 +27,7 @@ from workloads.glacier.data.sampling import (
     unnamed_nodata,
 )
 from workloads.glacier.model import difference
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import BAND, Settings
 
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm

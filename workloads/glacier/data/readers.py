@@ -18,8 +18,8 @@ import rasterio
 from rasterio.enums import ColorInterp
 
 from lib.errors import BadInput
-from lib.scores import IGNORE
 from lib.text import amount
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Source
 
 # GDAL would open any format, one that names other files too, such as .vrt

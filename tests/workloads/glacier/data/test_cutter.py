@@ -15,12 +15,12 @@ import pytest
 
 from lib.errors import BadInput
 from lib.machine import disk
-from lib.scores import IGNORE
 from lib.task import load_task
 from tests.conftest import ROOT
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes, write_tiff
 from workloads.glacier.data import download, layout, records, sampling, terrain
 from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut
 
 

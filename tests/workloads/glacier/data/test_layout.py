@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from lib.errors import BadInput
-from lib.scores import IGNORE
 from lib.task import find_task, load_config, load_task, locate_data
 from tests.machine.conftest import kaggle
 from tests.workloads.glacier.files import (
@@ -24,6 +23,7 @@ from tests.workloads.glacier.files import (
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.datasets import Data
 from workloads.glacier.data.readers import Unusable
+from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Settings, Source
 
 

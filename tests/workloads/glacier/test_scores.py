@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from lib import scores
+from workloads.glacier import scores
 
 NAMES = ("background", "glacier", "debris", "lake")
 
