@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from lib.config import Config, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput, NotTraceable
@@ -14,11 +15,13 @@ from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
 from lib.planner.log import Prediction
-from lib.planner.trace import predict_task
-from lib.task import checked_blocks, find_task, model_on_meta, with_slots
+from lib.planner.trace import predict_task, seeded
+from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
+from lib.text import amount
 from lib.training import data, optimization
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
+from lib.training.state import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
@@ -46,6 +49,23 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Host:
+    """Bytes of a run in the machine's own memory. On a GPU both are pinned: the system cannot swap them."""
+
+    copied_bytes: int  # the copy of all states that a checkpoint is written from while training goes on
+    waiting_bytes: int  # slots of batches that are there at once, on all cards
+    workers: int  # of all cards
+
+    def sentence(self) -> str:
+        copied = f"{amount(self.copied_bytes)} for the copy that checkpoints are written from, "
+        by = f" prepared by {self.workers} workers" if self.workers else ""
+        return (
+            f"The machine's own memory: {copied if self.copied_bytes else ''}{amount(self.waiting_bytes)} for "
+            f"batches{by}; beside these Python, PyTorch and the data take theirs."
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """The options of one run on one kind of card, and the recommended one."""
 
@@ -66,6 +86,7 @@ class Plan:
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
+    host: Host | None = None  # the machine's own memory
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -120,8 +141,19 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
         chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
         epochs=config.training.epochs, share=data.share(config.data.subset_ratio),
-        changed=tuple(changed),
+        changed=tuple(changed), host=host_memory(search.task, config, search.count),
     )  # fmt: skip
+
+
+def host_memory(task: Task, config: Config, cards: int) -> Host:
+    """Counts a run's host memory. A worker keeps `data.prefetch_factor` slots; without one there is one."""
+    held = max(1, config.data.num_workers * config.data.prefetch_factor)
+    with seeded():
+        batch = task.example_batch(config.training.slot, torch.device("cpu"))
+        whole, model = saved_bytes(task, config)
+        copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
+    waiting = cards * held * sum(value.nbytes for value in batch.values())
+    return Host(copied, waiting, cards * config.data.num_workers)
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:

@@ -62,8 +62,8 @@ def of_plan(plan: Plan) -> str:
 
 
 def _notices(plan: Plan) -> list[str]:
-    """Returns sentences beside the figures: the length in epochs, launches, a week's quota."""
-    sentences = []
+    """Returns sentences beside the figures: host memory, the length in epochs."""
+    sentences = [plan.host.sentence()] if plan.host else []
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))

@@ -16,15 +16,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import planner
+from lib import launch, planner
+from lib.checkpoint.saver import Saver
 from lib.errors import BadInput
 from lib.launch.run import apply_plan
 from lib.machine.memory import GIB, Reading
 from lib.planner import file, html, make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
+from lib.planner.search import host_memory
 from lib.planner.table import describe, quota
-from lib.task import find_task, load_config
+from lib.task import find_task, load_config, load_task
 from lib.text import duration
 from tests.markup import unbalanced
 from tests.toy import Toy
@@ -278,6 +280,24 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
     assert values["OVERRIDES"] == {"training.micro_batch": 4, "workload.name": "x"}
     with pytest.raises(BadInput, match="cannot be written"):
         file.write(path, "toy", {})
+
+
+def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):
+    savers, prepare = [], Saver.prepare
+    monkeypatch.setattr(Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0])
+    config = toy({"training.ema_decay": 0.9, "training.max_steps": 2})
+    counted = host_memory(load_task(config), config, 1)
+    launch.train(config)
+    assert counted.copied_bytes == sum(buffer.nbytes for buffer in savers[-1]._buffers.values())
+    assert "for the copy that checkpoints are written from, 0.0 MB for batches" in counted.sentence()
+    config = toy({"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2})
+    batch = sum(value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values())
+    counted = host_memory(load_task(config), config, 2)
+    assert (counted.waiting_bytes, counted.workers) == (2 * 2 * 3 * batch, 4)
+    config = toy({"data.num_workers": 0, "training.micro_batch_slots": 2, "checkpoint.keep_last": 0})
+    counted = host_memory(load_task(config), config, 1)
+    assert (counted.waiting_bytes, counted.workers, counted.copied_bytes) == (batch, 0, 0)
+    assert "checkpoints" not in counted.sentence() and "workers" not in counted.sentence()
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
