@@ -7,7 +7,6 @@ import shutil
 import time
 from collections import namedtuple
 
-import pytest
 import torch
 
 from lib.doctor import machine
@@ -138,26 +137,14 @@ def test_ram_and_cpus_are_those_of_the_container_and_too_little_ram_is_bad(small
     assert machine.check_ram().verdict == "bad"
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_machine_that_only_plans_is_asked_for_neither_gpu_nor_data(tmp_path, monkeypatch, trains):
-    (tmp_path / "input").mkdir()
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
-    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
-    checks = by_name(machine.check_machine(trains=trains))
-    text = " ".join(checks[name].value + checks[name].advice for name in ("GPU", "inputs", "session"))
-    for words in ("Accelerator", "embedded data is trained on", "last save"):
-        assert (words in text) == trains
-    assert (checks["GPU"].verdict == "ok") != trains
-
-
 def test_packages_that_the_task_s_own_files_import_must_be_there(tmp_path):
     config = load_config(project.write(tmp_path / "project"))
     with (tmp_path / "project" / "late.py").open("a") as file:
         file.write("def later():\n    import nbformat, torchvision, no_such_package\n")
     checks = by_name(machine.check_versions(config))
-    assert checks["nbformat"].verdict == "ok" and "the task imports it" in checks["nbformat"].value
+    assert "nbformat" not in checks, "which is installed"
     absent = checks["no_such_package"]
     assert (absent.verdict, absent.advice) == ("bad", "pip install 'no_such_package'.")
-    assert "no_such_package" not in by_name(machine.check_versions()) and checks["scipy"].verdict == "ok"
+    assert "no_such_package" not in by_name(machine.check_versions()) and "scipy 1." in checks["versions"].value
     if importlib.util.find_spec("torchvision") is None:
-        assert "Install it beside PyTorch" in checks["torchvision"].advice
+        assert "pytorch.org" in checks["torchvision"].advice
