@@ -19,6 +19,7 @@ from lib.launch import queue
 from lib.launch.run import CODE, has_queue, names, run_folders
 from lib.machine import disk, platform
 from lib.planner import file
+from lib.planner.html import of_plan
 from lib.report.summary import Summary, results
 from lib.task import load_config
 from lib.text import aligned, as_html
@@ -144,19 +145,20 @@ def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, 
     return f"configs/{workload}.yaml", why
 
 
-def plan(run: launch.Run) -> planner.Plan | None:
-    """Returns the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
-    if run.plan or torch.cuda.is_available():
-        print("" if run.plan else "There is no plan; the lines under Data say why.\n", end="")
-        return run.plan
-    try:
-        kaggle_plan = planner.plan(run.config, "t4")
-    except (BadInput, TrainingFailed) as error:
-        text = str(error) if isinstance(error, BadInput) else f"Nothing is planned. {str(error).splitlines()[-1]}"
-        print(f"There is no GPU here to plan for. On Kaggle's T4s: {text}")
-        return None
-    print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
-    return kaggle_plan
+def plan(run: launch.Run) -> None:
+    """Shows the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
+    plan, text = run.plan, "There is no plan; the lines under Data say why."
+    if not torch.cuda.is_available():
+        text = "There is no GPU here to plan for. On Kaggle's T4s this run would be:"
+        try:
+            plan = planner.plan(run.config, "t4")
+        except (BadInput, TrainingFailed) as error:
+            why = str(error) if isinstance(error, BadInput) else f"Nothing is planned. {str(error).splitlines()[-1]}"
+            text = f"There is no GPU here to plan for. On Kaggle's T4s: {why}"
+    if not run.plan:
+        print(text)
+    if plan:
+        show(planner.of_plan(plan), of_plan(plan))
 
 
 def ended(summary: Summary) -> str:
