@@ -272,7 +272,6 @@ _PREFLIGHT: Options = {
     "name": {"help": "a workload or notebook such as graphmer, or my.yaml"},
     "--data": _text("the data's folder, or embedded; it is read and counted"),
     **_SET,
-    "--steps-per-second": {"type": float, "default": 0.0, "help": "measured speed, such as the smoke test's"},
     "--json": _flag("print the findings as JSON"),
 }
 
@@ -292,7 +291,7 @@ def _preflight(options: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
         path, root = _path(options.name)
         settings = split_overrides(options.set)
-        sections = preflight.check(path, settings, options.data, options.steps_per_second, root)
+        sections = preflight.check(path, settings, options.data, root)
     code = min(1, show(sections, options.json))
     if not code and not options.json:
         print("Ready to push.")

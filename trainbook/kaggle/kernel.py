@@ -137,11 +137,8 @@ def check(
     """
     source = read_json(notebook.path)
     carried.check_values(notebook.path.name, source, values)
-    if not stale and notebook.root is None and carried.is_stale(notebook.path):
-        raise BadInput(
-            f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
-            "notebooks`, or give --stale to send it as it is."
-        )
+    if not stale and notebook.root is None:
+        check_fresh(notebook.path)
     training = carried.training(source, values, notebook.uses_gpu, notebook.root)
     if training is None or notebook.root is None:
         return training, values
@@ -159,6 +156,15 @@ def check(
             f"DATA_DIR=OWNER/SLUG{each}."
         )
     return training, values
+
+
+def check_fresh(path: Path) -> None:
+    """Raises BadInput for a notebook that is not what its source, lib and configs give now."""
+    if carried.is_stale(path):
+        raise BadInput(
+            f"{path} is stale: its source, lib or configs were edited after it was built. Run `make notebooks`, or "
+            "push with --stale to send it as it is."
+        )
 
 
 def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:

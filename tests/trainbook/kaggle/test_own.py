@@ -76,17 +76,17 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
     assert main(["kaggle", "push", "my.yaml"]) == 2
     assert "waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
-    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    assert main(["kaggle", "preflight", "my.yaml"]) == 0
     assert "waves, which is on this machine and in no" in " ".join(capsys.readouterr().out.split())
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
 
 
 def test_preflight_finds_it_ready(stub, config, capsys):
-    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    assert main(["kaggle", "preflight", "my.yaml"]) == 0
     out = capsys.readouterr().out
-    assert "Ready to push." in out and re.search(r"ok +freshness", out) and re.search(r"ok +imports", out), out
+    assert "Ready to push." in out and re.search(r"ok +contents", out) and re.search(r"ok +imports", out), out
     config.with_name("late.py").write_text("import bitsandbytes, nobody_knows_this\n")
-    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    assert main(["kaggle", "preflight", "my.yaml"]) == 0
     assert "image has nobody_knows_this is not known" in " ".join(capsys.readouterr().out.split())
 
 
