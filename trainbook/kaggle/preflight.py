@@ -203,9 +203,8 @@ def _time(number: int, hours: float) -> Finding:
         return Finding("time", value, "warning", "Give a length in epochs its data (--data).")
     session, weekly = float(FACTS["kaggle_run_minutes"].value) / 60, float(FACTS["kaggle_gpu_quota_hours"].value)
     sessions, weeks = math.ceil(hours / session), math.ceil(hours / weekly)
-    value = (
-        f"{number} run(s) take {hours:.1f} h, as the planner expects: {sessions} session(s), {weeks} week(s)"
-    )
+    needs = f"{sessions} session(s), {weeks} week(s) of quota"
+    value = f"{number} run(s) take {hours:.1f} h, as the planner expects: {needs}"
     if sessions == 1:
         return Finding("time", value)
     return Finding("time", value, "warning", "`trainbook kaggle chain` runs one session after another.")
