@@ -20,7 +20,7 @@ import torch
 
 from lib import dependencies
 from lib.config import Config, Session, environment
-from lib.machine import disk, hardware, inputs, memory, platform
+from lib.machine import disk, hardware, memory, platform
 from lib.machine.facts import GB
 from lib.machine.memory import GIB
 from lib.machine.platform import Platform
@@ -58,7 +58,6 @@ def check_machine(config: Config | None = None) -> list[Finding]:
         "CPUs": check_cpus,
         "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
         "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
-        "inputs": partial(check_inputs, here),
         "session": partial(check_session, config),
     }
     limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
@@ -90,22 +89,20 @@ def check_gpu(here: Platform) -> Finding:
 def check_kernels() -> Finding:
     """Checks by name whether this build of torch has kernels for each GPU, before the first one would fail."""
     built = torch.cuda.get_arch_list()
-    names = {gpu.capability: gpu.name for gpu in hardware.gpus()}
-    kernels = {capability: hardware.fitting_kernel(capability, built) for capability in names}
-    has = f"PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
-    if missing := [capability for capability, kernel in kernels.items() if kernel is None]:
-        lacking = " and ".join(f"{names[c]} (capability {hardware.dotted(c)})" for c in missing)
-        needed = " and ".join(f"sm_{c[0]}{c[1]}" for c in missing)
-        advice = (
-            "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > Accelerator "
-            f"> GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names {needed}."
-        )
-        return Finding("kernels", f"none for {lacking}: {has}", "bad", advice)
-    value = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in kernels.items())
-    if "compute" in value:
-        advice = f"{has}: the driver compiles every kernel on its first use. A build for this card starts faster."
-        return Finding("kernels", value, "warning", advice)
-    return Finding("kernels", value)
+    names = re.findall(r"(sm|compute)_(\d+)(\d)", " ".join(built))
+    versions = [(kind, (int(major), int(minor))) for kind, major, minor in names]
+    for gpu in hardware.gpus():
+        # machine code (sm) runs on its own major capability upwards, PTX (compute) on any later one
+        same = ((kind, v) for kind, v in versions if v[0] == gpu.capability[0] or kind == "compute")
+        if not any(version <= gpu.capability for _, version in same):
+            advice = (
+                "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > "
+                "Accelerator > GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names "
+                f"sm_{gpu.capability[0]}{gpu.capability[1]}."
+            )
+            value = f"none for {gpu}: PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
+            return Finding("kernels", value, "bad", advice)
+    return Finding("kernels", f"PyTorch {torch.__version__} has some for each GPU")
 
 
 def check_gpu_memory(index: int) -> Finding:
@@ -158,15 +155,6 @@ def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
     free = shutil.disk_usage(existing).free
     advice = f"Delete files that you no longer need on the disk of {existing}."
     return Finding(name, f"{folder}, {amount(free)} free", *_judge(free, limits, advice))
-
-
-def check_inputs(here: Platform) -> Finding:
-    """Lists the names of the mounted inputs."""
-    if here.input_dir is None:
-        return Finding("inputs", "nothing is mounted here; data.dir names the data")
-    if names := [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]:
-        return Finding("inputs", f"{len(names)}: {', '.join(names)}")
-    return Finding("inputs", "none: the embedded data is trained on", "ok", "Add Input mounts data of your own.")
 
 
 def check_session(config: Config | None) -> Finding:

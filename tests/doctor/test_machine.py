@@ -20,17 +20,20 @@ from tests.doctor.conftest import by_name
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_two_t4_are_fine_and_kernels_that_have_to_be_compiled_first_are_a_warning(card, nvml):
+def test_two_t4_are_fine_and_kernels_are_told_by_the_names_of_the_build(card, nvml):
     card("Tesla T4", (7, 5), 14.56, count=2)
     nvml(["Tesla T4", "Tesla T4"])
     checks = by_name(machine.check_machine())
     assert checks["GPU"] == Finding("GPU", "2 x Tesla T4 (capability 7.5, 14.56 GiB)")
-    assert checks["kernels"] == Finding("kernels", "sm_75 for capability 7.5")
+    assert checks["kernels"].verdict == "ok"
     assert checks["GPU 0 memory"].verdict == checks["GPU 1 memory"].verdict == "ok"
     assert checks["GPU 1 memory"].value == "14.46 of 14.56 GiB free"
-    card("NVIDIA B200", (10, 0), 178, built=["sm_80", "sm_90", "compute_90"])
-    finding = machine.check_kernels()
-    assert (finding.verdict, finding.value) == ("warning", "compute_90 for capability 10.0")
+    for capability, built, verdict in (
+        ((10, 0), ["sm_80", "sm_90", "compute_90"], "ok"), ((8, 0), ["sm_86"], "bad"), ((8, 9), ["sm_86"], "ok"),
+        ((9, 0), ["sm_80"], "bad"), ((12, 1), ["sm_120"], "ok"), ((8, 0), ["gfx90a"], "bad"),
+    ):  # fmt: skip
+        card("A card", capability, 178, built=built)
+        assert machine.check_kernels().verdict == verdict
 
 
 def test_a_card_that_is_full_says_who_fills_it(card, monkeypatch):
@@ -90,14 +93,6 @@ def test_a_disk_that_is_almost_full_or_cannot_be_written_to_is_said(monkeypatch,
     checks = by_name(machine.check_machine())
     assert "Read-only file system" in checks["output folder"].value
     assert "TRAINBOOK_CACHE" in checks["scratch folder"].advice
-
-
-def test_inputs_are_shown_by_name(monkeypatch, tmp_path):
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
-    assert "none: the embedded data" in machine.check_inputs(platform.detect()).value
-    (tmp_path / "input" / "datasets" / "ada" / "graph").mkdir(parents=True)
-    assert machine.check_inputs(platform.detect()).value == "1: datasets/ada/graph"
 
 
 def test_a_session_that_is_over_is_bad_and_a_short_one_a_warning(toy, monkeypatch):
