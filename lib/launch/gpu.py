@@ -41,17 +41,14 @@ def few_batches(task: Task, config: Config) -> list[Batch]:
 
 @dataclass
 class Fp16:
-    """Largest values by module, the modules to compute in fp32 because they overflow, and the loss scale.
+    """Largest values by module, and what fp16 does not hold of them."""
 
-    `scale` is the largest at which all gradients are finite; 0: none. `elsewhere` overflows outside of every module.
-    """
-
-    modules: dict[str, float] = field(default_factory=dict)
+    modules: dict[str, float] = field(default_factory=dict)  # to compute in fp32, because they overflow
     activations: dict[str, float] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
     vanishing: dict[str, float] = field(default_factory=dict)
-    scale: float = 0.0
-    elsewhere: str = ""
+    scale: float = 0.0  # of the loss: the largest at which all gradients are finite; 0: none
+    elsewhere: str = ""  # what overflows outside of every module
 
     @property
     def finding(self) -> Finding:
@@ -176,7 +173,6 @@ def _largest(tensor: Tensor) -> float:
 
 
 def _by_module(values: Mapping[tuple[str, int], float]) -> dict[str, float]:
-    """Returns the largest value of all calls of a module."""
     largest: dict[str, float] = {}
     for (name, call), value in values.items():
         if call >= 0:

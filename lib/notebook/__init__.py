@@ -69,10 +69,7 @@ def end_if(smoke_only: bool) -> None:
 
 
 def save_cells(configuration: str, path: Path) -> None:
-    """Writes a configuration, and beside it the newest cell that defines the class of its `task:`.
-
-    Ranks and loader workers import the class from that file. Raises BadInput if no cell that was run defines it.
-    """
+    """Writes a configuration, and beside it the newest cell with the class of its `task:`. Raises BadInput for none."""
     cells = vars(sys.modules["__main__"]).get("In") or [""]
     defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
@@ -90,10 +87,9 @@ def save_cells(configuration: str, path: Path) -> None:
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
-    """Returns the configuration of the parameters cell; prints its file and overrides. `home` has `configs/`.
+    """Returns the configuration of the parameters cell, below `home`; prints its file, its overrides and their plan.
 
-    A plan that the memory panel left in the output folder applies unless the parameters override it. Raises BadInput
-    for a queue of runs.
+    Raises BadInput for a queue of runs.
     """
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
@@ -208,10 +204,7 @@ def compare(summary: Summary) -> str:
 
 
 def runs(run: launch.Run) -> str:
-    """Returns a row for each run of a notebook: its state, test metrics, and what differs from the first.
-
-    They are those that `run.on_change: new` makes of edits: NAME, NAME-2, NAME-3.
-    """
+    """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
     places, shown = _edits(run), run.task.shown
     rows = [("run", "state", *shown, "what differs from the first")]
     for folder, summary in places:

@@ -31,10 +31,7 @@ def code(overrides: dict[str, Any]) -> str:
 
 
 def memory_panel() -> Any:
-    """Prints the memory in use; with a live kernel, returns a button to measure again and one to free memory.
-
-    What is printed stays in a saved notebook, where widgets have no kernel.
-    """
+    """Prints the memory in use; with a live kernel, returns a button to measure again and one to free memory."""
     text = memory.check_memory()
     print(text)
     if not live():
