@@ -81,11 +81,10 @@ def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a language model; `method` is one of METHODS, `quantised` one of layers.KINDS or empty.
+    """A question about a language model; by default about the step of a task here.
 
-    `length` counts the tokens of a sequence: in training its whole, in inference prompt and answer together, whose keys
-    and values are held. The defaults are the steps of a task here: a base in 16 bits or nf4, adapters in fp32, and the
-    loss in chunks of positions. A `trainer` has those of peft's guide: whole logits, and in fp32 what is not packed.
+    That has a base in 16 bits or nf4, adapters in fp32, and the loss in chunks of positions. A `trainer` is peft's
+    guide: whole logits, and in fp32 what is not packed. `length` is of a sequence, in inference with its answer.
     """
 
     model: str

@@ -93,10 +93,7 @@ def _build(config: Path, out: Path) -> Path:
 
 
 def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
-    """Returns the path of a notebook, and the folder of its own files where it is that of a configuration.
-
-    Such a notebook is built now, below runs/kaggle. Raises BadInput.
-    """
+    """Returns the path of a notebook; that of a configuration is built now, and its files' folder is returned too."""
     if not name.endswith((".yaml", ".yml")):
         return kernel.find(name), None
     config = Path(name)
@@ -127,7 +124,6 @@ _DATASET: Options = {
     "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
     **_OWNER,
     "--license": _text("by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT", default="unknown"),
-    "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
     **_SET,
     "--dry-run": _flag("pack what would be sent, and send nothing"),
 }
@@ -144,7 +140,7 @@ def _dataset(options: argparse.Namespace) -> int:
         from lib.task import load_config  # not at the top: torch takes seconds to import
 
         settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
-        contents = dataset.of_data(load_config(options.config, settings), name, options.least)
+        contents = dataset.of_data(load_config(options.config, settings), name)
     folder = dataset.pack(*contents, name, options.license)
     if options.dry_run:
         print("Nothing was uploaded (--dry-run).")

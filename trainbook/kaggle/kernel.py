@@ -107,10 +107,7 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """Returns kernel-metadata.json with every key: the client has defaults of its own (internet: on).
-
-    Raises BadInput for a slug that is too short.
-    """
+    """Returns kernel-metadata.json with every key: the client has defaults of its own. Raises BadInput."""
     slug = notebook.kernel.partition("/")[2]
     if len(slug) < _SHORTEST_TITLE:
         raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
@@ -132,8 +129,7 @@ def check(
 ) -> tuple[carried.Training | None, dict[str, object]]:
     """Returns what a session would train, None if that cannot be known from here, and the values that it gets.
 
-    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput for a notebook
-    that was built before lib was edited (unless `stale`), and for what the session would refuse.
+    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput.
     """
     source = read_json(notebook.path)
     carried.check_values(notebook.path.name, source, values)
@@ -207,10 +203,9 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
 
 
 def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summary]:
-    """Downloads a notebook's results, unpacks and checks them; what was in `folder` is replaced when all is well.
+    """Downloads a notebook's results, checks them, and then replaces `folder`; returns the summaries by run.
 
-    Returns the summaries by run. Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises
-    BadInput.
+    Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises BadInput.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:

@@ -51,7 +51,7 @@ def test_a_chain_trains_it_session_after_session_and_status_and_fetch_take_its_n
 def test_the_command_that_follows_a_data_set_exists_and_names_it(stub, config, capsys):
     (config.parent / "waves").mkdir()
     (config.parent / "waves" / "waves.csv").write_text("1\n")
-    given = ["--data", "waves", "--slug", "my-waves", "--least", "10"]
+    given = ["--data", "waves", "--slug", "my-waves"]
     assert main(["kaggle", "dataset", "my.yaml", *given]) == 0
     out = capsys.readouterr().out
     command = re.search(r"trainbook (kaggle push .*)", out)[1]
