@@ -176,8 +176,6 @@ def _push(options: argparse.Namespace) -> int:
     if training:
         keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
         print(f"Configuration: {training.file}" + (f", with {keys}" if keys else ""))
-        if len(training.entries) > 1:
-            print("Queue:", ", ".join(entry.name for entry in training.entries))
     print(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {file}")
     return 0
 
