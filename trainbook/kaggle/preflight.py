@@ -115,8 +115,8 @@ def _configuration(
         (minutes > float(limit), "session", f"session.minutes {minutes:g} is longer than the {limit} a run may use",
          "Set it to 0, which takes the platform's limit."),
     )  # fmt: skip
-    found = [Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so]
-    return [Finding("configuration", f"{title} is valid; runs: {names}"), *found], training.entries
+    problems = [Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so]
+    return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], training.entries
 
 
 def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
