@@ -21,25 +21,89 @@ A build keeps what a cell showed when it was run, for as long as its source stay
 """
 
 import argparse
+import base64
 import difflib
+import io
+import os
+import shutil
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from PIL import Image
 
 from lib.errors import BadInput
 from lib.machine import disk
-from trainbook.notebooks import carrier, recorded
+from lib.text import as_html
+from trainbook.notebooks import carrier
 from trainbook.notebooks.source import build, read_source
 
 ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth is a decision
+Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
+BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
+_COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
+_MOST_HTML = 30_000  # characters; a page that needs more is shown as its text
 BADGES = {
     "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg", "https://kaggle.com/kernels/welcome?src={address}"),
     "Colab": ("https://colab.research.google.com/assets/colab-badge.svg", "https://colab.research.google.com/github/{path}"),
 }  # fmt: skip
+
+
+def executed(text: str, name: str) -> str:
+    """Returns the text of a notebook after a run in an empty folder, without a GPU and away from any checkout."""
+    import papermill
+
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRAINBOOK_CACHE": f"{tempfile.gettempdir()}/trainbook-cache"}
+    with tempfile.TemporaryDirectory(prefix="trainbook-run-") as folder:
+        for base in BASES:
+            shutil.copytree(base, Path(folder) / base.name)
+        path = Path(folder) / f"{name}.ipynb"
+        path.write_text(text, encoding="utf-8")
+        papermill.execute_notebook(path, path, cwd=folder, progress_bar=True)
+        notebook = nbformat.reads(path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [shown for output in cell.outputs if (shown := as_shown(output))]
+    return nbformat.writes(notebook)
+
+
+def outputs_of(text: str) -> Shown:
+    """Returns what each cell of a notebook shows; an empty or damaged text shows nothing."""
+    try:
+        cells = nbformat.reads(text, as_version=4).cells
+    except Exception:  # whatever nbformat raises: the build replaces such a file
+        return {}
+    run = [cell for cell in cells if cell.cell_type == "code" and cell.get("outputs")]
+    return {(cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count} for cell in run}
+
+
+def as_shown(output: Any) -> Any:
+    """Returns an output as a page can show it, or None: no widget and no bar, which need a kernel; small pictures."""
+    if output.output_type == "stream":
+        return output if output.name == "stdout" else None
+    if output.output_type == "error":
+        return None
+    data, is_widget = output.data, any("widget" in mime for mime in output.data)
+    is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
+    page = data.get("text/html", "")
+    if "<svg" in page or len(page) > _MOST_HTML:  # GitHub draws no SVG in a notebook, and leaves out styles
+        data["text/html"] = as_html(data.get("text/plain", ""))
+    if data.get("text/html"):
+        data.pop("text/plain", None)  # which no page shows beside it
+    if "image/png" in data:
+        data["image/png"] = small_picture(data["image/png"])
+    return None if is_widget or is_bar or not any(data.values()) else output
+
+
+def small_picture(png: str) -> str:
+    picture, file = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), io.BytesIO()
+    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode("ascii")
 
 
 def repository() -> str:
@@ -65,7 +129,7 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
     header, codes = source.header, [cell.source for cell in source.cells if cell.cell_type == "code"]
     planning = header.carry == "planning"
     files = carrier.carried_files(source_path, header.tasks, header.configs, planning, codes, root)
-    notebook, shown = build(source, files), recorded.of(last)
+    notebook, shown = build(source, files), outputs_of(last)
     for cell in notebook.cells:
         cell.update(shown.get((cell.id, cell.source), {}))
     if published := repository():
@@ -103,7 +167,7 @@ def run(names: list[str], check: bool, root: Path, execute: bool = False) -> int
     for name in stems:
         target = root / "notebooks" / f"{name}.ipynb"
         old = target.read_bytes().decode("utf-8", "replace") if target.is_file() else None
-        last = recorded.execute(notebook_text(sources[name], root), name) if execute else old or ""
+        last = executed(notebook_text(sources[name], root), name) if execute else old or ""
         text = notebook_text(sources[name], root, last)
         if text != old and check:
             stale.append(name)

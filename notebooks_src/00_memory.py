@@ -51,8 +51,9 @@ OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platfo
 # %%
 from lib import doctor, notebook, planner
 from lib.notebook import panel
+from lib.report import findings
 
-notebook.show(doctor.in_short(doctor.examine(trains=False)))
+notebook.show(findings.table(doctor.examine()))
 
 # %% [markdown]
 # ## The panel

@@ -82,8 +82,8 @@ notebook.show(aligned([head, *rows], left={0, 5}))
 # %% [markdown]
 # ## Memory check and plan
 # The card's memory that the run will take, by a trace of its real training step, and of a beam search at its end. The plan
-# splits the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it
-# into `OVERRIDES`; the other buttons measure again and free unused memory.
+# splits the effective batch into *micro-batches* that fit, and never changes its size. The run follows it unless
+# `training.micro_batch` is set. The buttons measure again and free unused memory.
 
 # %% shared: panels
 

@@ -272,8 +272,8 @@ def load_newest(
 ) -> tuple[Checkpoint | None, list[str]]:
     """Returns the newest checkpoint that verifies, and one sentence for each damaged one that was skipped.
 
-    `check` raises DamagedCheckpoint for unusable content. With `quarantine`, for the run's own folder, damaged ones are
-    renamed once a good one is read; without one the sentences name those renamed earlier too. Raises NewerFormat.
+    `check` raises DamagedCheckpoint for unusable content. `quarantine` renames damaged ones once a good one is read;
+    without a good one the sentences name those renamed earlier too. Raises NewerFormat.
     """
     paths = list(folder.iterdir()) if folder.is_dir() else []
     # a `.old` counts where the one to replace it is not there

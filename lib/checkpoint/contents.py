@@ -106,16 +106,13 @@ def _is_pending(name: str, value: Any) -> bool:
 
 
 def _is_sum(figure: list[Any]) -> bool:
+    """Returns whether it is [a sum, its samples]; a number that JSON lacks is text."""
     if len(figure) != 2 or not untrusted.fits(figure[1], Natural) or figure[1] == 0:
         return False
-    return untrusted.fits(figure[0], float) or _is_text_of_number(figure[0])
-
-
-def _is_text_of_number(value: Any) -> bool:
-    """Returns whether it is a number that JSON lacks, as text."""
-    with contextlib.suppress(ValueError):
-        return isinstance(value, str) and len(value) < 30 and isinstance(float(value), float)
-    return False
+    if isinstance(figure[0], str) and len(figure[0]) < 30:
+        with contextlib.suppress(ValueError):
+            return isinstance(float(figure[0]), float)
+    return untrusted.fits(figure[0], float)
 
 
 def _expect(fits: bool, sentence: str) -> None:

@@ -24,10 +24,7 @@ Key = tuple[str, str, str]  # checkpoints or best, group, name
 
 
 class Retention:
-    """Keeps the newest checkpoints and the best weights of the run in `folder`, within the platform's limits.
-
-    It deletes only folders that are named like a checkpoint and have a manifest, and never the last good one.
-    """
+    """Keeps the newest checkpoints and the best weights of a run within limits; never deletes the last good one."""
 
     def __init__(self, folder: Path, options: Checkpoint):
         self.folder, self.options = folder, options

@@ -48,10 +48,9 @@ def widen(model: nn.Module) -> None:
 
 
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
-    """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes.
+    """Copies saved weights into a model. Raises BadInput unless they are its tensors, but for some `left_out`.
 
-    Those of its tensors that are `left_out` may be missing, and then stay as they are. A model of 16 bits of which all
-    is trained is made fp32 where that was saved: a run trains it so.
+    A model of 16 bits of which all is trained is made fp32 where that was saved: a run trains it so.
     """
     saved = {plain(name): value for name, value in tensors.items()}
     wider = any(n in saved and saved[n].dtype is torch.float32 for n, v in of(model).items() if v.dtype in _HALVES)
@@ -70,10 +69,9 @@ def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Containe
 
 
 def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float) -> str:
-    """Copies the tensors of another model that have the same name and shape; the others of this model stay new.
+    """Copies the tensors of another model that have the same name and shape; returns one sentence with the counts.
 
-    Returns one sentence with the counts. Raises BadInput if less than `least_share` of the model's tensors match: a
-    silent mismatch of names would load nothing and look like success.
+    Raises BadInput if less than `least_share` match: a silent mismatch of names would look like success.
     """
     expected = of(model)
     source = {plain(name): value for name, value in tensors.items()}
@@ -100,12 +98,9 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Reads weights by name, onto the CPU: of a .safetensors file, a checkpoint, a run (its best, or newest), a model.
+    """Reads weights by name: of a .safetensors file, a checkpoint, a run (its best, or newest), a published model.
 
-    That is a folder with published weights, or one that holds such a folder; see `lib.machine.published`. A checkpoint
-    may leave out frozen weights: `lib.checkpoint.frozen.source` reads them too.
-
-    Raises BadInput for any other file or folder, and for a damaged one.
+    `lib.checkpoint.frozen.source` also reads the frozen weights that a checkpoint omits. Raises BadInput.
     """
     if inside := checkpoint_in(path):
         return load(inside).tensors["model"]

@@ -20,7 +20,7 @@ import torch
 
 from lib import dependencies
 from lib.config import Config, Session, environment
-from lib.machine import disk, hardware, inputs, memory, platform
+from lib.machine import disk, hardware, memory, platform
 from lib.machine.facts import GB
 from lib.machine.memory import GIB
 from lib.machine.platform import Platform
@@ -34,6 +34,7 @@ _RAM_BYTES = (1 * GIB, 4 * GIB)
 _OUTPUT_BYTES = (GB // 2, 5 * GB)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
 _SCRATCH_BYTES = (GB // 10, 2 * GB)
 _SHORT_SESSION_SECONDS = 3600.0
+_BESIDE_TORCH = "by the steps on pytorch.org."
 _GPU_STEPS = {
     "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
     "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
@@ -41,11 +42,8 @@ _GPU_STEPS = {
 }
 
 
-def check_machine(config: Config | None = None, trains: bool = True) -> list[Finding]:
-    """Checks any machine without running a kernel.
-
-    A machine that only plans (`trains` is false) needs neither GPU nor data.
-    """
+def check_machine(config: Config | None = None) -> list[Finding]:
+    """Checks any machine without running a kernel."""
     here = platform.detect()
     output = platform.output_dir(config.output_dir) if config else here.output_dir
     try:
@@ -53,28 +51,25 @@ def check_machine(config: Config | None = None, trains: bool = True) -> list[Fin
     except Exception:  # `check_gpu` reports it
         cards = 0
     checks: dict[str, Callable[[], Finding]] = {
-        "GPU": partial(check_gpu, here, trains),
+        "GPU": partial(check_gpu, here),
         **({"kernels": check_kernels} if cards else {}),
         **{f"GPU {index} memory": partial(check_gpu_memory, index) for index in range(cards)},
         "RAM": check_ram,
         "CPUs": check_cpus,
         "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
         "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
-        "inputs": partial(check_inputs, here, trains),
-        "session": partial(check_session, config, trains),
+        "session": partial(check_session, config),
     }
     limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
     about = Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
     return [about, *(run_check(name, check) for name, check in checks.items())]
 
 
-def check_gpu(here: Platform, trains: bool = True) -> Finding:
+def check_gpu(here: Platform) -> Finding:
     """Checks which GPUs torch can use, or why it can use none although the driver sees some."""
     if gpus := hardware.gpus():
         counts = Counter(map(str, gpus))
         return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
-    if not trains:
-        return Finding("GPU", "none, and none is needed here")
     driver = hardware.driver()
     if not (driver and driver.names):
         return Finding("GPU", "none: training runs on the CPU", "warning", _GPU_STEPS[here.name])
@@ -94,22 +89,20 @@ def check_gpu(here: Platform, trains: bool = True) -> Finding:
 def check_kernels() -> Finding:
     """Checks by name whether this build of torch has kernels for each GPU, before the first one would fail."""
     built = torch.cuda.get_arch_list()
-    names = {gpu.capability: gpu.name for gpu in hardware.gpus()}
-    kernels = {capability: hardware.fitting_kernel(capability, built) for capability in names}
-    has = f"PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
-    if missing := [capability for capability, kernel in kernels.items() if kernel is None]:
-        lacking = " and ".join(f"{names[c]} (capability {hardware.dotted(c)})" for c in missing)
-        needed = " and ".join(f"sm_{c[0]}{c[1]}" for c in missing)
-        advice = (
-            "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > Accelerator "
-            f"> GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names {needed}."
-        )
-        return Finding("kernels", f"none for {lacking}: {has}", "bad", advice)
-    value = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in kernels.items())
-    if "compute" in value:
-        advice = f"{has}: the driver compiles every kernel on its first use. A build for this card starts faster."
-        return Finding("kernels", value, "warning", advice)
-    return Finding("kernels", value)
+    names = re.findall(r"(sm|compute)_(\d+)(\d)", " ".join(built))
+    versions = [(kind, (int(major), int(minor))) for kind, major, minor in names]
+    for gpu in hardware.gpus():
+        # machine code (sm) runs on its own major capability upwards, PTX (compute) on any later one
+        same = ((kind, v) for kind, v in versions if v[0] == gpu.capability[0] or kind == "compute")
+        if not any(version <= gpu.capability for _, version in same):
+            advice = (
+                "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > "
+                "Accelerator > GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names "
+                f"sm_{gpu.capability[0]}{gpu.capability[1]}."
+            )
+            value = f"none for {gpu}: PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
+            return Finding("kernels", value, "bad", advice)
+    return Finding("kernels", f"PyTorch {torch.__version__} has some for each GPU")
 
 
 def check_gpu_memory(index: int) -> Finding:
@@ -164,60 +157,41 @@ def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
     return Finding(name, f"{folder}, {amount(free)} free", *_judge(free, limits, advice))
 
 
-def check_inputs(here: Platform, trains: bool = True) -> Finding:
-    """Lists the names of the mounted inputs."""
-    if here.input_dir is None:
-        return Finding("inputs", "nothing is mounted here" + ("; data.dir names the data" if trains else ""))
-    if names := [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]:
-        return Finding("inputs", f"{len(names)}: {', '.join(names)}")
-    if not trains:
-        return Finding("inputs", "none, and none are needed here")
-    return Finding("inputs", "none: the embedded data is trained on", "ok", "Add Input mounts data of your own.")
-
-
-def check_session(config: Config | None, trains: bool = True) -> Finding:
+def check_session(config: Config | None) -> Finding:
     """Checks the time that is left, by the clock that ends the run."""
     options = config.session if config else Session()
     left = start_session(options.minutes, options.margin_seconds).remaining()
     if left == math.inf:
         return Finding("session", "no time limit")
-    value = f"{duration(max(0.0, left))} left"
-    if not trains:
-        return Finding("session", value)
-    value += f"; {options.margin_seconds:.0f} s of it are kept for the last save"
+    value = f"{duration(max(0.0, left))} left; {options.margin_seconds:.0f} s of it are kept for the last save"
     advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
     return Finding("session", value, *_judge(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
 
 
 def check_versions(config: Config | None = None) -> list[Finding]:
     """Checks Python and packages against the supported versions, and that those of the user's task are installed."""
-    oldest, newest = dependencies.PYTHON
-    here = sys.version_info[:2]
-    value = (
-        f"{hardware.dotted(sys.version_info[:3])} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
-    )
-    judged: tuple[Verdict, str] = ("bad" if here < oldest else "warning", f"Install Python {hardware.dotted(newest)}.")
-    findings = [Finding("Python", value, *(("ok", "") if oldest <= here <= newest else judged))]
-    findings += [check_package(*item) for item in dependencies.OLDEST.items()]
+    (oldest, newest), here = dependencies.PYTHON, sys.version_info[:2]
+    findings = [check_package(*item) for item in dependencies.OLDEST.items()]
+    if not oldest <= here <= newest:
+        value = f"{hardware.dotted(here)} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
+        advice = f"Install Python {hardware.dotted(newest)}."
+        findings.append(Finding("Python", value, "bad" if here < oldest else "warning", advice))
     file = file_of(config.task) if config else None
     for name in own_files(file).packages if file else ():
-        project = dependencies.project_of(name) or name
-        if project in dependencies.OLDEST:
-            continue
-        if importlib.util.find_spec(name):
-            findings.append(Finding(project, "installed (the task imports it)"))
-        else:
-            bound = dependencies.project_of(name) == ""
-            advice = "Install it beside PyTorch by the steps on pytorch.org." if bound else f"pip install '{project}'."
-            findings.append(Finding(project, f"missing, and the task imports {name}", "bad", advice))
-    return findings
+        project = dependencies.project_of(name)
+        if project not in dependencies.OLDEST and importlib.util.find_spec(name) is None:
+            advice = f"pip install '{project}'." if project else f"Install it {_BESIDE_TORCH}"
+            findings.append(Finding(project or name, f"missing, and the task imports {name}", "bad", advice))
+    supported = ", ".join(f"{finding.name} {finding.value}" for finding in findings if finding.verdict == "ok")
+    python = hardware.dotted(sys.version_info[:3])
+    return [Finding("versions", f"Python {python}, {supported}"), *(f for f in findings if f.verdict != "ok")]
 
 
 def check_package(project: str, oldest: str) -> Finding:
     """Checks an installed version by its metadata, without importing the package."""
     # torch never by pip: that would replace the platform's CUDA build
-    steps = "Choose a newer image, or install it by the steps on pytorch.org."
-    install = steps if project == "torch" else f"pip install '{project}>={oldest}'."
+    image = f"Choose a newer image, or install it {_BESIDE_TORCH}"
+    install = image if project == "torch" else f"pip install '{project}>={oldest}'."
     try:
         version = importlib.metadata.version(project)
     except importlib.metadata.PackageNotFoundError:
@@ -227,5 +201,5 @@ def check_package(project: str, oldest: str) -> Finding:
         tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", text)[0])) for text in (version, oldest)
     )  # (2, 13, 0) of 2.13.0+cpu
     if built >= wanted:
-        return Finding(project, f"{version} (supported: {oldest} and later)")
-    return Finding(project, f"{version}, older than any tested version", "warning", install)
+        return Finding(project, version)
+    return Finding(project, f"{version} (supported: {oldest} and later)", "warning", install)

@@ -31,10 +31,7 @@ Groups = dict[str, dict[str, Tensor]]
 
 
 def check_run(config: Config) -> list[Finding]:
-    """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing.
-
-    Quick checks come first, and data is only read where they find nothing bad.
-    """
+    """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing."""
     findings = [check_precision(config)]
     if findings[0].verdict == "bad":
         return [*findings, Finding("data", "not read, because of what is bad above", "warning", "Correct that first.")]
@@ -57,16 +54,12 @@ def check_run(config: Config) -> list[Finding]:
         return [*findings, Finding("save and resume", value, "warning")]
     if choose_precision(run.config.training.precision, memory.device()) == "fp16":
         findings.append(run_check("fp16", lambda: gpu.examine_fp16(run.task, run.config).finding))
-    findings.append(run_check("GPU operators", lambda: gpu.examine_operators(run.task, run.config)))
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
 
 
 def remote(config: Config) -> list[str]:
-    """Returns the addresses among the values of a configuration; none if `data.dir` or a mounted input has the data.
-
-    User, password and query, which may hold a credential, are left out.
-    """
+    """Returns the addresses, without credentials, in a configuration; none if `data.dir` or an input has the data."""
     if config.data.dir or locate_data("", find_task(config.task).sentinels):
         return []
     addresses = re.findall(r'"(https?://[^\s"]+)"', json.dumps(dataclasses.asdict(config), default=str))

@@ -40,10 +40,7 @@ EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 
 
 def train(config: Config | Run) -> Summary:
-    """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
-
-    Several GPUs take a process each. Raises BadInput, before anything is written, for another configuration or process.
-    """
+    """Trains, or resumes, a run in a process for each GPU; returns its summary. Raises BadInput before it writes."""
     run = config if isinstance(config, Run) else prepare(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_alone(run.folder))

@@ -94,13 +94,9 @@ def _before(path: Path, config: Config) -> list[Entry]:
     return [Entry(small, short, is_earlier=True)]
 
 
-def _places(output_dir: Path) -> list[Path]:
-    return [output_dir, *inputs.mounted(platform.detect())]
-
-
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
     """Returns a completed run with best weights, here or mounted. Raises BadInput if it is not of `config`."""
-    for folder in (place / name for place in _places(output_dir)):
+    for folder in (output_dir / name, *inputs.earlier_runs(name, platform.detect())):
         summary = Summary.read(folder)
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
             if config and summary.identity:  # no data is read for that
@@ -112,7 +108,7 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
 
 def newest(entry: Entry) -> Summary | None:
     """Returns how far a run is, by its folder or a mounted earlier output; None before its start."""
-    for folder in (place / entry.name for place in _places(entry.folder.parent)):
+    for folder in (entry.folder, *inputs.earlier_runs(entry.name, platform.detect())):
         summary, saved = Summary.read(folder), checkpoint.steps(folder / "checkpoints")
         if summary or saved:  # a run that was killed before it could write a summary has none
             summary = summary or Summary(entry.name, entry.config.task, "interrupted")

@@ -141,12 +141,11 @@ class Busy(BadInput):
 
 @contextlib.contextmanager
 def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
-    """Holds a lock on a folder, in which it leaves no file; yields the descriptor that carries the lock.
+    """Holds a lock on a folder, in which it leaves no file; yields its descriptor, None where none can be locked.
 
-    The folder is made, and removed again if it stays empty. The system gives the lock back when this process ends, in
-    whatever way; a child that inherits the descriptor holds it too. Inside the block the same process may take it
-    again. Raises Busy with the words of `busy` where another process holds it; without words it waits. Where folders
-    cannot be locked it prints a warning and yields None. Raises OSError where the folder cannot be made.
+    The folder is made, and removed if it stays empty. The lock ends with this process and every child that inherits the
+    descriptor; the same process may take it again. Raises Busy with the words of `busy` where another process holds it;
+    without words it waits. Raises OSError where the folder cannot be made.
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     handle = None

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,26 +35,11 @@ def dotted(version: Iterable[int]) -> str:
 def gpus() -> list[Gpu]:
     """Lists the GPUs that torch can use: none if it is built without CUDA, or the driver is missing or too old."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of old GPUs and drivers; `fitting_kernel` decides here
+        warnings.simplefilter("ignore")  # torch warns of old GPUs and drivers; the doctor does in sentences
         if not torch.cuda.is_available():
             return []
         properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [Gpu(p.name, (p.major, p.minor), p.total_memory) for p in properties]
-
-
-def fitting_kernel(capability: tuple[int, int], built: Iterable[str]) -> str | None:
-    """Returns the entry of `torch.cuda.get_arch_list()` that runs on a GPU; machine code before PTX to be compiled.
-
-    Machine code (sm_XY) runs on the same major and an equal or higher minor capability, PTX (compute_XY) on all from
-    its own; a suffix "a" means that very capability, "f" the same major (NVIDIA, CUDA Programming Guide).
-    """
-    fitting = []
-    for match in filter(None, (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in built)):
-        is_code, version, suffix = match[1] == "sm", (int(match[2]), int(match[3])), match[4]
-        same_major = capability[0] == version[0] or not (is_code or suffix)
-        if capability == version if suffix == "a" else same_major and capability >= version:
-            fitting.append((is_code, version, match[0]))
-    return max(fitting)[2] if fitting else None
 
 
 def _nvml() -> Any:

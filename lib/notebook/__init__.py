@@ -19,6 +19,7 @@ from lib.launch import queue
 from lib.launch.run import CODE, has_queue, names, run_folders
 from lib.machine import disk, platform
 from lib.planner import file
+from lib.planner.html import of_plan
 from lib.report.summary import Summary, results
 from lib.task import load_config
 from lib.text import aligned, as_html
@@ -68,10 +69,7 @@ def end_if(smoke_only: bool) -> None:
 
 
 def save_cells(configuration: str, path: Path) -> None:
-    """Writes a configuration, and beside it the newest cell that defines the class of its `task:`.
-
-    Ranks and loader workers import the class from that file. Raises BadInput if no cell that was run defines it.
-    """
+    """Writes a configuration, and beside it the newest cell with the class of its `task:`. Raises BadInput for none."""
     cells = vars(sys.modules["__main__"]).get("In") or [""]
     defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
@@ -89,10 +87,9 @@ def save_cells(configuration: str, path: Path) -> None:
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
-    """Returns the configuration of the parameters cell; prints its file and overrides. `home` has `configs/`.
+    """Returns the configuration of the parameters cell, below `home`; prints its file, its overrides and their plan.
 
-    A plan that the memory panel left in the output folder applies unless the parameters override it. Raises BadInput
-    for a queue of runs.
+    Raises BadInput for a queue of runs.
     """
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
@@ -144,19 +141,20 @@ def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, 
     return f"configs/{workload}.yaml", why
 
 
-def plan(run: launch.Run) -> planner.Plan | None:
-    """Returns the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
-    if run.plan or torch.cuda.is_available():
-        print("" if run.plan else "There is no plan; the lines under Data say why.\n", end="")
-        return run.plan
-    try:
-        kaggle_plan = planner.plan(run.config, "t4")
-    except (BadInput, TrainingFailed) as error:
-        text = str(error) if isinstance(error, BadInput) else f"Nothing is planned. {str(error).splitlines()[-1]}"
-        print(f"There is no GPU here to plan for. On Kaggle's T4s: {text}")
-        return None
-    print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
-    return kaggle_plan
+def plan(run: launch.Run) -> None:
+    """Shows the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
+    plan, text = run.plan, "There is no plan; the lines under Data say why."
+    if not torch.cuda.is_available():
+        text = "There is no GPU here to plan for. On Kaggle's T4s this run would be:"
+        try:
+            plan = planner.plan(run.config, "t4")
+        except (BadInput, TrainingFailed) as error:
+            why = str(error) if isinstance(error, BadInput) else f"Nothing is planned. {str(error).splitlines()[-1]}"
+            text = f"There is no GPU here to plan for. On Kaggle's T4s: {why}"
+    if not run.plan:
+        print(text)
+    if plan:
+        show(planner.of_plan(plan), of_plan(plan))
 
 
 def ended(summary: Summary) -> str:
@@ -206,10 +204,7 @@ def compare(summary: Summary) -> str:
 
 
 def runs(run: launch.Run) -> str:
-    """Returns a row for each run of a notebook: its state, test metrics, and what differs from the first.
-
-    They are those that `run.on_change: new` makes of edits: NAME, NAME-2, NAME-3.
-    """
+    """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
     places, shown = _edits(run), run.task.shown
     rows = [("run", "state", *shown, "what differs from the first")]
     for folder, summary in places:

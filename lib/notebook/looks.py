@@ -98,8 +98,7 @@ def _best(run: Run) -> tuple[Task, list[nn.Module]]:
 def predict(run: Run, source: str, sample: str = "", tta: bool = False) -> str:
     """Predicts all files of a folder by the best weights; returns the first answers and what was written, as text.
 
-    predictions.csv goes into the output folder, and with `sample`, a competition's sample submission, submission.csv in
-    its form. With `tta` an answer is the mean over an image and its mirror image. Raises BadInput.
+    With `sample`, a competition's sample submission, it writes submission.csv in its form. Raises BadInput.
     """
     here = platform.detect()
     task, models = _best(run)

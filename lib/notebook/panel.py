@@ -44,10 +44,7 @@ class Choice:
     cards: int = 0
 
     def plan(self, cancelled: threading.Event | None = None) -> Plan:
-        """Plans without a micro-batch, with whole slots for each card.
-
-        Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled.
-        """
+        """Plans without a micro-batch, with whole slots for each card. Raises BadInput, TrainingFailed, Cancelled."""
         config = with_changes(_by_profile(self.path, self.overrides), {"training.micro_batch": 0})
         if self.cards and config.training.micro_batch_slots % self.cards:
             config = with_changes(config, {"training.micro_batch_slots": self.cards})
@@ -76,11 +73,9 @@ def show(
     overrides: Mapping[str, Any] | None = None,
     output_dir: str = "",
 ) -> None:
-    """Shows the panel in a live notebook; elsewhere prints the answer for these values, in a notebook with a picture.
+    """Shows the panel in a live notebook, at first for these values; elsewhere their answer. Raises BadInput.
 
-    `folder` holds the configurations; `config` names the first one to show, `card` a card as the planner takes it
-    (empty: this machine's GPU, or a T4). Raises BadInput for a configuration that cannot be read, and without a live
-    notebook for any value that does not fit.
+    `folder` holds the configurations, of which `config` is a name; an empty `card` is this machine's GPU, or a T4.
     """
     paths = sorted(folder.glob("*.yaml"))
     path = next((path for path in paths if not config or path.stem == Path(config).stem), None)
@@ -170,10 +165,7 @@ class Panel:
         return control
 
     def _take_sizes(self, path: Path, profile: str | None = None) -> None:
-        """Sets batch, precision, recomputation and the task's dials to a configuration's values, without planning.
-
-        `profile` is by default that of the configuration.
-        """
+        """Sets the controls to a configuration's values, by default with its own profile, without planning."""
         overrides = self.start.overrides if path == self.start.path else {}  # those of the parameters cell
         profile = load_config(path, overrides).memory.profile if profile is None else profile
         config = _by_profile(path, {**overrides, "memory.profile": profile})

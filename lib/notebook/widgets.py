@@ -4,12 +4,8 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-import torch
-
-from lib import notebook, planner
 from lib.machine import memory, platform
-from lib.planner import Plan, file
-from lib.planner.html import framed, of_plan
+from lib.planner import file
 
 
 def live() -> bool:
@@ -25,32 +21,6 @@ def show_live(widget: Any, otherwise: str) -> None:
     display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
 
 
-def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
-    """Shows a plan with a button that puts it into the notebook's `overrides`; for None nothing.
-
-    Without a GPU there is no button: the plan is for another machine's card.
-    """
-    if plan is None:
-        return
-    notebook.show(planner.of_plan(plan), of_plan(plan))
-    if not live() or not torch.cuda.is_available():
-        return
-    import ipywidgets
-
-    use = ipywidgets.Button(description="Use this plan", button_style="info", icon="check")
-    message = ipywidgets.HTML()
-
-    def on_use(_: Any) -> None:
-        overrides.update(plan.overrides)
-        message.value = framed(
-            f"OVERRIDES now holds the plan. Run the cells below <b>Parameters</b> again, from "
-            f"<code>notebook.configure</code> on. To keep it, paste this into Parameters:{code(overrides)}"
-        )
-
-    use.on_click(on_use)
-    show_live(ipywidgets.VBox([use, message]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
-
-
 def code(overrides: dict[str, Any]) -> str:
     """Returns the line to paste, as HTML that one click selects."""
     return (
@@ -61,10 +31,7 @@ def code(overrides: dict[str, Any]) -> str:
 
 
 def memory_panel() -> Any:
-    """Prints the memory in use; with a live kernel, returns a button to measure again and one to free memory.
-
-    What is printed stays in a saved notebook, where widgets have no kernel.
-    """
+    """Prints the memory in use; with a live kernel, returns a button to measure again and one to free memory."""
     text = memory.check_memory()
     print(text)
     if not live():

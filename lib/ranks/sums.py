@@ -18,11 +18,7 @@ BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces of this size; each t
 
 
 def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Sums numbers by name over several mappings and over the ranks; a name that one lacks counts 0 there.
-
-    Integers stay integers. Others are added exactly and rounded once, so the sum is the same for any number of ranks.
-    Raises BadInput for what is no count.
-    """
+    """Sums numbers by name over several mappings and over the ranks, exactly. Raises BadInput for what is no count."""
     mine = [{name: _checked(name, number) for name, number in named.items()} for named in counts]
     numbers: dict[str, list[float]] = {}
     for named in itertools.chain.from_iterable(gathered(mine)):
@@ -44,10 +40,7 @@ def _checked(term: str, number: Any) -> float:
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Replaces each tensor by its sum over the ranks. Shapes and dtypes, of any kind, must be the same on all ranks.
-
-    Neighbours of one dtype are added together, at most BUCKET_BYTES of them; a larger tensor alone.
-    """
+    """Replaces each tensor by its sum over the ranks, in buckets of one dtype; all ranks have the same shapes."""
     if ranks.world() == 1:
         return
     buckets: list[list[Tensor]] = [[]]
@@ -89,7 +82,7 @@ def over_ranks(
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
     summed, after = [], []
     for module, old in zip(with_buffers, buffers, strict=True):
-        if not _has_statistics(module):
+        if not (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats):
             continue
         counter, seen = module.num_batches_tracked, int(old["num_batches_tracked"])
         passes = int(counter) - seen
@@ -108,8 +101,7 @@ def over_ranks(
 def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
     """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics.
 
-    Each rank makes `passes` after the `seen` ones of before. Without a momentum, statistics are the mean over all
-    passes so far.
+    Each rank makes `passes` after `seen` ones. Without a momentum, statistics are the mean over all passes.
     """
     world, rank = ranks.world(), ranks.rank()
     if momentum is None:
@@ -117,7 +109,3 @@ def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float
         return seen / max(1, here), seen / everywhere, here / everywhere
     decay = (1 - momentum) ** passes
     return decay, decay**world, decay ** (world - 1 - rank)
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats

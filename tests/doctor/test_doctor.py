@@ -26,7 +26,7 @@ def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card,
     for place, name in ((torch.cuda, "_lazy_init"), (torch, "empty"), (rehearsal, "new_state")):
         monkeypatch.setattr(place, name, touched)
     kernels = by_name(machine.check_machine())["kernels"]
-    assert kernels.verdict == "bad" and "none for Tesla P100-PCIE-16GB (capability 6.0)" in kernels.value
+    assert kernels.verdict == "bad" and "none for Tesla P100-PCIE-16GB (capability 6.0, 15.90 GiB)" in kernels.value
     assert "no kernel image is available" in kernels.advice and "names sm_60" in kernels.advice
     with pytest.raises(BadInput, match="kernels: none for Tesla P100"):
         doctor.admit(toy())
@@ -53,4 +53,4 @@ def test_the_doctor_runs_on_this_machine():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = {row["name"] for row in json.loads(done.stdout)["checks"]}
     assert done.returncode in (0, 2) and done.stderr == ""
-    assert {"platform", "GPU", "RAM", "CPUs", "session", "Python", "torch"} <= names
+    assert {"platform", "GPU", "RAM", "CPUs", "session", "versions"} <= names

@@ -11,22 +11,8 @@ import torch
 
 from lib.machine import hardware, memory
 from lib.machine.facts import CARDS, FACTS
-from tests.conftest import CU128
 
 pytestmark = pytest.mark.usefixtures("nothing_of_this_machine")
-
-
-@pytest.mark.parametrize(
-    "capability, built, fitting",
-    [
-        ((7, 5), CU128, "sm_75"), ((8, 9), CU128, "sm_86"), ((8, 0), ["sm_86"], None), ((6, 0), CU128, None),
-        ((9, 0), ["sm_80", "compute_80"], "compute_80"), ((9, 0), ["sm_90a"], "sm_90a"),
-        ((9, 1), ["sm_90a", "compute_90a"], None), ((10, 3), ["sm_100f"], "sm_100f"),
-        ((12, 0), ["sm_100", "sm_100f", "compute_100f"], None), ((12, 1), CU128, "sm_120"), ((8, 0), ["gfx90a"], None),
-    ],
-)  # fmt: skip
-def test_binaries_run_upwards_within_a_major_and_ptx_upwards_for_ever(capability, built, fitting):
-    assert hardware.fitting_kernel(capability, built) == fitting
 
 
 def test_the_limits_of_a_container_count(monkeypatch, container):

@@ -6,9 +6,11 @@ import types
 import pytest
 import torch
 
-from lib import launch, notebook
+from lib import launch, notebook, planner
 from lib.errors import BadInput
+from lib.notebook import panel
 from lib.report.summary import Summary
+from lib.task import load_config
 from tests.conftest import ROOT
 
 EMPTY = {
@@ -86,3 +88,15 @@ def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_p
     said = capsys.readouterr().out
     assert "Nothing is planned." in said and "no batch (mine.py:6: raise ValueError" in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_plan_is_shown_once_for_this_machines_card_or_a_t4(planned, monkeypatch, capsys):
+    plan = panel.Choice(path := ROOT / "configs" / "graphmer.yaml", {}, "t4").plan()
+    monkeypatch.setattr(planner, "plan", lambda config, card: plan)
+    run = types.SimpleNamespace(config=load_config(path), plan=None)
+    notebook.plan(run)
+    said = capsys.readouterr().out
+    assert said.count("At the peak, GiB") == 1 and "no GPU here to plan for. On Kaggle's T4s" in said
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    notebook.plan(run)
+    assert "There is no plan; the lines under Data say why." in capsys.readouterr().out

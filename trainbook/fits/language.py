@@ -3,14 +3,17 @@
 trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 2048 --tokens 2000000
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import yaml
+from torch import Tensor, nn
 
 from lib import untrusted
 from lib.errors import BadInput
@@ -20,9 +23,12 @@ from lib.planner.card import Target, find_card
 from lib.planner.table import QUOTA_HOURS, quota
 from lib.planner.trace import checked, predict, predict_inference, tied
 from lib.supervised import chunks
+from lib.task.quantised import Quantised, replaced
 from lib.text import computed
-from trainbook.fits.layers import KINDS, Adam8bit, adapt, linear_names, quantise
 
+KINDS = ("nf4", "nf4-dq", "int8")
+# bitsandbytes' optimizers: blocks of 256 values have a scale of 4 bytes; tensors of fewer than 4096 stay fp32
+_MOMENTS, _MIN_8BIT = 256, 4096
 METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _LENGTHS = 256  # what the largest length is a multiple of
@@ -74,11 +80,10 @@ def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a language model; `method` is one of METHODS, `quantised` one of layers.KINDS or empty.
+    """A question about a language model; by default about the step of a task here.
 
-    `length` counts the tokens of a sequence: in training its whole, in inference prompt and answer together, whose keys
-    and values are held. The defaults are the steps of a task here: a base in 16 bits or nf4, adapters in fp32, and the
-    loss in chunks of positions. A `trainer` has those of peft's guide: whole logits, and in fp32 what is not packed.
+    That has a base in 16 bits or nf4, adapters in fp32, and the loss in chunks of positions. A `trainer` is peft's
+    guide: whole logits, and in fp32 what is not packed. `length` is of a sequence, in inference with its answer.
     """
 
     model: str
@@ -249,6 +254,23 @@ def _model(settings: Mapping[str, Any], question: Question, precision: str) -> A
     return model.train()
 
 
+class Adam8bit(torch.optim.Optimizer):
+    """Adam with moments of one byte a value, as bitsandbytes lays them out: their memory, without values."""
+
+    def __init__(self, parameters: Any, **_: Any):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state, is_small = self.state[parameter], parameter.numel() < _MIN_8BIT
+            for moment in () if state else ("state1", "state2"):
+                state[moment] = torch.empty_like(parameter, dtype=torch.float32 if is_small else torch.uint8)
+                if not is_small:
+                    scales = math.ceil(parameter.numel() / _MOMENTS)
+                    state[f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
+
+
 class _Paged(torch.optim.SGD):
     """An optimizer whose state is in pages that the driver moves (paged_adamw_8bit): the card's allocator has none."""
 
@@ -256,3 +278,47 @@ class _Paged(torch.optim.SGD):
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW, "adamw_8bit": Adam8bit, "paged_adamw_8bit": _Paged,
 }  # fmt: skip
+
+
+class Adapted(nn.Module):
+    """A linear layer with a low-rank addition, as peft computes it: the adapters and what enters them are fp32."""
+
+    def __init__(self, layer: Any, rank: int, dropout: float):
+        super().__init__()
+        self.layer, self.dropout = layer, dropout
+        self.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, device="meta"))
+        self.lora_b = nn.Parameter(torch.empty(layer.out_features, rank, device="meta"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.layer(x)
+        low = F.linear(F.dropout(x.to(self.lora_a.dtype), self.dropout, self.training), self.lora_a)
+        return (result + F.linear(low, self.lora_b) * 2.0).to(result.dtype)
+
+
+def quantise(model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[nn.Module] = ()) -> nn.Module:
+    """Replaces every nn.Linear but those `without`; `dtype` is what products are computed in."""
+    spared = {id(layer) for layer in without}
+    return replaced(model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None)
+
+
+def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:
+    """Freezes the model and adds adapters of a rank to the layers whose name ends so. Raises BadInput for none."""
+    names, linear = set(targets), linear_names(model)
+    model.requires_grad_(False)
+    if not names & linear or type(rank) is not int or rank < 1:
+        raise BadInput(
+            f"No adapter of rank {rank!r} can be put on {', '.join(sorted(names)) or 'nothing'}. The linear layers are "
+            f"{', '.join(sorted(linear))}."
+        )
+    return replaced(
+        model, lambda name, layer: Adapted(layer, rank, dropout) if name in names and _is_linear(layer) else None
+    )
+
+
+def linear_names(model: nn.Module, head: nn.Module | None = None) -> set[str]:
+    """Returns the last names of the linear layers, without the head's."""
+    return {name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if _is_linear(layer) and layer is not head}
+
+
+def _is_linear(layer: nn.Module, without: Iterable[int] = ()) -> bool:
+    return isinstance(layer, nn.Linear | Quantised) and id(layer) not in without

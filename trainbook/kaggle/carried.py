@@ -117,10 +117,7 @@ def compared(names: Collection[str]) -> tuple[list[str], str]:
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
-    """Returns the name of the configuration that a notebook trains, "" for none, and whether its queue is run.
-
-    It stands in the call `notebook.configure("graphmer", ...)` or `notebook.configure_queue(...)`.
-    """
+    """Returns the name in the call of `notebook.configure`, "" for none, and whether it is `configure_queue`."""
     for node in syntax(notebook):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             name = getattr(node.args[0], "value", None)

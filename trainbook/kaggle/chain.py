@@ -18,7 +18,6 @@ from lib import untrusted
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report.metrics import read, series
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Summary
 from lib.text import aligned
@@ -33,7 +32,7 @@ _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
 _RETRIED = " (retried)"  # appended to a reason that ends a chain, after --retry
-_FILES = rf"(^|/)({re.escape(SUMMARY)}|metrics[.]csv)$"
+_FILES = rf"(^|/){re.escape(SUMMARY)}$"
 
 
 @dataclass
@@ -50,7 +49,6 @@ class Session:
     hours: float | None = None
     quota_before: float | None = None
     quota_used: float | None = None
-    loss: float | None = None
     message: str = ""
 
     @property
@@ -247,7 +245,7 @@ def _wait(chain: Chain) -> client.Status:
 
 
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:
-    """Reads what a session left: summaries, metrics, the hours of its log, the quota that it used."""
+    """Reads what a session left: summaries, the hours of its log, the quota that it used."""
     folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
     files = chain.ask(lambda: client.output(chain.kernel, folder, _FILES))
     runs = {path.parent: summary for path in files if (summary := Summary.read(path.parent))}
@@ -265,8 +263,6 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     else:
         session.reason = next((reason for reason in ("deadline", "interrupted") if reason in reasons), "completed")
         session.digest, session.step = digest, sum(summary.step for summary in runs.values())
-        rows = [row for run in runs if (run / "metrics.csv").is_file() for row in read(run / "metrics.csv")]
-        session.loss = (series(rows, "train", "loss")[1] or [None])[-1]
     log = folder / f"{chain.kernel.split('/')[1]}.log"
     times = [event.get("time") for event in client.events(log.read_text("utf-8"))] if log.is_file() else []
     session.hours = max((time / 3600 for time in times if isinstance(time, int | float)), default=None)
@@ -278,11 +274,10 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
 
 
 def table(chain: Chain) -> str:
-    """Returns a row for each session: steps, hours, quota used, the last loss, and how it ended."""
-    rows = [["session", "version", "steps", "hours", "quota h", "loss", "ended"]]
+    """Returns a row for each session: steps, hours, quota used, and how it ended."""
+    rows = [["session", "version", "steps", "hours", "quota h", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
-        figures = ((session.hours, ".2f"), (session.quota_used, ".2f"), (session.loss, ".4f"))
-        cells = ["-" if value is None else format(value, form) for value, form in figures]
+        cells = ["-" if hours is None else f"{hours:.2f}" for hours in (session.hours, session.quota_used)]
         steps = f"{session.first_step:,} -> {session.step:,}"
         rows.append([str(number), str(session.version or "-"), steps, *cells, session.reason or session.state])
-    return aligned(rows, left=[6])
+    return aligned(rows, left=[5])

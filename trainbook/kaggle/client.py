@@ -132,10 +132,7 @@ def _advice(text: str) -> str:
 
 
 def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
-    """Returns the answer to a question, or raises what its last try raised.
-
-    It is asked `tries` times if there is no answer, and `unclear` times if a refusal may not last.
-    """
+    """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last; raises the last one."""
     for number in itertools.count(1):
         try:
             return question()
@@ -263,10 +260,7 @@ def quota() -> Quota | None:
 
 
 def upload(folder: Path, dataset: str) -> str:
-    """Uploads a folder as a new data set or a new version; returns its address. Raises Refused.
-
-    The client finds a broken upload by path, size and time of its files, and resumes it.
-    """
+    """Uploads a folder as a new data set or a new version; returns its address. Raises Refused."""
     is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
     command = ("version", "-m", "A new version") if is_there else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.

@@ -93,10 +93,7 @@ def _build(config: Path, out: Path) -> Path:
 
 
 def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
-    """Returns the path of a notebook, and the folder of its own files where it is that of a configuration.
-
-    Such a notebook is built now, below runs/kaggle. Raises BadInput.
-    """
+    """Returns the path of a notebook; that of a configuration is built now, and its files' folder is returned too."""
     if not name.endswith((".yaml", ".yml")):
         return kernel.find(name), None
     config = Path(name)
@@ -127,7 +124,6 @@ _DATASET: Options = {
     "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
     **_OWNER,
     "--license": _text("by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT", default="unknown"),
-    "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
     **_SET,
     "--dry-run": _flag("pack what would be sent, and send nothing"),
 }
@@ -144,7 +140,7 @@ def _dataset(options: argparse.Namespace) -> int:
         from lib.task import load_config  # not at the top: torch takes seconds to import
 
         settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
-        contents = dataset.of_data(load_config(options.config, settings), name, options.least)
+        contents = dataset.of_data(load_config(options.config, settings), name)
     folder = dataset.pack(*contents, name, options.license)
     if options.dry_run:
         print("Nothing was uploaded (--dry-run).")
@@ -180,8 +176,6 @@ def _push(options: argparse.Namespace) -> int:
     if training:
         keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
         print(f"Configuration: {training.file}" + (f", with {keys}" if keys else ""))
-        if len(training.entries) > 1:
-            print("Queue:", ", ".join(entry.name for entry in training.entries))
     print(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {file}")
     return 0
 
@@ -272,7 +266,6 @@ _PREFLIGHT: Options = {
     "name": {"help": "a workload or notebook such as graphmer, or my.yaml"},
     "--data": _text("the data's folder, or embedded; it is read and counted"),
     **_SET,
-    "--steps-per-second": {"type": float, "default": 0.0, "help": "measured speed, such as the smoke test's"},
     "--json": _flag("print the findings as JSON"),
 }
 
@@ -292,7 +285,7 @@ def _preflight(options: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
         path, root = _path(options.name)
         settings = split_overrides(options.set)
-        sections = preflight.check(path, settings, options.data, options.steps_per_second, root)
+        sections = preflight.check(path, settings, options.data, root)
     code = min(1, show(sections, options.json))
     if not code and not options.json:
         print("Ready to push.")

@@ -28,11 +28,8 @@ def check(name: str) -> None:
         raise BadInput(f"The slug of {name} has {size} characters; Kaggle takes {_SHORTEST} to {_LONGEST}.")
 
 
-def of_data(config: Config, name: str, least: int) -> tuple[Path, list[str], str]:
-    """Reads and validates the data of a configuration; returns its folder, sentences, and what the archive is called.
-
-    Raises BadInput for data that the task refuses, and for fewer than `least` training samples.
-    """
+def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
+    """Validates the data of a configuration; returns its folder, sentences, and the archive's name. Raises BadInput."""
     if not config.data.dir:
         raise BadInput("Which data? Give its folder with --data, or data.dir in the configuration.")
     if len(config.data.dirs) > 1:
@@ -45,11 +42,6 @@ def of_data(config: Config, name: str, least: int) -> tuple[Path, list[str], str
 
     task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
     sizes = {split: len(samples) for split, samples in task.datasets().items()}
-    if sizes["train"] < least:
-        raise BadInput(
-            f"{source} has {sizes['train']:,} training samples, fewer than --least {least:,}. It was not packed. Check "
-            "the folder, or give a smaller --least."
-        )
     about = [
         f"Data of the workload `{label(config.task)}`, read and validated by it before packing.",
         task.describe_data().replace(str(source), name),
@@ -59,10 +51,7 @@ def of_data(config: Config, name: str, least: int) -> tuple[Path, list[str], str
 
 
 def of_run(run: Path) -> tuple[Path, list[str], str]:
-    """Returns the same for the output of a run with its checkpoints, which another session can mount and resume.
-
-    It is unpacked to a folder with the run's name, as an earlier session has it. Raises BadInput for no run's folder.
-    """
+    """Returns the same for the output of a run with its checkpoints, which another session can mount and resume."""
     summary = Summary.read(run)
     if summary is None or not (run / "config.yaml").is_file():
         raise BadInput(f"{run} has no config.yaml with a summary.json. Give the folder of a run: runs/graphmer.")
@@ -76,10 +65,7 @@ def of_run(run: Path) -> tuple[Path, list[str], str]:
 
 
 def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str) -> Path:
-    """Writes archive, README and metadata below runs/kaggle, and prints their sizes; returns their folder.
-
-    Raises BadInput for limits and credentials.
-    """
+    """Writes archive, README and metadata below runs/kaggle; returns their folder. Raises BadInput."""
     paths = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if not path.is_dir()}
     files = {n: p for n, p in paths.items() if p.is_file() and not p.is_symlink() and not _LEFT_OUT.search(n)}
     if not files:

@@ -107,10 +107,7 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """Returns kernel-metadata.json with every key: the client has defaults of its own (internet: on).
-
-    Raises BadInput for a slug that is too short.
-    """
+    """Returns kernel-metadata.json with every key: the client has defaults of its own. Raises BadInput."""
     slug = notebook.kernel.partition("/")[2]
     if len(slug) < _SHORTEST_TITLE:
         raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
@@ -132,16 +129,12 @@ def check(
 ) -> tuple[carried.Training | None, dict[str, object]]:
     """Returns what a session would train, None if that cannot be known from here, and the values that it gets.
 
-    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput for a notebook
-    that was built before lib was edited (unless `stale`), and for what the session would refuse.
+    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput.
     """
     source = read_json(notebook.path)
     carried.check_values(notebook.path.name, source, values)
-    if not stale and notebook.root is None and carried.is_stale(notebook.path):
-        raise BadInput(
-            f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
-            "notebooks`, or give --stale to send it as it is."
-        )
+    if not stale and notebook.root is None:
+        check_fresh(notebook.path)
     training = carried.training(source, values, notebook.uses_gpu, notebook.root)
     if training is None or notebook.root is None:
         return training, values
@@ -159,6 +152,15 @@ def check(
             f"DATA_DIR=OWNER/SLUG{each}."
         )
     return training, values
+
+
+def check_fresh(path: Path) -> None:
+    """Raises BadInput for a notebook that is not what its source, lib and configs give now."""
+    if carried.is_stale(path):
+        raise BadInput(
+            f"{path} is stale: its source, lib or configs were edited after it was built. Run `make notebooks`, or "
+            "push with --stale to send it as it is."
+        )
 
 
 def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
@@ -201,10 +203,9 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
 
 
 def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summary]:
-    """Downloads a notebook's results, unpacks and checks them; what was in `folder` is replaced when all is well.
+    """Downloads a notebook's results, checks them, and then replaces `folder`; returns the summaries by run.
 
-    Returns the summaries by run. Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises
-    BadInput.
+    Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises BadInput.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:

@@ -1,12 +1,11 @@
 """Checks to pass before a push spends quota; each one that does not pass says what to do."""
 
 import ast
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lib import planner
 from lib.config import Config, profiles, resolve_lengths
@@ -15,49 +14,27 @@ from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
 from lib.machine.facts import FACTS
-from lib.report.findings import Finding, Verdict
-from lib.task import Task, find_task, with_slots
+from lib.report.findings import Finding
+from lib.task import Task, find_task
 from lib.task.files import imports
 from lib.text import amount
 from lib.training.state import saved_bytes
 from trainbook.kaggle import carried, client, kernel
 
-_CORRECT, _LOOK = "Correct what the message names.", "See that it is the notebook you mean."
-_PRECISIONS: dict[str, tuple[Verdict, str]] = {
-    "bf16": ("bad", ", which a T4 only emulates"), "fp32": ("warning", ", far slower than fp16 there")
-}  # fmt: skip
-_ORIGIN = "its source, lib and configs"
+_CORRECT = "Correct what the message names."
 
 
-def _judged(name: str, value: str, problem: str = "", advice: str = "", verdict: Verdict = "bad") -> Finding:
-    """Returns a finding that is ok, or if there is a problem one of that."""
-    return Finding(name, problem, verdict, advice) if problem else Finding(name, value)
-
-
-class Part(NamedTuple):
-    """The runs of a notebook that are alike: `number` of them, each of `steps`; 0 if the length is not known here."""
-
-    name: str
-    number: int
-    config: Config
-    steps: int
-    task: Task  # with data, or without where it is not read here
-
-
-def check(
-    path: Path, settings: Mapping[str, object], folder: str = "", measured: float = 0.0, root: Path | None = None
-) -> dict[str, list[Finding]]:
+def check(path: Path, settings: Mapping[str, object], folder: str = "", root: Path | None = None) -> dict[str, Any]:
     """Checks a built notebook, the configuration that it trains on Kaggle, the account, and at last data.
 
-    `folder` has the data, or is "embedded"; `measured` is in steps/s; `root` is as in `carried.training`. Nothing is
-    downloaded. `bad` is what would spend quota for nothing, a `warning` what cannot be decided from here.
+    `folder` has the data, or is "embedded"; `root` is as in `carried.training`. Nothing is downloaded. `bad` is what
+    would spend quota for nothing, a `warning` what cannot be decided from here.
     """
     print("Checking the notebook, its configuration and the account.", flush=True)
-    text = path.read_text("utf-8")
-    notebook = json.loads(text)
+    notebook = kernel.read_json(path)
     files, name = carried.carried_files(notebook), carried.workload(notebook)[0]
     entries: list[Entry] = []
-    sections = {"Notebook": [*_contents(path, text, files, root is not None), _imports(notebook, files)]}
+    sections = {"Notebook": [_contents(path, files, root is not None), _imports(notebook, files)]}
     if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
         sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
@@ -68,7 +45,7 @@ def check(
         sections["Notebook"].append(Finding("internet", value, "bad", "Push with --internet, or mount the data."))
     sections["Account"] = _account(bool(name))
     if entries:
-        sections[f"{name}.yaml"] += _runs(entries, folder, measured)
+        sections[f"{name}.yaml"] += _runs(entries, folder)
     return sections
 
 
@@ -76,21 +53,18 @@ def _is_on(notebook: Mapping[str, Any], switch: str) -> bool:
     return bool(notebook["metadata"].get("kaggle", {}).get(switch))
 
 
-def _contents(path: Path, text: str, files: Mapping[str, str], is_new: bool) -> list[Finding]:
-    """Checks freshness, unless it was built just now, size and carrier; looks for credentials."""
-    fresh = {
-        None: Finding("freshness", f"{path.name} has no source here to compare it with", "warning", _LOOK),
-        True: Finding("freshness", f"{path.name} is not what {_ORIGIN} would give now", "bad", "Run: make notebooks"),
-        False: Finding("freshness", f"{path.name} is what {_ORIGIN} give"),
-    }[False if is_new else carried.is_stale(path)]
+def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
+    """Checks size, carrier and, unless it was built just now, freshness; looks for credentials."""
     try:
-        size = kernel.check_text(path, text, files)
+        size = kernel.check_text(path, path.read_text("utf-8"), files)
         if "lib/__init__.py" not in files:
             raise BadInput(f"{path} does not carry lib. Tag a cell of its source `carrier`, then run: make notebooks")
+        if not is_new:
+            kernel.check_fresh(path)
     except BadInput as refusal:
-        return [fresh, Finding("contents", str(refusal), "bad", _CORRECT)]
+        return Finding("contents", str(refusal), "bad", _CORRECT)
     value = f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
-    return [fresh, Finding("contents", value)]
+    return Finding("contents", value)
 
 
 def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
@@ -125,67 +99,59 @@ def _configuration(
         value = "it is a file that only a session sees, on Kaggle or written by a cell"
         advice = "To have it checked before, put task and configuration into files here and give my.yaml instead."
         return [Finding("configuration", value, "warning", advice)], []
-    names = [entry.name for entry in training.entries]
-    findings = [Finding("configuration", f"{title} is valid")]
-    findings += [Finding("queue", f"{len(names)} runs: {', '.join(names)}")] if len(names) > 1 else []
+    names = ", ".join(entry.name for entry in training.entries)
     config, cards = training.entries[-1].config, int(FACTS["kaggle_gpus"].value)
-    slots, precision = with_slots(config, cards).training.micro_batch_slots, config.training.precision
-    problem = f"{slots} slots cannot be divided among {cards} T4s: one would idle" if slots % cards else ""
-    advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
-    if not _is_on(notebook, "isGpuEnabled"):
-        problem, advice = "the notebook does not ask for a GPU", "Write `gpu: true` into the header of its source."
-    busy = f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy"
-    findings.append(_judged("GPU", busy, problem, advice))
-    verdict, words = _PRECISIONS.get(precision, ("ok", ": fp16 on a T4"))
-    advice = "" if verdict == "ok" else "Set it to auto (fp16 on a T4)."
-    findings.append(Finding("precision", f"training.precision is {precision}{words}", verdict, advice))
-    last, best, limit = (
-        config.checkpoint.keep_last,
-        config.checkpoint.keep_best,
-        float(FACTS["kaggle_run_minutes"].value),
-    )
-    saved = f"the last {last} and the best {best} are kept, and the clock is on"
-    problem = "" if last else "checkpoint.keep_last is 0: there would be nothing to resume from"
-    findings.append(_judged("checkpoints", saved, problem, "Set it to 1 or more."))
-    if (minutes := config.session.minutes) > limit:
-        value = f"session.minutes {minutes:g} is longer than the {limit:.0f} that a run may use"
-        findings.append(Finding("session", value, "bad", "Set it to 0, which takes the platform's limit."))
-    return findings, training.entries
+    slots, minutes, limit = config.training.micro_batch_slots, config.session.minutes, FACTS["kaggle_run_minutes"].value
+    wasteful = (
+        (not _is_on(notebook, "isGpuEnabled"), "GPU", "the notebook does not ask for a GPU",
+         "Write `gpu: true` into the header of its source."),
+        (slots % cards, "slots", f"{slots} slots cannot be divided among {cards} T4s: one would idle",
+         f"Set training.micro_batch_slots to {cards}, or a multiple of it."),
+        (config.training.precision == "bf16", "precision", "training.precision is bf16, which a T4 only emulates",
+         "Set it to auto (fp16 on a T4)."),
+        (not config.checkpoint.keep_last, "checkpoints",
+         "checkpoint.keep_last is 0: there would be nothing to resume from", "Set it to 1 or more."),
+        (minutes > float(limit), "session", f"session.minutes {minutes:g} is longer than the {limit} a run may use",
+         "Set it to 0, which takes the platform's limit."),
+    )  # fmt: skip
+    problems = [Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so]
+    return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], training.entries
 
 
-def _runs(entries: Sequence[Entry], folder: str, measured: float) -> list[Finding]:
-    """Checks the data, and the memory, time and space that all runs take together."""
+def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
+    """Checks the data, and the memory, time and space that all runs take together; those of a kind are alike."""
     findings: list[Finding] = []
-    parts: list[Part] = []
+    hours, size, newest = 0.0, 0, 0
     for kind in dict.fromkeys(entry.kind for entry in entries):
+        number = sum(entry.kind == kind for entry in entries)
         try:
-            finding, part = _part(kind, [entry for entry in entries if entry.kind == kind], folder)
+            finding, config, task = _data(next(entry for entry in entries if entry.kind == kind), folder)
         except BadInput as refusal:
             return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
-        findings.append(finding)
-        parts.append(part)
-    size = newest = 0
-    for part in parts:
-        checkpoint, weights = saved_bytes(part.task, part.config)
-        last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
-        size += part.number * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
+        print(f"Tracing a step of {kind} for a T4.", flush=True)
+        memory, seconds = _memory(config)
+        findings += [finding, memory]
+        hours += number * config.training.max_steps * seconds / 3600 if config.training.max_steps else math.nan
+        checkpoint, weights = saved_bytes(task, config)
+        last, best = config.checkpoint.keep_last, config.checkpoint.keep_best
+        size += number * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
         newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
     limit = int(FACTS["kaggle_output_bytes"].value)
     value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
     advice = "Lower checkpoint.keep_last or checkpoint.keep_best."
-    space = _judged("space", value, value if size + newest > limit else "", advice)
-    return [*findings, *_speed(parts, measured), space]
+    space = Finding("space", value, "bad", advice) if size + newest > limit else Finding("space", value)
+    return [*findings, _time(len(entries), hours), space]
 
 
-def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Part]:
-    """Returns a finding on the data of runs that are alike, and these runs. Raises BadInput.
+def _data(entry: Entry, folder: str) -> tuple[Finding, Config, Task]:
+    """Returns a finding on the data of a run, its configuration, in steps if these are known, and its task.
 
-    Data is only read where `folder` names some: the embedded data takes minutes to make.
+    Data is only read where `folder` names some: the embedded data takes minutes to make. Raises BadInput.
     """
-    config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    data, in_epochs, sizes, missing, addresses = config.data, bool(config.training.epochs), "", "", remote(config)
+    config, _ = profiles.apply(entry.config, has_gpu=True)
+    data, sizes, missing, addresses = config.data, "", "", remote(config)
     if folder and not addresses and (folder == "embedded" or data.dir != "embedded"):
-        print(f"Reading the data of {kind}; the first time takes minutes where it is large.", flush=True)
+        print(f"Reading the data of {entry.kind}; the first time takes minutes where it is large.", flush=True)
         try:
             task, config, _ = resolved(config)
             sizes = f" ({', '.join(f'{len(split):,} {name}' for name, split in task.datasets().items())})"
@@ -194,17 +160,16 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
                 raise
             missing = str(refusal)  # a session's machine has what its image has
     if not sizes:
-        config, _ = resolve_lengths(config, config.training.effective_batch)
-        task = find_task(config.task)(config)
-    part = Part(kind, len(entries), config, config.training.max_steps if sizes or not in_epochs else 0, task)
+        in_steps, _ = resolve_lengths(config, config.training.effective_batch)
+        task, config = find_task(config.task)(in_steps), config if config.training.epochs else in_steps
     if addresses:
         value, advice = f"the session downloads it from {', '.join(addresses)}", "Download it, and give --data."
     elif missing:
         value, advice = f"the embedded data cannot be made on this machine: {missing}", "See that the image has it."
     elif data.dir == "embedded":
-        return Finding("data", f"{kind}: the embedded data{sizes}"), part
+        return Finding("data", f"{entry.kind}: the embedded data{sizes}"), config, task
     elif folder and data.dir:
-        return Finding("data", f"{folder} is valid{sizes}"), part
+        return Finding("data", f"{folder} is valid{sizes}"), config, task
     elif names := carried.here(data):
         value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
@@ -213,45 +178,35 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
         advice = "Give the folder here with --data to have it validated."
     else:
         value, advice = "none is given: the embedded data is used", "Give your own with --data, unless you want this."
-    return Finding("data", f"{kind}: {value}", "warning", advice), part
+    return Finding("data", f"{entry.kind}: {value}", "warning", advice), config, task
 
 
-def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
-    """Traces a step of each part for a T4, and counts all runs in sessions; `measured` steps/s replace the plan's."""
-    session, weekly = float(FACTS["kaggle_run_minutes"].value) / 60, float(FACTS["kaggle_gpu_quota_hours"].value)
-    findings, hours, each = [], 0.0, []
-    for part in parts:
-        print(f"Tracing a step of {part.name} for a T4.", flush=True)
-        memory, planned = _memory(part)
-        findings.append(memory)
-        speed = measured or planned
-        hours += part.number * part.steps / speed / 3600 if part.steps and speed else math.nan
-        each.append(f"{part.number} runs of " * (part.number > 1) + f"{part.steps:,} steps at {speed:.3g} steps/s")
-    if math.isnan(hours):
-        advice = "Give a length in epochs its data (--data), and a measured speed as --steps-per-second."
-        value = "length or speed is not known without the data or a plan"
-        return [*findings, Finding("time", value, "warning", advice)]
-    origin = "as you measured" if measured else "as the planner expects"
-    at_most = " at most" * any(part.config.training.stop_after_evaluations for part in parts)
-    sessions, weeks = math.ceil(hours / session), math.ceil(hours / weekly)
-    needs = f"{sessions} session(s), {weeks} week(s) of quota"
-    value = f"{' and '.join(each)}, {origin}, take{at_most} {hours:.1f} h: {needs}"
-    advice = "`trainbook kaggle chain` runs one session after another."
-    return [*findings, _judged("time", value, value if sessions > 1 else "", advice, "warning")]
-
-
-def _memory(part: Part) -> tuple[Finding, float]:
-    """Traces a step for a T4; returns the finding, and steps per second, 0 where there is no plan."""
+def _memory(config: Config) -> tuple[Finding, float]:
+    """Traces a step for a T4; returns the finding, and the expected seconds of a step, NaN where there is no plan."""
     try:
-        plan = planner.plan(part.config, "t4")
+        plan = planner.plan(config, "t4")
     except BadInput as refusal:
-        return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", _CORRECT), 0.0
+        return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", _CORRECT), math.nan
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
-        return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), 0.0
+        return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), math.nan
     peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
     value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
-    return Finding("memory", value), 1 / plan.chosen.expected_seconds
+    return Finding("memory", value), plan.chosen.expected_seconds
+
+
+def _time(number: int, hours: float) -> Finding:
+    """Counts the hours of all runs in sessions and weeks."""
+    if math.isnan(hours):
+        value = "it is not known without a plan and, for a length in epochs, the data"
+        return Finding("time", value, "warning", "Give a length in epochs its data (--data).")
+    session, weekly = float(FACTS["kaggle_run_minutes"].value) / 60, float(FACTS["kaggle_gpu_quota_hours"].value)
+    sessions, weeks = math.ceil(hours / session), math.ceil(hours / weekly)
+    needs = f"{sessions} session(s), {weeks} week(s) of quota"
+    value = f"{number} run(s) take {hours:.1f} h, as the planner expects: {needs}"
+    if sessions == 1:
+        return Finding("time", value)
+    return Finding("time", value, "warning", "`trainbook kaggle chain` runs one session after another.")
 
 
 def _account(needs_quota: bool) -> list[Finding]:
@@ -264,5 +219,6 @@ def _account(needs_quota: bool) -> list[Finding]:
         advice = "See kaggle.com/settings; GPUs need a verified phone number."
         return [account, Finding("quota", "Kaggle names none", "warning", advice)]
     left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
-    problem = left if needs_quota and quota.remaining < 1 else ""
-    return [account, _judged("quota", left, problem, f"Wait for {quota.refreshes or 'the next week'}.")]
+    if needs_quota and quota.remaining < 1:
+        return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]
+    return [account, Finding("quota", left)]

@@ -36,11 +36,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def write(name: str, kind: str, folder: Path) -> list[Path]:
-    """Writes NAME_task.py, NAME.yaml, test_NAME_task.py and the folder NAME_data; returns their paths.
-
-    The task is the example of a kind of KINDS, and the data is generated in the layout that it reads. Raises BadInput,
-    before anything is written, where one of them is there already or the name cannot be that of a Python file.
-    """
+    """Writes NAME_task.py, NAME.yaml, test_NAME_task.py and NAME_data; returns their paths. Raises BadInput before."""
     if not (name.isascii() and name.isidentifier()):
         raise BadInput(f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores.")
     if kind not in KINDS:

@@ -27,8 +27,7 @@ def carried_files(
     """Returns the texts that a notebook carries, by their paths below `root`. Raises BadInput.
 
     They are the files that its cells and tasks import, directly or not, the data files beside them, and configurations.
-    `["-m", "lib.planner"]` counts, which starts a child process. For a notebook that only plans (`planning`), imports
-    inside a task's functions do not count: they are for reading data and for evaluation.
+    If `planning`, imports inside a task's functions do not count: they are for reading data and for evaluation.
     """
     names = [name for cell in cells for name in imported(cell, True)]
     for task in tasks:
@@ -103,10 +102,7 @@ def largest(files: dict[str, str]) -> str:
 
 
 def pack(files: dict[str, str]) -> str:
-    """Returns the files as JSON in base 85, which has no quote and no backslash.
-
-    bzip2 has one form of the same content on every machine, a quarter shorter than that of zlib.
-    """
+    """Returns the files as JSON in base 85; unlike zlib, bzip2 gives the same bytes on every machine."""
     content = json.dumps(files, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
     return base64.b85encode(bz2.compress(content)).decode("ascii")
 

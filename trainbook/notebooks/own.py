@@ -102,10 +102,7 @@ def _checked(path: Path) -> Config:
 
 
 def _place_of_task(path: Path, config: Config) -> Path | None:
-    """Returns where a configuration says that its task's file lies; None for a task of lib. Raises BadInput.
-
-    In the notebook it lies in the same place beside the carried configuration, so the path must lead there from it.
-    """
+    """Returns where the task's file lies beside its configuration, as in the notebook; None for a task of lib."""
     if (file := file_of(config.task)) is None:
         return None
     texts = [path.read_text("utf-8"), *_bases(path).values()]
@@ -135,10 +132,7 @@ def _bases(path: Path) -> dict[str, str]:
 
 
 def text(own: Own, internet: bool = False) -> str:
-    """Returns the text of the notebook, which asks for `internet` on Kaggle or not; the same for the same files.
-
-    Raises BadInput without jupytext or nbformat, and for a notebook that would be too large.
-    """
+    """Returns the text of the notebook, which asks for `internet` on Kaggle or not. Raises BadInput."""
     source = _filled(own, internet)
     codes = [code for name, code in own.files.items() if name.endswith(".py")]
     shipped, cells = own.task.__module__.split("."), [cell.source for cell in source.cells if cell.cell_type == "code"]

@@ -115,10 +115,7 @@ def read_source(path: Path) -> Source:
 
 
 def check_source(source: Source) -> None:
-    """Raises BadInput unless a source is Python without magics, with one carrier and one parameters cell.
-
-    IPython's own syntax hides failures and runs nowhere else.
-    """
+    """Raises BadInput unless a source is Python without magics, with one carrier and one parameters cell."""
     for cell, line in zip(source.cells, source.lines, strict=True):
         if cell.cell_type != "code":
             continue
@@ -142,10 +139,7 @@ def check_source(source: Source) -> None:
 
 
 def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":
-    """Builds the notebook of a source; `made_from` is as in `carrier.code`.
-
-    A cell's id depends on its type and source (the carrier's: on the placeholder).
-    """
+    """Builds the notebook of a source, with ids by the cells' texts; `made_from` is as in `carrier.code`."""
     nbformat, cells, keys = libraries()[1], [], []
     for cell in source.cells:
         keys.append(f"{cell.cell_type}\n{cell.source}")

@@ -7,7 +7,7 @@ from torch import nn
 from lib.errors import BadInput
 from lib.planner import predict, predict_inference
 from lib.task.quantised import Quantised
-from trainbook.fits.layers import Adam8bit, Adapted, adapt, quantise
+from trainbook.fits.language import Adam8bit, Adapted, adapt, quantise
 
 D = 1024
 WEIGHTS = 4 * D * D

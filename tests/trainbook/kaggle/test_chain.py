@@ -65,9 +65,9 @@ def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys)
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.strip().startswith(("1 ", "2 ", "3 "))]
     assert rows[-3:] == [
-        ["1", "1", "0", "->", "40", "2.00", "0.00", "0.5000", "deadline"],
-        ["2", "2", "40", "->", "80", "2.00", "0.00", "0.5000", "deadline"],
-        ["3", "3", "80", "->", "100", "2.00", "0.00", "0.5000", "completed"],
+        ["1", "1", "0", "->", "40", "2.00", "0.00", "deadline"],
+        ["2", "2", "40", "->", "80", "2.00", "0.00", "deadline"],
+        ["3", "3", "80", "->", "100", "2.00", "0.00", "completed"],
     ]
     assert "Completed at step 100" in out and stub.overlaps == 0
     assert run() == 0 and len(stub.sessions) == 3  # it stays completed

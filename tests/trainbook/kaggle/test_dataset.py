@@ -22,7 +22,7 @@ KEYS = [
     *("workload.split.validation=0.2", "workload.split.test=0.2", "training.effective_batch=8"),
     *("workload.evaluation.validation_triples=5", "workload.evaluation.test_triples=10"),
 ]
-GIVEN = ["--data", "graph", "--slug", "code-graph", "--least", "10", *(f"--set={key}" for key in KEYS)]
+GIVEN = ["--data", "graph", "--slug", "code-graph", *(f"--set={key}" for key in KEYS)]
 
 
 def pack(*options):
@@ -87,7 +87,6 @@ def test_an_upload_of_a_client_that_was_killed_is_gone_on_with(real_client, grap
 LIMITS = [
     (["--slug", "abc"], "3 characters; Kaggle takes 6 to 50"),
     (["--slug", "Code_Graph"], "no owner/slug"),
-    (["--least", "100000"], "36 training samples, fewer than --least 100,000"),
     (["--data", "nowhere"], "nowhere is no folder"),
 ]
 

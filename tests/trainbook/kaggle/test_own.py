@@ -51,7 +51,7 @@ def test_a_chain_trains_it_session_after_session_and_status_and_fetch_take_its_n
 def test_the_command_that_follows_a_data_set_exists_and_names_it(stub, config, capsys):
     (config.parent / "waves").mkdir()
     (config.parent / "waves" / "waves.csv").write_text("1\n")
-    given = ["--data", "waves", "--slug", "my-waves", "--least", "10"]
+    given = ["--data", "waves", "--slug", "my-waves"]
     assert main(["kaggle", "dataset", "my.yaml", *given]) == 0
     out = capsys.readouterr().out
     command = re.search(r"trainbook (kaggle push .*)", out)[1]
@@ -76,7 +76,7 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
     assert main(["kaggle", "push", "my.yaml"]) == 2
     assert "waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
-    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    assert main(["kaggle", "preflight", "my.yaml"]) == 0
     assert "waves, which is on this machine and in no" in " ".join(capsys.readouterr().out.split())
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
 
