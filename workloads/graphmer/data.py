@@ -199,12 +199,9 @@ class Data:
 
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
-        of_test = sizes.test_triples, sizes.structural_test_triples
-        return {
-            "train": self.samples,
-            "validation": Queries(self.corpus, "validation", self.structural, sizes.validation_triples),
-            "test": Queries(self.corpus, "test", self.structural, *of_test),
-        }
+        most = {"validation": sizes.validation_triples, "test": sizes.test_triples}
+        held = {part: Queries(self.corpus, part, self.structural, number) for part, number in most.items()}
+        return {"train": self.samples, **held}
 
     @cached_property
     def scorer(self) -> Scorer:

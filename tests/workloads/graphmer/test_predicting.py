@@ -9,7 +9,6 @@ import torch
 from tests.workloads.graphmer.conftest import joined_with, moved, pieces_of, tree_of, words_of
 from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.predicting import calibration
 from workloads.graphmer.predicting.calibration import fit, weights_of
 from workloads.graphmer.predicting.references import Asking, Choices, calibration_error
 from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
@@ -278,7 +277,7 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any(1).all()
-    calibration, corpus = shared.evaluator.calibration, shared.data.corpus
+    calibration, corpus = shared.calibration, shared.data.corpus
     choices, _ = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert choices.loss(weights_of(model)[1]) < choices.loss(start)
@@ -289,9 +288,9 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
 
 def test_the_test_says_how_predictions_do_beside_the_counts(fitted, monkeypatch):
     task, model = fitted
-    corpus, hidden = task.data.corpus, task.evaluator.calibration.hidden
+    corpus, hidden = task.data.corpus, task.calibration.hidden
     with torch.inference_mode():
-        measured = task.evaluator.calibration.measured(model)
+        measured = task.calibration.measured(model)
         choices, _ = hidden(corpus.triples_of("test"), Answering(task.data, model))
         train = corpus.triples_of("train")
         (first, files), (again, _) = (hidden(train, Answering(task.data, model), 7) for _ in range(2))
@@ -299,9 +298,9 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted, monkeypatch)
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
         for name, value in choices.judged(weights).items():
             assert rows["all", method][name] == pytest.approx(value, nan_ok=True)
-    assert "calibration error" in calibration.as_text(measured)
+    assert "calibration error" in task.calibration.text(measured)
     assert len(files) == 7 and np.array_equal(first.features, again.features)
     half = dataclasses.replace(choices, of_object=np.arange(len(choices)) % 2 == 0)
-    monkeypatch.setattr(task.evaluator.calibration, "hidden", lambda *_: (half, None))
-    names = [row["references"] for row in task.evaluator.calibration.measured(model)]
+    monkeypatch.setattr(task.calibration, "hidden", lambda *_: (half, None))
+    names = [row["references"] for row in task.calibration.measured(model)]
     assert names == ["of an object"] * 2 + ["all"] * 2, "what is asked of a tree comes first"

@@ -1,6 +1,6 @@
 """Probabilities of predictions: fitted on validation files by hiding known references, and measured on the test's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,13 +96,13 @@ class Calibration:
             for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
         ]
 
-
-def as_text(rows: list[Mapping[str, Any]]) -> str:
-    """Returns a table of what was measured, a column for each row."""
-    columns = [[f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in row.values()] for row in rows]
-    lines = [[name, *values] for name, *values in zip(rows[0], *columns, strict=True)]
-    return (
-        "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. Expect "
-        "the figures of those of an object, as in `x.get()`, where the text does not say what x is: most unresolved "
-        f"ones are such. Sure: given {SURE:g} or more.\n{aligned(lines, left=(0,))}"
-    )
+    @staticmethod
+    def text(rows: Sequence[Mapping[str, Any]]) -> str:
+        """Returns a table of what was measured, a column for each row."""
+        columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
+        return (
+            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
+            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
+            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
+            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
+        )
