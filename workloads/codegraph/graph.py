@@ -8,7 +8,7 @@ from typing import Any
 
 from workloads.codegraph import readers, trees
 from workloads.codegraph.facts import CALL, INSTANCE, Definition, Facts, Path, Reference
-from workloads.codegraph.records import Entity, Graph, Triple
+from workloads.codegraph.records import Entity, Graph, Place, Triple
 from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
@@ -54,8 +54,8 @@ def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
     triples: dict[tuple[str, str, str], Triple] = {}
     for source in facts:
         for head, relation, tail, kind, line in edges(resolver, source):
-            place = "python", source.file, source.module, line
-            triples.setdefault((head, relation, tail), Triple(head, relation, tail, *place))
+            place = Place("python", source.file, source.module, line)
+            triples.setdefault((head, relation, tail), Triple(head, relation, tail, place))
             if tail not in entities:
                 entities[tail] = Entity(tail, kind)
     ordered = {name: entities[name] for name in sorted(entities)}

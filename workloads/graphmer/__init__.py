@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.errors import BadInput
 from lib.report.result import write_table
 from lib.supervised import Judged, Supervised
 from lib.task import Batch
@@ -246,11 +245,6 @@ class Graphmer(Supervised):
         """
         from workloads.graphmer.predicting import predict
 
-        if "data" not in vars(self) and "corpus" not in (self._learned or {}):
-            raise BadInput(
-                "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
-                "archive has up to 268 MB. Give the folder of the run, with data in it."
-            )
         return predict(self, models, source, out)
 
 

@@ -166,6 +166,20 @@ class Corpus:
         except (KeyError, EOFError, MemoryError, AttributeError, zipfile.BadZipFile) as error:
             raise ValueError(str(error)) from None
 
+    def check(self) -> None:
+        """Raises ValueError if an index leads out of the arrays: a stranger's could ask for any amount of memory."""
+        text, facts, entities = len(self.text) + 1, len(self.tail) + 1, len(self.entities)
+        below = {
+            "text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
+            "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
+            "window_file": len(self.files), "entity_type": len(self.types), "entity_file": len(self.files),
+            "part_offsets": len(self.parts) + 1, "piece_offsets": len(self.piece_flat) + 1,
+        }  # fmt: skip
+        for name, most in below.items():
+            array = getattr(self, name)
+            if array.ndim != 1 or array.dtype.kind not in "iu" or np.any((array < -1) | (array >= most)):
+                raise ValueError(f"{name} leads out of the corpus")
+
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
     """Builds the arrays of a graph, without text where `sources` is None.

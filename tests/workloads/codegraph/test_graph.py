@@ -19,7 +19,7 @@ def test_entities_know_their_file_and_lines_with_decorators(tmp_path):
     assert built.entities["m"] == records.Entity("m", "Module", "m.py", 1, 4)
     assert built.entities["x.y"] == records.Entity("x.y", "API")
     triple = next(t for t in built.triples if t.relation == "annotated_with")
-    assert triple == records.Triple("m.f", "annotated_with", "x.y", "python", "m.py", "m", 2)
+    assert triple == records.Triple("m.f", "annotated_with", "x.y", records.Place("python", "m.py", "m", 2))
     assert {t.file for t in built.triples} == {"m.py"}, "folders of tests are left out"
 
 

@@ -96,7 +96,7 @@ def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
     values["counts"]["names"]["relations"][0] = "others"
     damaged = graphmer()
     damaged.take_learned(values)
-    with pytest.raises(BadInput, match="weights of the counts that the run began with cannot be used"):
+    with pytest.raises(BadInput, match="weights of the counts that the run began with raises"):
         batch_of(damaged, [0])
 
 

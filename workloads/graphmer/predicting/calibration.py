@@ -25,17 +25,13 @@ def fit(choices: Choices, start: Array, free: Array) -> Array:
     weights = start.astype(float)
     if not len(choices) or not free.any():
         return weights
-    answers, none = choices.features[:, free].astype(float), choices.of_none[:, free].astype(float)
-    right = np.where((choices.gold >= 0)[:, None], answers[np.maximum(choices.gold, 0)] if len(answers) else 0.0, none)
-    prior = _SHRINKAGE * np.eye(int(free.sum()))
+    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
     for _ in range(_STEPS):
-        of_answer, of_none = choices.probabilities(weights)
-        mean = of_none[:, None] * none
-        np.add.at(mean, choices.question, of_answer[:, None] * answers)
-        gradient = (mean - right).sum(0) + prior @ (weights - start)[free]
-        spread = answers - mean[choices.question], none - mean
-        hessian = prior + (spread[0] * of_answer[:, None]).T @ spread[0] + (spread[1] * of_none[:, None]).T @ spread[1]
-        step = np.linalg.solve(hessian, gradient)
+        shares = choices.probabilities(weights)[:, None]
+        mean = np.add.reduceat(shares * features, begin)
+        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
+        spread = features - mean[choices.question]
+        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
         step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
         weights[free] -= step
         if np.abs(step).max() < 1e-6:

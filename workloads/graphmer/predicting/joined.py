@@ -30,6 +30,20 @@ class Joined:
         """The numbers of all entities by id."""
         return {entity: number for number, entity in enumerate(self.data.corpus.entities)}
 
+    def key(self, triple: int) -> tuple[str, str, str]:
+        """Returns head, relation and tail of a triple by its number."""
+        corpus = self.data.corpus
+        head, tail = (
+            corpus.entities[entity] for entity in (corpus.head[corpus.window_of[triple]], corpus.tail[triple])
+        )
+        return head, corpus.relations[corpus.relation[triple]], tail
+
+    def where(self, entity: str) -> str:
+        """Returns whether an entity is of this tree, is one outside of it that training knows, or is none."""
+        if not entity:
+            return "not in this tree"
+        return "this tree" if self.in_tree[self.index[entity]] else "outside"
+
 
 def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:
     """Returns the data of a run and of a new tree together. `weights` are those of the counts.
