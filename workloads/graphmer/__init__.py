@@ -19,7 +19,17 @@ from lib.supervised import Judged, Supervised
 from lib.task import Batch
 from workloads.graphmer import figures
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import CONDITIONS, ENCODER, FEATURES, IGNORE, LONGEST_WORD, NEAR, SPECIALS, Settings
+from workloads.graphmer.settings import (
+    COMBINED,
+    CONDITIONS,
+    ENCODER,
+    FEATURES,
+    IGNORE,
+    LONGEST_WORD,
+    NEAR,
+    SPECIALS,
+    Settings,
+)
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
@@ -201,11 +211,11 @@ class Graphmer(Supervised):
         return figures.figures(judged)
 
     def baselines(self) -> dict[str, Judged]:
-        return self.evaluator.counted(self.parts["test"].samples.queries)
+        return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
 
     def baseline(self) -> dict[str, float]:
-        """Returns what the strongest counting reaches, without an encoder."""
-        return figures.figures(self.guesses[self.strongest(self.guesses)])
+        """Returns what the counts combined reach, without an encoder."""
+        return figures.figures(self.guesses[COMBINED])
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
         return np.stack([figures.summed(figures.each(of), unit[of.sample], units) for of in rows.values()], 1)
@@ -232,7 +242,7 @@ class Graphmer(Supervised):
         if not self._tested:
             return ""
         asked = f"Filtered tail prediction on {len(self.parts['test'].samples.triples):,} facts of held-out files. "
-        table = self.compare({**self.guesses, **self._tested}, self.strongest(self.guesses), folder)
+        table = self.compare({**self.guesses, **self._tested}, COMBINED, folder)
         if not self._measured:
             return f"{asked}{_ABOUT}\n{table}\nNothing is predicted of such a graph: it has no unresolved names."
         write_table(folder / "predictions.csv", [[*self._measured[0]], *(row.values() for row in self._measured)])

@@ -16,7 +16,7 @@ from lib.task import Batch
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.counts.answering import Answering, Scores
 from workloads.graphmer.data import Data
-from workloads.graphmer.settings import COMBINED, CONDITIONS, Array
+from workloads.graphmer.settings import CONDITIONS, Array
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of trust and of likeness, which was learned on top of all of trust
@@ -118,17 +118,11 @@ class Evaluator:
                 asked = Questions.of_facts(self.corpus, triples[chosen], conditions[chosen])
                 yield asked, chosen, self.candidates(int(kind))[0]
 
-    def counted(self, queries: Iterable[tuple[int, int]]) -> dict[str, Judged]:
-        """Returns the answers of every method without a model."""
+    def counted(self, queries: Iterable[tuple[int, int]]) -> Judged:
+        """Returns the answers of the counts combined, without a model."""
         triples, conditions = np.array([*queries]).T
-        frequent, combined = (np.zeros((len(triples), 3)) for _ in range(2))
+        ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):
-            tail, rows = self.corpus.tail[triples[chosen]], self.data.collator.of_questions(asked)[1]
-            frequency = self.scorer.counts.count(asked, among, leave_out=False).astype(float)
-            frequent[chosen] = self.rank(tail, asked, frequency)
-            combined[chosen] = self.rank(tail, asked, Scores(self.data, asked, among, rows).counted())
-        every = np.arange(len(triples))
-        return {
-            "frequency": Judged(conditions, frequent, sample=every),
-            COMBINED: Judged(conditions, combined, sample=every),
-        }
+            scores = Scores(self.data, asked, among, self.data.collator.of_questions(asked)[1]).counted()
+            ranks[chosen] = self.rank(self.corpus.tail[triples[chosen]], asked, scores)
+        return Judged(conditions, ranks, sample=np.arange(len(triples)))

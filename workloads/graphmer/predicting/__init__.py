@@ -107,7 +107,9 @@ def _answered(calibration: Calibration, joined: Joined, models: Sequence[nn.Modu
     """
     asking, corpus = calibration.asking, joined.data.corpus
     triples = joined.triples[asking.is_unresolved(joined.triples)]
-    weights, rows = [weights_of(model) for model in models], Rows()
+    heads, weights, rows = corpus.head[corpus.window_of[triples]], [weights_of(model) for model in models], Rows()
+    facts = zip(heads, corpus.relation[triples], corpus.tail[triples], strict=True)
+    keys = [(corpus.entities[head], corpus.relations[number], corpus.entities[tail]) for head, number, tail in facts]
     places = {triple.key: triple for triple in graph.triples}
     batches = zip(*(asking.ask(triples, Answering(joined.data, model)) for model in models), strict=True)
     for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
@@ -116,10 +118,11 @@ def _answered(calibration: Calibration, joined: Joined, models: Sequence[nn.Modu
             shares = [part.probabilities(of[row]) for part, of in zip(parts, weights, strict=True)]
             place = first.best(mean := np.mean(shares, 0))
             best.append(zip(place, mean[place].tolist(), strict=True))
-        for triple, (by_counts, chance), (place, share) in zip(triples[first.reference], *best, strict=True):
-            key = joined.key(triple)
-            tail, other = (corpus.entities[e] if e >= 0 else "" for e in first.entity[[place, by_counts]])
-            answer = corpus.relations[first.relation[place]], tail, round(share, 4), joined.where(tail), key[2], other
+        for number, (by_counts, chance), (place, share) in zip(first.reference, *best, strict=True):
+            key, entity = keys[number], first.entity[place]
+            tail, other = (corpus.entities[e] if e >= 0 else "" for e in (entity, first.entity[by_counts]))
+            where = "not in this tree" if not tail else "this tree" if joined.in_tree[entity] else "outside"
+            answer = corpus.relations[first.relation[place]], tail, round(share, 4), where, key[2], other
             at = places[key].file, places[key].line
             rows[key] = dict(zip(COLUMNS, (key[0], *answer, round(chance, 4), *at), strict=True))
     return {key: rows[key] for key in sorted(rows)}
@@ -178,13 +181,12 @@ def _write(graph: Graph, joined: Joined, rows: Rows, out: Path) -> None:
     """Writes the table, and the completed graph, where what was predicted has its probability."""
     write_table(out / TABLE, [COLUMNS, *([*row.values()] for row in rows.values())])
     corpus, triples = joined.data.corpus, {triple.key: triple for triple in graph.triples}
-    entities, chances = dict(graph.entities), {}
+    kinds, entities, chances = dict(zip(corpus.entities, corpus.entity_type, strict=True)), dict(graph.entities), {}
     for key, row in rows.items():
         if _is_likely(row):
             triple = replace(triples[key], relation=row["relation"], tail=row["tail"])
             triples[triple.key], chances[triple.key] = triple, row["probability"]
-            kind = corpus.types[corpus.entity_type[joined.index[triple.tail]]]
-            entities.setdefault(triple.tail, Entity(triple.tail, kind))
+            entities.setdefault(triple.tail, Entity(triple.tail, corpus.types[kinds[triple.tail]]))
     ordered = [triples[key] for key in sorted(triples)]
     records.write(replace(graph, triples=ordered, entities=entities), out, chances)
     print(

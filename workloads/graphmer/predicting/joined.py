@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,25 +23,6 @@ class Joined:
     data: Data
     triples: Array
     in_tree: Array
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """The numbers of all entities by id."""
-        return {entity: number for number, entity in enumerate(self.data.corpus.entities)}
-
-    def key(self, triple: int) -> tuple[str, str, str]:
-        """Returns head, relation and tail of a triple by its number."""
-        corpus = self.data.corpus
-        head, tail = (
-            corpus.entities[entity] for entity in (corpus.head[corpus.window_of[triple]], corpus.tail[triple])
-        )
-        return head, corpus.relations[corpus.relation[triple]], tail
-
-    def where(self, entity: str) -> str:
-        """Returns whether an entity is of this tree, is one outside of it that training knows, or is none."""
-        if not entity:
-            return "not in this tree"
-        return "this tree" if self.in_tree[self.index[entity]] else "outside"
 
 
 def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:
