@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("records") / "graphmer.json"
 CONFIG = "configs/graphmer_small.yaml"
 SEEDS = ("seed 0", "seed 1", "seed 2")
-SHOWN = ("counts combined", "counts + encoder")  # methods whose rows by relation and by tail the record has
+ENDS = ("", "_low", "_high")  # of a column with its interval
 ABLATIONS = {
     "no namesakes": ["workload.objective.same_name_weight=0"],
     "no own vectors": ["workload.model.own_vectors=0"],
@@ -61,27 +61,15 @@ def measured(options: list[str]) -> dict:
         "metrics": {name: round(value, 4) for name, value in summary["metrics"].items()},
         "counts_combined": {name: round(value, 4) for name, value in summary["baseline"].items()},
         "gains": gains(table),
-        "columns": ", ".join(table[0]),
-        "table": [", ".join(map(cut, row.values())) for row in table if row["method"] in SHOWN],
+        "table": {row.pop("method"): {name: round(float(value), 4) for name, value in row.items()} for row in table},
     }
-
-
-def cut(value: str) -> str:
-    """Returns a number of a table with four digits."""
-    try:
-        return f"{float(value):.4f}" if "." in value else value
-    except ValueError:
-        return value
 
 
 def gains(table: list[dict[str, str]]) -> dict[str, list[float]]:
-    """Returns the encoder's gain over the counts and its bounds, by condition and candidates."""
-    name, ends = "gain over counts combined", ("", ", low", ", high")
-    return {
-        f"{row['condition']}, {row['candidates']}": [round(float(row[name + end]), 4) for end in ends]
-        for row in table
-        if (row["method"], row["relations"], row["tails"]) == ("counts + encoder", "non-structural", "all")
-    }
+    """Returns the encoder's gain over the counts and its bounds, by metric."""
+    (row,) = (row for row in table if row["method"] == "counts + encoder")
+    names = [name.removeprefix("gain_") for name in row if name.startswith("gain_") and not name.endswith(ENDS[1:])]
+    return {name: [round(float(row[f"gain_{name}{end}"]), 4) for end in ENDS] for name in names}
 
 
 def main(wanted: list[str]) -> None:
@@ -96,7 +84,7 @@ def main(wanted: list[str]) -> None:
         mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]} if seeds else {}
         record = {**head("torch"), "mean_of_seeds": mean, "seeds": len(seeds), "runs": found}
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
-        print(name, json.dumps({k: v for k, v in found[name].items() if k not in ("table", "columns")}, indent=1))
+        print(name, json.dumps({k: v for k, v in found[name].items() if k != "table"}, indent=1))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
             "data.dir": ROOT / "lib", "training.max_steps": 12, "training.effective_batch": 8,
             "training.micro_batch": 8, "training.log_every_steps": 3, "training.evaluate_every_steps": 4,
             "checkpoint.every_steps": 3, "workload.evaluation.validation_triples": 16,
-            "workload.evaluation.test_triples": 32, "workload.evaluation.structural_test_triples": 8,
+            "workload.evaluation.test_triples": 32,
             "workload.model.hidden": 32, "workload.model.feed_forward": 64, "workload.chain.vocabulary": 1024,
         },
     ),

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from lib.errors import BadInput, TrainingFailed
-from workloads.codegraph import child, facts
 
 SECRET = "PRIVATE-PRIVATE-PRIVATE"  # the content of every file outside
 FORGED = "Training completed"  # what a hostile name would like to have on a line of its own
@@ -27,9 +26,6 @@ _HANG_SECONDS = 60  # far above what a case takes on a busy machine
 _MOST_BYTES = 128 * 2**20  # that Python and NumPy may hold at once; a case that needs more has read a bomb
 _RUNS_CODE = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"}
 _UNPICKLES = {"pickle.find_class"}
-# A process that parses sources and runs none of them, and what it answers with
-_READER = [sys.executable, "-I", "-S", child.__file__]
-_ANSWERS = {facts.__name__}
 _NEVER_READ = ("/etc/passwd", "/etc/shadow", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _watchers: list["Outside"] = []
@@ -107,10 +103,6 @@ class Outside:
 
     def heard(self, event: str, arguments: tuple) -> None:
         """Notes what an audit event says of code that runs and of files that are opened."""
-        if event == "subprocess.Popen" and arguments[1] == _READER:
-            return
-        if event in _UNPICKLES and arguments[0] in _ANSWERS:
-            return
         if event in _RUNS_CODE or event in _UNPICKLES:
             self._seen.append(f"{event} {arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):

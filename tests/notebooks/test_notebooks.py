@@ -35,7 +35,7 @@ OVERRIDES = {
     "01_graphmer": {
         **STEPS, "training.effective_batch": 8, "workload.split.validation": 0.2, "workload.split.test": 0.2,
         "workload.evaluation.validation_triples": 5, "workload.evaluation.test_triples": 10,
-        "workload.evaluation.structural_test_triples": 5, "workload.model.hidden": 16,
+        "workload.model.hidden": 16,
         "workload.model.feed_forward": 32, "workload.chain.vocabulary": 600,
     },
     "02_glacier_pretrain": GLACIER,

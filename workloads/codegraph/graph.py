@@ -4,11 +4,10 @@ import builtins
 import gc
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
-from workloads.codegraph import readers, trees
+from workloads.codegraph import source, trees
 from workloads.codegraph.facts import CALL, INSTANCE, Definition, Facts, Path, Reference
-from workloads.codegraph.records import Entity, Graph, Triple
+from workloads.codegraph.records import Entity, Graph, Place, Triple
 from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
@@ -17,27 +16,21 @@ _COMMON = (dict, list, str, set, tuple, int, float, bytes)  # of two with a meth
 Edge = tuple[str, str, str, str, int]
 
 
-def build(source: pathlib.Path | Sources, processes: int = 0) -> Graph:
+def build(folder: pathlib.Path | Sources) -> Graph:
     """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput if there is no file."""
-    sources = source if isinstance(source, Sources) else Sources([trees.folder(source)])
-    jobs, skipped = sources.jobs()
-    unread: dict[str, str] = {}
-
-    def arguments(job: trees.Job) -> tuple[Any, ...]:
-        try:
-            return (sources.read(job.file), *job)
-        except OSError as error:
-            unread[job.file] = f"cannot be read: {error.strerror}"
-            return (b"", *job)
-
-    was_enabled, facts = gc.isenabled(), []
+    sources = folder if isinstance(folder, Sources) else Sources([trees.folder(folder)])
+    (jobs, skipped), facts, was_enabled = sources.jobs(), [], gc.isenabled()
     gc.disable()  # for millions of small objects without cycles it would double the time (4.6 s for 2.1)
     try:
-        for job, answer in zip(jobs, readers.run("parse", jobs, arguments, processes), strict=True):
-            if job.file in unread or not isinstance(answer, Facts):
-                skipped.append((job.file, unread.get(job.file) or str(answer)))
-            else:
+        for job in jobs:
+            try:
+                answer = source.parse(sources.read(job.file), *job)
+            except OSError as error:
+                answer = f"cannot be read: {error.strerror}"
+            if isinstance(answer, Facts):
                 facts.append(answer)
+            else:
+                skipped.append((job.file, answer))
         return _assembled(facts, sorted(skipped))
     finally:
         if was_enabled:
@@ -46,16 +39,16 @@ def build(source: pathlib.Path | Sources, processes: int = 0) -> Graph:
 
 def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
     resolver, entities = Resolver(facts), dict[str, Entity]()
-    for source in facts:
-        for name, kind in ((f"file::{source.file}", "File"), (source.module, "Module")):
-            entities[name] = Entity(name, kind, source.file, 1, source.lines)
-        for made in source.definitions:
-            entities.setdefault(made.id, Entity(made.id, made.kind, source.file, made.first_line, made.last_line))
+    for one in facts:
+        for name, kind in ((f"file::{one.file}", "File"), (one.module, "Module")):
+            entities[name] = Entity(name, kind, one.file, 1, one.lines)
+        for made in one.definitions:
+            entities.setdefault(made.id, Entity(made.id, made.kind, one.file, made.first_line, made.last_line))
     triples: dict[tuple[str, str, str], Triple] = {}
-    for source in facts:
-        for head, relation, tail, kind, line in edges(resolver, source):
-            place = "python", source.file, source.module, line
-            triples.setdefault((head, relation, tail), Triple(head, relation, tail, *place))
+    for one in facts:
+        for head, relation, tail, kind, line in edges(resolver, one):
+            place = Place("python", one.file, one.module, line)
+            triples.setdefault((head, relation, tail), Triple(head, relation, tail, place))
             if tail not in entities:
                 entities[tail] = Entity(tail, kind)
     ordered = {name: entities[name] for name in sorted(entities)}

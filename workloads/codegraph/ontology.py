@@ -7,13 +7,12 @@ from pathlib import Path
 import yaml
 
 from lib.config.files import read_bytes
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, first_ten, printable
 from workloads.codegraph.records import Graph
 
 OURS = Path(__file__).with_name("ontology.yaml")
 # For ontologies that do not say which relations are structural
 _STRUCTURAL = {"contains", "defines", "defined_in", "declares", "overrides", "has_parameter", "has_attribute"}
-_EXAMPLES = 5
 _MOST_BYTES = 2**20  # of an ontology's file
 
 
@@ -67,24 +66,23 @@ def find(folder: Path) -> Ontology:
 
 def check(graph: Graph, ontology: Ontology) -> list[str]:
     """Returns what lies outside of domains and ranges, with an example. Raises BadInput for unknown names."""
-    unknown: dict[str, list[str]] = defaultdict(list)
+    unknown: list[str] = []
     unusual: dict[str, list[str]] = defaultdict(list)
-    kinds, names = (", ".join(sorted(known)) for known in (ontology.entities, ontology.relations))
     for entity in graph.entities.values():
         if entity.type not in ontology.entities:
-            unknown[f"unknown entity types (known are {kinds})"].append(f"{entity.id} is a {entity.type}")
+            unknown.append(f"{entity.id} is a {entity.type}, and entity types are {', '.join(ontology.entities)}")
     for triple in graph.triples:
         edge = f"{triple.file}:{triple.line}: {' '.join(triple.key)}"
         if (relation := ontology.relations.get(triple.relation)) is None:
-            unknown[f"unknown relations (known are {names})"].append(edge)
+            unknown.append(f"{edge}: relations are {', '.join(ontology.relations)}")
             continue
         for kind, name, types in (("domain", triple.head, relation.domain), ("range", triple.tail, relation.range)):
             if (entity := graph.entities.get(name)) is None:
-                unknown["unknown entities"].append(f"{edge}: {name} is not among the entities")
+                unknown.append(f"{edge}: {name} is not among the entities")
             elif entity.type not in types:
                 unusual[kind].append(f"{edge}: {name} is a {entity.type}, not {', '.join(sorted(types))}.")
     if unknown:
-        lines = [[f"{kind}: {len(of):,}", *(f"  {line}" for line in of[:_EXAMPLES])] for kind, of in unknown.items()]
-        text = "\n".join(printable(line, most=500) for part in lines for line in part)
-        raise BadInput(f"The graph does not keep to {ontology.source}. Correct the graph or the ontology.\n{text}")
+        what = f"The graph does not keep to {ontology.source}: {len(unknown):,} names are unknown"
+        lines = first_ten([printable(line, most=500) for line in unknown])
+        raise BadInput(f"{what}. Correct the graph or the ontology.\n{lines}")
     return [printable(f"{kind}: {len(of):,}, the first: {of[0]}", most=500) for kind, of in sorted(unusual.items())]

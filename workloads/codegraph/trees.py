@@ -5,7 +5,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import os
-import platform
 import re
 import sysconfig
 from collections.abc import Sequence
@@ -40,7 +39,6 @@ class Tree:
     name: str
     root: Path
     files: tuple[str, ...]
-    version: str = ""
     is_own: bool = True
     label: str = ""
 
@@ -52,13 +50,8 @@ class Tree:
     def read(self, file: str) -> bytes:
         """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree."""
         path = self.root / file
-        if path.is_symlink() and self.is_own:
-            try:
-                inside = path.resolve().is_relative_to(self.root.resolve())
-            except RuntimeError:  # links in a circle
-                inside = False
-            if not inside:
-                raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
+        if self.is_own and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+            raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
         return read_bytes(path, _MOST_BYTES)
 
     @cached_property
@@ -90,7 +83,7 @@ def folder(root: Path) -> Tree:
 
 def standard_library() -> Tree:
     """Returns the tree of the standard library of the Python that runs."""
-    return replace(folder(STANDARD_LIBRARY), name="the standard library", version=platform.python_version())
+    return replace(folder(STANDARD_LIBRARY), name="the standard library")
 
 
 def installed(packages: Sequence[str]) -> list[Tree]:
@@ -132,7 +125,7 @@ def _installed(text: str) -> Tree:
     if not files:
         raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
     root = Path(str(package.locate_file("")))
-    return Tree(name_of(text), root, tuple(sorted(files)), package.version, is_own=False)
+    return Tree(name_of(text), root, tuple(sorted(files)), is_own=False)
 
 
 class Job(NamedTuple):

@@ -4,55 +4,72 @@ Data: a folder with triples and entities as JSON lines, or any tree of Python fi
 The embedded default is the standard library of the running Python.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.errors import BadInput
-from lib.task import Batch, Task
+from lib.report.result import write_table
+from lib.supervised import Judged, Supervised
+from lib.task import Batch
+from workloads.graphmer import figures
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import COMBINED, CONDITIONS, FEATURES, IGNORE, LONGEST_WORD, NEAR, SPECIALS, Settings
+from workloads.graphmer.settings import (
+    COMBINED,
+    CONDITIONS,
+    ENCODER,
+    FEATURES,
+    IGNORE,
+    LONGEST_WORD,
+    NEAR,
+    SPECIALS,
+    Settings,
+)
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
+    from workloads.graphmer.predicting.calibration import Calibration
 
 _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
     "vector", "trust", "trust_beside_file",
 )  # fmt: skip
+_ABOUT = (
+    "Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones among the "
+    "entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all entities that the "
+    "ontology allows and, as `trained`, among the tails that training has, where an unseen one is last. evaluation.csv "
+    "has all of them, by relation too."
+)
 
 
-class Graphmer(Task):
+class Graphmer(Supervised):
     """Predicts the tail of a triple from the text around its head."""
 
     Settings = Settings
     sentinels = ("entities.jsonl", "*.entities.jsonl")
+    kind, unit = "tokens", "file"
+    metrics = tuple(map(figures.Figure, ("mrr", *(f"mrr_{condition}" for condition in CONDITIONS), "resolved")))
     selection = ("mrr", "max")
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
     several = True
-    _weights: dict[str, Any] | None = None  # of the counts, as JSON has them
-    _taken: Mapping[str, Any] = {}  # what the run learned when it began
-
-    @property
-    def settings(self) -> Settings:
-        return self.config.workload
+    _measured: Sequence[Mapping[str, Any]] = ()  # of predictions on the newest test
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: v for name, v in vars(self).items() if name != "evaluator"}
+        return {name: v for name, v in super().__getstate__().items() if name not in ("evaluator", "calibration")}
 
     @cached_property
     def data(self) -> "Data":
         from workloads.graphmer.data import Data
 
-        return Data(self.sources, self.sentinels, self.settings, self._taken)
+        return Data(self.sources, self.sentinels, self.settings, self._learned or {})
 
     def describe_data(self) -> str:
         return self.data.describe()
@@ -60,14 +77,19 @@ class Graphmer(Task):
     def fingerprint(self) -> str:
         return self.data.corpus.fingerprint()
 
-    def datasets(self) -> dict[str, Any]:
+    def read(self, source: Path | None = None) -> dict[str, Any]:
         return self.data.datasets()
+
+    def group(self, sample: Any) -> str:
+        """Returns the file of a question."""
+        corpus = self.data.corpus
+        return corpus.files[corpus.window_file[corpus.window_of[sample[0]]]]
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns the tensors of samples (training) or of queries (evaluation): see `batches.Collator`."""
         self.data.use(self.learned()["counts"])
-        collator = self.data.collator
-        return collator.training(samples, generator) if isinstance(samples[0], int) else collator.queries(samples)
+        items, collator = [item.sample for item in samples], self.data.collator
+        return collator.training(items, generator) if samples[0].training else collator.queries(items)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts, facts and candidates of the largest shapes; see `batches.Collator`."""
@@ -150,17 +172,19 @@ class Graphmer(Task):
         """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
         from workloads.graphmer.counts.scoring import fit
 
-        if self._taken and "data" not in vars(self):  # in a prediction
-            return dict(self._taken)
-        if self._weights is None:
+        if self._learned is None:
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
-            self._weights = weights.as_json(self.data.corpus)
-        return {"counts": self._weights, **self.data.stored}
+            self._learned = {"counts": weights.as_json(self.data.corpus)}
+        if "data" not in vars(self):  # in a prediction
+            return self._learned
+        return {"counts": self._learned["counts"], **self.data.stored}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        self._taken, self._weights = values, dict(values["counts"])
+        super().take_learned(values)
         if "data" in vars(self):
-            self.data.use(self._weights)
+            self.data.use(values["counts"])
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def evaluator(self) -> "Evaluator":
@@ -169,15 +193,60 @@ class Graphmer(Task):
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
-    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        return self.evaluator.evaluate(model, loader)
+    @cached_property
+    def calibration(self) -> "Calibration":
+        """The probabilities of predictions, fitted on validation."""
+        from workloads.graphmer.predicting.calibration import Calibration
+
+        return Calibration(self.data)
+
+    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        """Returns `figures` of the ranks; validation chooses the gate and fits probabilities of predictions."""
+        is_test = loader.dataset.name == "test"
+        judged = self.evaluator.answer(model, loader, chooses_gate=not is_test)
+        if is_test:
+            self._tested, self._measured = {ENCODER: judged}, self.calibration.measured(model)
+        else:
+            self.calibration.fit(model)
+        return figures.figures(judged)
+
+    def baselines(self) -> dict[str, Judged]:
+        return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
 
     def baseline(self) -> dict[str, float]:
         """Returns what the counts combined reach, without an encoder."""
-        return self.evaluator.headline(self.evaluator.counted[COMBINED])
+        return figures.figures(self.guesses[COMBINED])
+
+    def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
+        return np.stack([figures.summed(figures.each(of), unit[of.sample], units) for of in rows.values()], 1)
+
+    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
+        means = figures.means(sums)
+        return np.column_stack([means[:, :-1].mean(1), means[:, : len(CONDITIONS)], means[:, -1]])
+
+    def columns(self, judged: Judged) -> dict[str, float]:
+        """Returns figures that are no metrics, and MRRs of single relations and of tails that training has or not."""
+        names, corpus = {metric.__name__ for metric in self.metrics}, self.data.corpus
+        columns = {name: value for name, value in figures.figures(judged).items() if name not in names}
+        triple = np.array(self.parts["test"].samples.queries)[judged.sample, 0]
+        relation = corpus.relation[triple]
+        is_seen = self.data.scorer.counts.of_tail[relation, corpus.tail[triple]] > 0
+        kinds = {corpus.relations[number]: relation == number for number in np.unique(relation)}
+        for kind, chosen in {"seen": is_seen, "unseen": ~is_seen, **kinds}.items():
+            of_kind = figures.figures(Judged(judged.true[chosen], judged.guess[chosen]))
+            columns |= {f"{name}_{kind}": of_kind[name] for name in self.shown}
+        return columns
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        return self.evaluator.report(folder)
+        """Writes evaluation.csv and predictions.csv; returns what was asked and what the encoder adds."""
+        if not self._tested:
+            return ""
+        asked = f"Filtered tail prediction on {len(self.parts['test'].samples.triples):,} facts of held-out files. "
+        table = self.compare({**self.guesses, **self._tested}, COMBINED, folder)
+        if not self._measured:
+            return f"{asked}{_ABOUT}\n{table}\nNothing is predicted of such a graph: it has no unresolved names."
+        write_table(folder / "predictions.csv", [[*self._measured[0]], *(row.values() for row in self._measured)])
+        return f"{asked}{_ABOUT}\n{table}\n{self.calibration.text(self._measured)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Answers what the unresolved names of a tree of Python files, or of one file, mean.
@@ -186,11 +255,6 @@ class Graphmer(Task):
         """
         from workloads.graphmer.predicting import predict
 
-        if "corpus" not in self._taken and "data" not in vars(self):
-            raise BadInput(
-                "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
-                "archive has up to 268 MB. Give the folder of the run, with data in it."
-            )
         return predict(self, models, source, out)
 
 

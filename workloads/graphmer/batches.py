@@ -28,7 +28,7 @@ class Samples:
 
     A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are
     their own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root
-    tokens as the samples have.
+    tokens as the samples have, and `groups` their files.
     """
 
     def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
@@ -43,6 +43,8 @@ class Samples:
         self.facts = np.concatenate([triples[places], triples[others]])
         sizes = [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
         self.begin = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+        first = corpus.window_of[self.facts[self.begin[:-1]]]
+        self.groups = [corpus.files[file] for file in corpus.window_file[first]]
         text = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
         self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
@@ -60,12 +62,10 @@ class Queries:
     Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
     """
 
-    def __init__(self, corpus: Corpus, split: str, structural: Array, most: int, most_structural: int = 0):
-        self.split = split
+    def __init__(self, corpus: Corpus, split: str, structural: Array, most: int):
         triples = corpus.triples_of(split)
-        is_structural = structural[corpus.relation[triples]]
-        others, rules = triples[~is_structural], _sample(triples[is_structural], most_structural)
-        self.triples = np.concatenate([_sample(others, most or len(others)), rules])
+        triples = triples[~structural[corpus.relation[triples]]]
+        self.triples = _sample(triples, most or len(triples))
         length = (corpus.window_stop - corpus.window_start)[corpus.window_of[self.triples]]
         ordered = self.triples[np.lexsort((length, corpus.relation[self.triples]))]
         self.queries = [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import re
 import zipfile
 from bisect import bisect_right
@@ -16,7 +15,7 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.machine import disk
-from workloads.codegraph import readers
+from workloads.codegraph.facts import words_by_line
 from workloads.codegraph.graph import builtin_methods
 from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
@@ -166,6 +165,20 @@ class Corpus:
         except (KeyError, EOFError, MemoryError, AttributeError, zipfile.BadZipFile) as error:
             raise ValueError(str(error)) from None
 
+    def check(self) -> None:
+        """Raises ValueError if an index leads out of the arrays: a stranger's could ask for any amount of memory."""
+        text, facts, entities = len(self.text) + 1, len(self.tail) + 1, len(self.entities)
+        below = {
+            "text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
+            "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
+            "window_file": len(self.files), "entity_type": len(self.types), "entity_file": len(self.files),
+            "part_offsets": len(self.parts) + 1, "piece_offsets": len(self.piece_flat) + 1,
+        }  # fmt: skip
+        for name, most in below.items():
+            array = getattr(self, name)
+            if array.ndim != 1 or array.dtype.kind not in "iu" or np.any((array < -1) | (array >= most)):
+                raise ValueError(f"{name} leads out of the corpus")
+
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
     """Builds the arrays of a graph, without text where `sources` is None.
@@ -236,19 +249,12 @@ def _offsets(lengths: Sequence[int]) -> Array:
 
 def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[Array, Lines]:
     """Returns all words of the entities' files, as indices into `words`, which grows."""
-
-    def contents(file: str) -> tuple[bytes]:
+    texts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
+    for file in sorted({e.file for e in graph.entities.values() if e.file}):
         try:
-            return (sources.read(file),)
+            different, numbers, starts = words_by_line(sources.read(file))
         except OSError as error:
             raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
-
-    files = sorted({e.file for e in graph.entities.values() if e.file})
-    texts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
-    for file, answer in zip(files, readers.run("words", files, contents), strict=True):
-        if isinstance(answer, readers.Lost):
-            raise BadInput(f"{file}: {answer}, though it was read before. Run again, or leave the file out.")
-        different, numbers, starts = answer
         index = np.array([words.setdefault(word, len(words)) for word in different], np.int64)
         texts.append(index[np.frombuffer(numbers, np.int32)] if different else index)
         lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
@@ -279,21 +285,15 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
     # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
     repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
     tokenizer.train_from_iterator(repeated, trainers.BpeTrainer(vocab_size=vocabulary, **options))
-    model = json.loads(tokenizer.to_str())["model"]
-    # Pairs, or in earlier versions of the library texts with a space between
-    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-    return json.dumps({"vocabulary": model["vocab"], "merges": merges}, ensure_ascii=False)
+    return tokenizer.to_str()
 
 
 def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer
 
     try:
-        learned = json.loads(text)
-        merges = [(first, second) for first, second in learned["merges"]]
-        tokenizer = Tokenizer(models.BPE(learned["vocabulary"], merges, unk_token=SPECIALS[UNKNOWN]))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises no narrower class
         raise ValueError(f"the pieces of words cannot be read ({error})") from None
     encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)]

@@ -1,8 +1,6 @@
 """The data of a run: the graph, the arrays made from it, and what training and evaluation draw of them."""
 
-import atexit
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,6 +11,8 @@ import numpy as np
 
 from lib.errors import BadInput, check_limit
 from lib.machine import platform
+from lib.supervised import fingerprint
+from lib.task.place import naming
 from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph
@@ -37,14 +37,14 @@ class Data:
         self.given, self.settings = tuple(given), settings
         if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
             raise BadInput(f"{single} is one Python file. Give the folder of a tree of them: data.dir={single.parent}.")
-        graphs = [path for path in given if path.is_file() or any(next(path.glob(p), None) for p in sentinels)]
-        if graphs and len(graphs) < len(self.given):
-            others = ", ".join(str(path) for path in given if path not in graphs)
+        kinds = {path.is_file() or any(next(path.glob(p), None) for p in sentinels) for path in given}
+        if len(kinds) > 1:
+            where = ", ".join(map(str, given))
             raise BadInput(
-                f"data.dir lists graphs in JSON lines ({', '.join(map(str, graphs))}) beside trees of Python files "
-                f"({others}). Give one kind: a graph does not have the text of its files."
+                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind: a graph "
+                "does not have the text of its files."
             )
-        self.is_graph = bool(graphs)
+        self.is_graph = True in kinds
         self._used: Mapping[str, Any] | None = None
         # A sentence, if the data is another than when the run began
         self.changed = self._resume(begun) if "corpus" in begun else ""
@@ -52,7 +52,7 @@ class Data:
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
         self.collator.scorer.counts.tables  # noqa: B018  computed here once
-        return {name: value for name, value in vars(self).items() if name not in ("graph", "rules", "sources")}
+        return {name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources", "_aside")}
 
     @cached_property
     def sources(self) -> Sources:
@@ -107,13 +107,9 @@ class Data:
             corpus.save(self._cached)
         except OSError as error:
             print(f"The corpus is not kept for the next run: {self._cached} ({error.strerror or error}).")
-            try:
-                aside = tempfile.mkdtemp(prefix="corpus-")  # which the run copies into its own folder
-                atexit.register(shutil.rmtree, aside, ignore_errors=True)
-                self._cached = Path(aside) / self._cached.name
-                corpus.save(self._cached)
-            except OSError as another:
-                print(f"Nor is it kept with this run, as {another.filename} cannot be written ({another.strerror}).")
+            self._aside = tempfile.TemporaryDirectory(prefix="corpus-")  # which the run copies into its own folder
+            self._cached = Path(self._aside.name) / self._cached.name
+            corpus.save(self._cached)
         return corpus
 
     @cached_property
@@ -121,9 +117,7 @@ class Data:
         """A hash of the data as it lies there now. Raises BadInput."""
         if not self.is_graph:
             return self.sources.content
-        folders = [path if path.is_dir() else path.parent for path in self.given]
-        files = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in {".jsonl", ".yaml"}]
-        return hashlib.sha256("".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files).encode()).hexdigest()
+        return " ".join(fingerprint(path if path.is_dir() else path.parent) for path in self.given)
 
     @cached_property
     def _cached(self) -> Path:
@@ -144,8 +138,7 @@ class Data:
     @cached_property
     def stored(self) -> dict[str, Any]:
         """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
-        versions = {} if self.given else {tree.name: tree.version for tree in self.sources.trees}
-        about = {**self._identity, "versions": versions, "content": self.content}
+        about = {**self._identity, "content": self.content}
         has_files = len(self.corpus) and self._cached.is_file()
         files = {"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}
         return {**files, "about": about}
@@ -154,8 +147,8 @@ class Data:
         """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
         try:
             about = begun["about"]
-            content, versions = about["content"], about["versions"]
-            if {name: about[name] for name in ("names", "settings")} != self._identity:
+            content, identity = about["content"], {name: about[name] for name in ("names", "settings")}
+            if identity != self._identity:
                 return ""
             self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -165,22 +158,20 @@ class Data:
             changed = "has changed" if self.content != content else ""
         except BadInput as error:
             changed = f"cannot be read as then ({error})"
-        then = ", ".join(f"{name} {version}" for name, version in versions.items()) or ", ".join(map(str, self.given))
         return changed and (
-            f"The data of this run, {then}, {changed} since the run began. Resuming with the original corpus, "
-            f"{begun['corpus']}; to use the new data, choose another run.name."
+            f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began. Resuming with the "
+            f"original corpus, {begun['corpus']}; to use the new data, choose another run.name."
         )
 
     def describe(self) -> str:
         """Returns where the data comes from and how much of it there is."""
-        where, packages = f"Data: {', '.join(map(str, self.given))}", self.settings.packages
+        where, packages = f"Data: {', '.join(map(str, self.given))}", ", ".join(self.settings.packages)
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "
-            where += f"{trees.STANDARD_LIBRARY}"
-            where += f", and {len(packages)} packages ({', '.join(packages)})" if packages else ""
+            where += f"{trees.STANDARD_LIBRARY}" + (f", and the packages {packages}" if packages else "")
         elif packages:
             where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
-        return "\n".join(filter(None, [f"{where}.\n{self.corpus.summary()}.", self.changed]))
+        return f"{where}.\n{self.corpus.summary()}.\n{self.changed}".strip()
 
     @cached_property
     def structural(self) -> Array:
@@ -199,12 +190,9 @@ class Data:
 
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
-        of_test = sizes.test_triples, sizes.structural_test_triples
-        return {
-            "train": self.samples,
-            "validation": Queries(self.corpus, "validation", self.structural, sizes.validation_triples),
-            "test": Queries(self.corpus, "test", self.structural, *of_test),
-        }
+        most = {"validation": sizes.validation_triples, "test": sizes.test_triples}
+        held = {part: Queries(self.corpus, part, self.structural, number) for part, number in most.items()}
+        return {"train": self.samples, **held}
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -214,11 +202,8 @@ class Data:
         """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
         if weights is self._used:
             return
-        try:
+        with naming("Using the weights of the counts that the run began with", "Start a run under another run.name."):
             self.scorer.weights = Weights.from_json(weights, self.corpus)
-        except (ValueError, KeyError, TypeError) as error:
-            what = f"The weights of the counts that the run began with cannot be used: {error}"
-            raise BadInput(f"{what}. Start a run under another run.name.") from None
         self._used = weights
 
     @cached_property

@@ -83,7 +83,6 @@ class Evaluation:
 
     validation_triples: int = option(400, "Triples of a validation, each asked under three conditions.", minimum=1)
     test_triples: int = option(0, "The same in the test; 0: all of them.", minimum=0)
-    structural_test_triples: int = option(400, "Structural ones in the test, for their own table.", minimum=0)
 
 
 @dataclass(frozen=True)

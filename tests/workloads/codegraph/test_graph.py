@@ -19,7 +19,7 @@ def test_entities_know_their_file_and_lines_with_decorators(tmp_path):
     assert built.entities["m"] == records.Entity("m", "Module", "m.py", 1, 4)
     assert built.entities["x.y"] == records.Entity("x.y", "API")
     triple = next(t for t in built.triples if t.relation == "annotated_with")
-    assert triple == records.Triple("m.f", "annotated_with", "x.y", "python", "m.py", "m", 2)
+    assert triple == records.Triple("m.f", "annotated_with", "x.y", records.Place("python", "m.py", "m", 2))
     assert {t.file for t in built.triples} == {"m.py"}, "folders of tests are left out"
 
 
@@ -87,7 +87,7 @@ def test_each_hostile_file_is_named_with_its_reason_and_the_rest_is_read(tmp_pat
     good = {"good": b"# coding: latin-1\ndef caf\xe9(): pass\n", "cr": b"def f(\r  x):\r  pass\rf()\r", "stars": STARS}
     for name, content in good.items():
         (tmp_path / f"{name}.py").write_bytes(content)
-    built = graph.build(tmp_path, 2)
+    built = graph.build(tmp_path)
     reasons = {file.removesuffix(".py"): reason for file, reason in built.skipped}
     assert reasons.keys() == HOSTILE.keys()
     for name, (_, reason) in HOSTILE.items():

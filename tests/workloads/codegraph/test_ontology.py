@@ -31,16 +31,15 @@ def small(folder, text=SMALL):
 def test_types_outside_of_domain_and_range_are_counted_and_unknown_names_are_errors(tmp_path):
     entities = {name: records.Entity(name, kind) for name, kind in (("a", "T"), ("b", "T"), ("u", "U"))}
     keys = (("a", "r", "b"), ("b", "r", "a"), ("a", "r", "u"), ("u", "r", "a"))
-    graph = records.Graph([records.Triple(*key, "x", "f.py", "f", 7) for key in keys], entities)
+    graph = records.Graph([records.Triple(*key, records.Place("x", "f.py", "f", 7)) for key in keys], entities)
     assert ontology.check(graph, small(tmp_path)) == ["domain: 1, the first: f.py:7: u r a: u is a U, not T."]
     entities = ('{"id": "a", "type": "T"}', '{"id": "c", "type": "Wheel"}')
     graph = records.read(given(tmp_path, GOOD, GOOD.replace('"r"', '"likes"'), entities=entities))
     with pytest.raises(BadInput) as refusal:
         ontology.check(graph, small(tmp_path))
     text = str(refusal.value)
-    assert "unknown relations (known are defines, r, s): 1\n  f:0: a likes b" in text
-    assert "unknown entity types (known are T, U): 1\n  c is a Wheel" in text
-    assert "unknown entities: 1\n  f:0: a r b: b is not among the entities" in text
+    assert "3 names are unknown" in text and "  f:0: a likes b: relations are r, s, defines" in text
+    assert "  c is a Wheel, and entity types are T, U" in text and "  f:0: a r b: b is not among the entities" in text
 
 
 def test_a_malformed_ontology_names_the_key(tmp_path):

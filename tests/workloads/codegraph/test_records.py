@@ -9,15 +9,16 @@ from tests.workloads.codegraph.files import GOOD, STANDARD_LIBRARY, given, tree
 from workloads.codegraph import graph, records
 
 BAD_LINES = {
-    "not json": "malformed JSON",
-    "[1]": "no JSON object",
-    "": "malformed JSON",
-    GOOD.replace('"tail": "b", ', ""): '"tail" is missing',
-    GOOD.replace('"b"', "3"): '"tail" is 3',
-    GOOD.replace('"b"', "NaN"): '"tail" is nan',
-    GOOD.replace('"m"}', '"m", "line": true}'): '"line" is True',
-    GOOD.replace('"file": "f", ', ""): '"file" is missing',
+    "not json": "it is no JSON",
+    "[1]": "it is [1] instead of an object",
+    "": "it is no JSON",
+    GOOD.replace('"tail": "b", ', ""): "it has no tail",
+    GOOD.replace('"b"', "3"): "tail is 3",
+    GOOD.replace('"b"', "NaN"): "tail is nan",
+    GOOD.replace('"m"}', '"m", "line": true}'): "line is True",
+    GOOD.replace('"file": "f", ', ""): "qualifiers has no file",
     GOOD.replace('"b"', '"\\ud800"'): "surrogates not allowed",
+    GOOD.replace('"b"', '"b\\u2028"'): "is no text of one line",
 }
 
 
@@ -57,7 +58,7 @@ def test_missing_and_empty_files_of_triples_say_so(tmp_path):
     with pytest.raises(BadInput, match="There is no graph"):
         records.read(tmp_path)
     (tmp_path / "x.jsonl").write_text("")
-    with pytest.raises(BadInput, match=r"no x\.entities\.jsonl beside it"):
+    with pytest.raises(BadInput, match=r"x\.entities\.jsonl cannot be read \(No such file"):
         records.read(tmp_path)
     (tmp_path / "x.entities.jsonl").write_text('{"id": "a", "type": "T"}\n')
     with pytest.raises(BadInput, match="is empty"):

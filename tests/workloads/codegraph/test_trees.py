@@ -70,7 +70,7 @@ def site(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["some-thing", "Some_Thing==1.2.3", "some-thing == 1.2.*", "some-thing==1.2.3+cu1"])
 def test_an_installed_package_is_what_its_record_lists(site, text):
     (found,) = trees.installed([text])
-    assert (found.name, found.version, found.files) == ("some-thing", "1.2.3+cu1", ("some/__init__.py", "thing.py"))
+    assert (found.name, found.files) == ("some-thing", ("some/__init__.py", "thing.py"))
     assert ("some", "imports", "thing.one") in keys(graph.build(Sources([found])))
 
 

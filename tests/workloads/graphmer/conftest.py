@@ -39,7 +39,7 @@ workload:
   model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, own_vectors: 16, dropout: 0.0}
   split: {validation: 0.3, test: 0.3}
   objective: {candidates: 60, fitting_steps: 3}
-  evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
+  evaluation: {validation_triples: 20, test_triples: 20}
 """
 
 
@@ -88,6 +88,11 @@ def graphmer(tmp_path, built):
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def batch_of(task, items, seed=0):
+    """A training batch of the samples with these numbers."""
+    return task.collate([task.parts["train"][item] for item in items], generator(seed))
 
 
 def moved(task, seed=0):
@@ -192,7 +197,7 @@ def fitted(shared):
     """The task with its data and a model whose probabilities are fitted; tests change neither."""
     model = moved(shared).eval()
     with torch.inference_mode():
-        shared.evaluator.calibration.fit(model)
+        shared.calibration.fit(model)
     return shared, model
 
 

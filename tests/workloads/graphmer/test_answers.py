@@ -176,7 +176,7 @@ def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp
     }
     for content in wrong.values():
         np.savez(tmp_path / "data" / "corpus.npz", **content)
-        with pytest.raises(BadInput, match="cannot be read by this version"):
+        with pytest.raises(BadInput, match="the run kept, by this version, raises"):
             task.predict(models, elsewhere, None)
     np.savez_compressed(tmp_path / "data" / "corpus.npz", **arrays)
     with pytest.raises(BadInput, match="no array of plain numbers"):

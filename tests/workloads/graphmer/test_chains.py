@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workloads.graphmer.conftest import generator, pieces_of
+from lib.supervised.samples import Item
+from tests.workloads.graphmer.conftest import batch_of, generator, pieces_of
 from workloads.codegraph.facts import WORD
 from workloads.graphmer import corpus as arrays
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY
@@ -63,12 +64,12 @@ def names_in(corpus, roots):
 
 
 def test_questions_show_a_hidden_tail_nowhere_and_no_text_without_one(shared):
-    corpus, queries = shared.data.corpus, shared.datasets()["test"].queries
+    corpus, queries = shared.data.corpus, shared.parts["test"].samples.queries
     for query in [q for q in queries if q[1] == MASKED][::6]:
-        roots = shared.collate([query], generator())["roots"][0]
+        roots = shared.collate([Item(query, False)], generator())["roots"][0]
         assert corpus.word_list[corpus.name[corpus.tail[query[0]]]] not in names_in(corpus, roots)
     for query in [q for q in queries if q[1] == NAME_ONLY][::3]:
-        roots = shared.collate([query], generator())["roots"][0].tolist()
+        roots = shared.collate([Item(query, False)], generator())["roots"][0].tolist()
         assert roots.index(SEP) == sum(r != PAD for r in roots) - 1
 
 
@@ -76,14 +77,14 @@ def test_training_never_shows_a_name_that_it_hides_and_repeats_with_the_generato
     task = graphmer({"workload.objective.masked_ratio": 1.0})
     corpus, checked = task.data.corpus, 0
     for index in range(0, len(task.data.samples.windows), 3):
-        batch = task.collate([index], generator(index))
+        batch = batch_of(task, [index], index)
         for group in range(batch["relation"].shape[1]):
             if batch["condition"][0, group] == MASKED and batch["gold"][0, group] != IGNORE:
                 name = corpus.word_list[batch["name"][0, batch["gold"][0, group]]]
                 assert name not in names_in(corpus, batch["roots"][0])
                 checked += 1
     assert checked > 5
-    first, same, other = (task.collate(list(range(6)), generator(seed)) for seed in (1, 1, 2))
+    first, same, other = (batch_of(task, range(6), seed) for seed in (1, 1, 2))
     assert all(torch.equal(first[k], same[k]) for k in first)
     assert first["chance"].shape != other["chance"].shape or not torch.equal(first["chance"], other["chance"])
 
@@ -114,7 +115,7 @@ def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_he
 
 def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told(graphmer):
     task, items = graphmer(), list(range(20))
-    corpus, batch = task.data.corpus, task.collate(items, generator())
+    corpus, batch = task.data.corpus, batch_of(task, items)
     drawn = task.data.collator.draw(items, generator())
     assert len(drawn.among) <= 60 and drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
     true = {}
@@ -137,7 +138,7 @@ def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told
 
 def test_span_masking_hits_its_ratio_and_spares_specials(graphmer):
     task = graphmer({"workload.objective.mlm_steps": 5, "workload.objective.mlm_ratio": 0.3})
-    batch = task.collate(list(range(40)), generator())
+    batch = batch_of(task, range(40))
     asked = batch["root_targets"] != IGNORE
     share = asked.sum() / (batch["roots"] != PAD).sum()
     assert 0.15 < share < 0.35  # 0.3 asked for, less what falls on separators and on one another

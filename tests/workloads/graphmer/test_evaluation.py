@@ -3,17 +3,18 @@
 import csv
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
+from lib.scores import resampled
+from lib.supervised import Judged
 from lib.training.evaluation import EvaluationLoader
-from tests.workloads.graphmer.conftest import generator, moved
-from workloads.graphmer import evaluation
+from tests.workloads.graphmer.conftest import batch_of, generator, moved
+from workloads.graphmer import figures
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.evaluation import GATES, METHODS
-from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER
+from workloads.graphmer.evaluation import GATES
+from workloads.graphmer.settings import COMBINED, ENCODER
 
 
 def evaluated(task, model, split="test"):
@@ -25,11 +26,10 @@ def evaluated(task, model, split="test"):
 def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_shut(shared):
     model = shared.model()
     evaluated(shared, model)
-    counted, encoded = shared.evaluator.counted[COMBINED], shared.evaluator.answers[ENCODER]
-    for name in ("triple", "condition", "by_range", "by_training"):
-        assert np.array_equal(getattr(counted, name), getattr(encoded, name)), name
+    counted, encoded = shared.guesses[COMBINED], shared._tested[ENCODER]
+    assert np.array_equal(counted.true, encoded.true) and np.array_equal(counted.guess, encoded.guess, equal_nan=True)
     evaluated(shared, moved(shared))
-    assert not np.array_equal(counted.by_range, shared.evaluator.answers[ENCODER].by_range)
+    assert not np.array_equal(counted.guess[:, 0], shared._tested[ENCODER].guess[:, 0])
     evaluated(shared, model, "validation")
     assert model.gate.tolist() == [[0.0, 0.0]] * 3  # an encoder that adds nothing
 
@@ -42,7 +42,7 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
     model, data = moved(task).eval(), task.data
     texts = len(data.samples.windows)
     items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
-    batch, drawn = task.collate(items, generator()), data.collator.draw(items, generator())
+    batch, drawn = batch_of(task, items), data.collator.draw(items, generator())
     batch["own"].zero_()
     answering, among = Answering(data, model), CandidateSet(data.corpus, drawn.among.entities)
     with torch.no_grad():
@@ -62,8 +62,7 @@ def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
     evaluated(shared, model, "validation")
     chosen = [tuple(gate) for gate in model.gate.tolist()]
     answering = Answering(data, model)
-    triples = shared.datasets()["validation"].triples
-    triples = triples[~data.structural[data.corpus.relation[triples]]]
+    triples = shared.parts["validation"].samples.triples
 
     @torch.no_grad()
     def likelihood(number, gate):
@@ -83,25 +82,23 @@ def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
         assert len({round(total, 2) for total in totals.values()}) == len(totals)
 
 
-def test_the_tables_have_every_method_and_what_the_encoder_gains(shared, tmp_path):
+def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path):
     scores = evaluated(shared, moved(shared))
     text = shared.report(scores, tmp_path)
     with (tmp_path / "evaluation.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    whole = [row for row in rows if (row["tails"], row["relations"]) == ("all", "non-structural")]
-    assert {row["method"] for row in whole} == {*METHODS}
-    assert {row["candidates"] for row in whole} == {"by range", "of training", "of its name"}
-    assert {"calls", "imports", "structural"} <= {row["relations"] for row in rows}
-    assert {"seen", "unseen"} <= {row["tails"] for row in rows}
-    for condition in CONDITIONS:
-        of = {r["method"]: r for r in whole if (r["condition"], r["candidates"]) == (condition, "by range")}
-        gain = float(of[ENCODER]["mrr"]) - float(of[COMBINED]["mrr"])
-        low, mean, high = (float(of[ENCODER][f"gain over counts combined{end}"]) for end in (", low", "", ", high"))
-        assert mean == pytest.approx(gain, abs=1e-6) and low <= gain <= high
-        assert float(of[ENCODER]["mrr"]) == pytest.approx(scores[f"mrr_{condition}"])
-        assert float(of[COMBINED]["mrr"]) == pytest.approx(shared.baseline()[f"mrr_{condition}"])
-        assert of[COMBINED]["gain over counts combined"] == ""
-    assert "triples of held-out files" in text and "mean of the six MRRs" in text
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert list(rows) == [COMBINED, ENCODER] and "facts of held-out files" in text
+    for method, of in ((COMBINED, shared.baseline()), (ENCODER, scores)):
+        for name, value in of.items():
+            assert float(rows[method][name]) == pytest.approx(value, abs=1e-6), name
+    for name in ("mrr", "mrr_full_text", "mrr_masked", "mrr_name_only", "resolved"):
+        low, gain, high = (float(rows[ENCODER][f"gain_{name}{end}"]) for end in ("_low", "", "_high"))
+        assert gain == pytest.approx(scores[name] - shared.baseline()[name], abs=1e-5) and low <= gain <= high
+    corpus, (triple, condition) = shared.data.corpus, np.array(shared.parts["test"].samples.queries).T
+    calls = (corpus.relation[triple] == corpus.relations.index("calls")) & (condition == 1)
+    want = (1 / shared._tested[ENCODER].guess[calls, 0]).mean()
+    assert float(rows[ENCODER]["mrr_masked_calls"]) == pytest.approx(want, abs=1e-6)
+    assert {"mrr_full_text_seen", "mrr_name_only_unseen"} <= rows[COMBINED].keys()
 
 
 def brute_force_rank(corpus, triple, scores, candidates):
@@ -129,44 +126,45 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
         if not len(triples):
             continue
         scores = draw.integers(0, 4, (len(triples), len(among))).astype(float)
-        answers = evaluator.rank(triples, Questions.of_facts(corpus, triples, np.zeros(len(triples), int)), scores)
+        asked = Questions.of_facts(corpus, triples, np.zeros(len(triples), int))
+        answers = evaluator.rank(corpus.tail[triples], asked, scores)
         for row, triple in enumerate(triples):
             own = among.entities[trained]
-            assert answers.by_range[row] == brute_force_rank(corpus, triple, scores[row], among.entities)
-            assert answers.by_training[row] == brute_force_rank(corpus, triple, scores[row][trained], own)
-            assert answers.seen[row] == (corpus.tail[triple] in own)
+            by_range, by_training, namesake = answers[row]
+            assert by_range == brute_force_rank(corpus, triple, scores[row], among.entities)
+            assert by_training == brute_force_rank(corpus, triple, scores[row][trained], own)
             same = np.flatnonzero(corpus.name[among.entities] == corpus.name[corpus.tail[triple]])
             right = scores[row, same][among.entities[same] == corpus.tail[triple]]
-            assert len(same) > 1 or np.isnan(answers.namesake[row])
-            if not np.isnan(answers.namesake[row]) and not (scores[row, same] > right).any():
-                assert answers.namesake[row] > 0
+            assert len(same) > 1 or np.isnan(namesake)
+            if not np.isnan(namesake) and not (scores[row, same] > right).any():
+                assert namesake > 0
                 checked += 1
     assert checked > 3
 
 
-def test_the_headline_leaves_structural_relations_out_and_averages_conditions_and_candidates(shared):
-    ranks = evaluation.figures(np.array([1, 2, 4, 20]))
-    assert ranks == {"mrr": (1 + 0.5 + 0.25 + 0.05) / 4, "hits1": 0.25, "hits3": 0.5, "hits10": 0.75}
-    assert evaluation.figures(np.array([]))["mrr"] == 0.0
-    corpus, structural = shared.data.corpus, shared.data.structural
-    is_rule = structural[corpus.relation]
-    other, rule = int(np.flatnonzero(~is_rule)[0]), int(np.flatnonzero(is_rule)[0])
-    ranks, first = np.array([1.0, 2.0, 4.0, 100.0]), np.array([1.0, np.nan, np.nan, np.nan])
-    answers = pd.DataFrame({
-        "triple": [other] * 3 + [rule], "condition": np.arange(4) % 3, "by_range": ranks, "by_training": 2 * ranks,
-        "namesake": first,
-    })  # fmt: skip
-    scores = shared.evaluator.headline(answers)
-    assert scores["mrr_masked"] == 0.5 and scores["mrr_trained_masked"] == 0.25 and scores["hits3_name_only"] == 0.0
-    assert scores["mrr"] == (1 + 0.5 + 0.25 + 0.5 + 0.25 + 0.125) / 6 and scores["resolved"] == 1.0
+def test_figures_are_means_over_the_questions_of_each_condition():
+    ranks, first = np.array([1.0, 2.0, 4.0, 20.0]), np.array([1.0, 1.0, 0.0, np.nan])
+    judged = Judged(np.array([0, 0, 1, 1]), np.stack([ranks, 2 * ranks, first], 1))
+    scores = figures.figures(judged)
+    assert (scores["mrr_full_text"], scores["mrr_trained_full_text"], scores["mrr_masked"]) == (0.75, 0.375, 0.15)
+    assert scores["mrr"] == pytest.approx((0.75 + 0.375 + 0.15 + 0.075) / 6) and scores["mrr_name_only"] == 0.0
+    assert [scores[f"hits{k}_masked"] for k in (1, 3, 10)] == [0.0, 0.0, 0.5] and scores["resolved"] == 1.0
+    assert figures.Figure("hits1_full_text")(judged.true, judged.guess) == 0.5
 
 
-def test_an_interval_draws_whole_files():
-    """Facts of a file that are all alike count as one: the interval is that of as many values as there are files."""
-    of_file = np.random.default_rng(0).random((30, 1))
-    (once,) = evaluation.by_file(of_file, np.arange(30))
-    repeated, file = np.repeat(of_file, 50, axis=0), np.repeat(np.arange(30), 50)
-    assert np.allclose(evaluation.by_file(repeated, file), [once])
-    assert once.low < of_file.mean() < once.high and 0.1 < once.high - once.low < 0.35  # 4 standard errors: 0.21
-    (alone,) = evaluation.by_file(repeated, np.arange(1500))
-    assert alone.high - alone.low < 0.3 * (once.high - once.low)
+def test_an_interval_draws_whole_files(graphmer):
+    """Questions of a file that are all alike count as one: the interval is that of as many values as files."""
+    task, random = graphmer(), np.random.default_rng(0)
+    ranks = np.repeat(1 / random.uniform(0.1, 1, (2, 30, 1)), 50, axis=1)
+    conditions = np.zeros(1500, int)
+    rows = {
+        name: Judged(conditions, np.concatenate([of, of, of], 1), sample=np.arange(1500))
+        for name, of in zip(("a", "b"), ranks, strict=True)
+    }
+    spread = []
+    for files in (np.repeat(np.arange(30), 50), np.arange(1500)):
+        tallies = task.tallied(rows, files, files[-1] + 1)
+        draws = task.measured(resampled(tallies, 500)[:, 0])[:, 1]
+        spread.append(np.subtract(*np.percentile(draws, (97.5, 2.5))))
+    mean = (1 / ranks[0]).mean()
+    assert task.measured(tallies.sum(0)[:1])[0, 1] == pytest.approx(mean) and spread[1] < 0.3 * spread[0]

@@ -15,7 +15,7 @@ from lib.training import checks, loop
 from lib.training.evaluation import evaluate
 from lib.training.session import Session
 from tests.conftest import ROOT
-from tests.workloads.graphmer.conftest import CONFIG, generator
+from tests.workloads.graphmer.conftest import CONFIG, batch_of, generator
 
 
 def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
@@ -40,7 +40,7 @@ def test_training_learns_what_the_text_shows(graphmer):
     task = graphmer({"workload.model.hidden": 32, "workload.model.token_dropout": 0.0})
     model = task.model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    items = list(range(0, len(task.datasets()["train"]), 2))
+    items = [task.datasets()["train"][index] for index in range(0, len(task.datasets()["train"]), 2)]
     losses = []
     for step in range(25):
         batch = task.collate(items, generator(step))
@@ -75,7 +75,7 @@ def test_a_resumed_run_ends_in_the_same_bytes_with_another_number_of_workers(gra
 
 def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
     task = graphmer({"workload.objective.mlm_steps": 5, "workload.model.token_dropout": 0.5})
-    batch, model = task.collate(list(range(12)), generator()), task.model()
+    batch, model = batch_of(task, range(12)), task.model()
     thinned, roots = model.train()._thinned(batch["roots"]), batch["roots"]
     changed = thinned != roots
     assert torch.equal(model.eval()._thinned(roots), roots) and (thinned[changed] == 1).all() and changed.any()
@@ -91,19 +91,19 @@ def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
     values["counts"] = json.loads(json.dumps(values["counts"]))
     other = graphmer()
     other.take_learned(values)
-    want, got = task.collate(list(range(5)), generator()), other.collate(list(range(5)), generator())
+    want, got = batch_of(task, range(5)), batch_of(other, range(5))
     assert other.learned() == values and torch.allclose(want["prior"], got["prior"], atol=1e-2)
     values["counts"]["names"]["relations"][0] = "others"
     damaged = graphmer()
     damaged.take_learned(values)
-    with pytest.raises(BadInput, match="weights of the counts that the run began with cannot be used"):
-        damaged.collate([0], generator())
+    with pytest.raises(BadInput, match="weights of the counts that the run began with raises"):
+        batch_of(damaged, [0])
 
 
 def test_a_plan_of_the_memory_imports_neither_data_nor_evaluation():
     code = "import sys, workloads.graphmer; print(*(m for m in sys.modules if m.startswith('workloads.graphmer.')))"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {name.rpartition(".")[2] for name in out.split()} == {"model", "settings"}
+    assert {name.rpartition(".")[2] for name in out.split()} == {"figures", "model", "settings"}
 
 
 def test_fp16_trains_without_lowering_the_loss_scale_and_evaluates_as_fp32_does(graphmer, tmp_path):

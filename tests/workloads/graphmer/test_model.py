@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workloads.graphmer.conftest import generator
+from tests.workloads.graphmer.conftest import batch_of
 from workloads.graphmer.model import HGat, pointed
 
 
@@ -35,12 +35,8 @@ def test_hgat_equals_its_formula_written_out():
         assert torch.allclose(got[b, g], want, atol=1e-5)
 
 
-def some_batch(task, items=12):
-    return task.collate(list(range(items)), generator())
-
-
 def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidence(shared):
-    model, batch = shared.model(), some_batch(shared)
+    model, batch = shared.model(), batch_of(shared, range(12))
     bias = model._bias(batch["roots"], batch["distance"])
     L, G = batch["roots"].shape[1], batch["distance"].shape[1]
     for head, p in enumerate(model.reach.tolist()):
@@ -58,7 +54,7 @@ def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidenc
 def test_an_answer_does_not_depend_on_what_else_is_asked_nor_on_padding(shared):
     texts = len(shared.data.samples.windows)
     model = shared.model().eval()
-    batch = shared.collate(list(range(texts, texts + 9)), generator())  # short: no text
+    batch = batch_of(shared, range(texts, texts + 9))  # short: no text
     roots, leaves = model.read(batch)
     assert batch["relation"].shape[1] > 1
     alone = {
@@ -91,7 +87,7 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
 
 
 def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(shared):
-    model, batch = shared.model().eval(), some_batch(shared)
+    model, batch = shared.model().eval(), batch_of(shared, range(12))
     torch.nn.init.normal_(model.trust.weight, std=0.1)
     torch.nn.init.constant_(model.strength, 1.0)
     torch.nn.init.constant_(model.strength_of_meaning, 1.0)
@@ -106,7 +102,7 @@ def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of
 
 def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     """Training would learn by heart where it stands, and asking for another file's would find no such thing."""
-    model, batch = shared.model().eval(), some_batch(shared)
+    model, batch = shared.model().eval(), batch_of(shared, range(12))
     torch.nn.init.constant_(model.strength_of_meaning, 5.0)
     torch.nn.init.normal_(model.vector.weight)
     nowhere = {**batch, "near": batch["near"].index_fill(2, torch.tensor([batch["near"].shape[2] - 1]), 0.0)}
@@ -117,7 +113,7 @@ def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
 
 
 def test_before_training_both_scores_are_those_of_the_counts(shared):
-    model, batch = shared.model().eval(), some_batch(shared)
+    model, batch = shared.model().eval(), batch_of(shared, range(12))
     batch["own"].zero_()
     trusting, alike = model(batch)
     want = batch["prior"] + pointed(batch["places"], torch.tensor(0.0), batch, batch["name"][0], batch["name_owner"][0])

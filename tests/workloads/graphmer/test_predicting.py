@@ -9,7 +9,6 @@ import torch
 from tests.workloads.graphmer.conftest import joined_with, moved, pieces_of, tree_of, words_of
 from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.predicting import calibration
 from workloads.graphmer.predicting.calibration import fit, weights_of
 from workloads.graphmer.predicting.references import Asking, Choices, calibration_error
 from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
@@ -115,8 +114,8 @@ def asked(asking, wanted, answering):
         for row, number in enumerate(part.reference):
             head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
             key = head.removeprefix("shop.main."), corpus.word_list[corpus.name[corpus.tail[wanted[number]]]]
-            named = {corpus.entities[part.entity[p]]: part.features[p] for p in np.flatnonzero(part.question == row)}
-            named[None] = part.of_none[row]
+            rows = np.flatnonzero(part.question == row)
+            named = {corpus.entities[e] if (e := part.entity[p]) >= 0 else None: part.features[p] for p in rows}
             found[key] = {e: dict(zip(OF_REFERENCES, values, strict=True)) for e, values in named.items()}
     return found
 
@@ -177,7 +176,7 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
     assert names["paint"] == names["greet"] == names["call"] == names["twice"] == set()
     asking, wanted = known(joined, "room.Room.twice")
     parts = batches(asking, wanted, Answering(joined.data, fitted[1]))
-    right = {joined.data.corpus.entities[part.entity[gold]] for part in parts for gold in part.gold if gold >= 0}
+    right = {joined.data.corpus.entities[e] for part in parts for e in part.entity[part.gold] if e >= 0}
     assert "room.Room.twice" in right, "after self it is"
 
 
@@ -193,7 +192,7 @@ def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fi
     assert {corpus.entities[t] for t in corpus.tail[wanted]} == {"shop.main.Room.leave", "shop.doors.Door"}
     for part in batches(asking, wanted, answering):
         gold = part.gold
-        assert (gold >= 0).all() and part.entity[gold].tolist() == corpus.tail[wanted[part.reference]].tolist()
+        assert part.entity[gold].tolist() == corpus.tail[wanted[part.reference]].tolist()
         assert corpus.relations[part.relation[gold[0]]] in ("calls", "instantiates")
     found = asked(asking, wanted, answering)
     assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
@@ -207,7 +206,8 @@ def test_a_tail_that_no_other_fact_names_is_no_answer_to_its_own_question(joined
     corpus = joined.data.corpus
     golds = {}
     for part in batches(asking, wanted, Answering(joined.data, fitted[1])):
-        golds |= {corpus.entities[corpus.tail[wanted[c]]]: g for c, g in zip(part.reference, part.gold, strict=True)}
+        right = part.entity[part.gold]
+        golds |= {corpus.entities[corpus.tail[wanted[c]]]: e for c, e in zip(part.reference, right, strict=True)}
     assert golds["posixpath.expanduser" if "posixpath.expanduser" in golds else "os.path.expanduser"] == -1
     assert golds["os.path.join"] >= 0  # training names it too
 
@@ -228,47 +228,43 @@ def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_el
 TRUE = np.array([1.5, -1.0, 0.7])
 
 
-def choices_of(question, features, of_none, gold):
-    """Choices whose other fields are zeros."""
-    answers, questions = np.zeros(len(question), int), np.zeros(len(gold), int)
-    return Choices(question, features, of_none, gold, answers, answers, questions, questions)
+def choices_of(features, number, gold):
+    """Choices between that none is right and some answers, as many as `number` has for each question."""
+    question, begin = np.repeat(np.arange(len(number)), number + 1), np.cumsum(number + 1) - number - 1
+    entity = np.arange(len(question))
+    entity[begin] = -1
+    zeros = np.zeros(len(number), int)
+    return Choices(question, features, entity, entity, begin + gold, zeros, zeros)
 
 
 def drawn(number, seed=0):
     """Questions whose right answers are drawn by TRUE; the last feature is that of none."""
     random = np.random.default_rng(seed)
-    question = np.repeat(np.arange(number), random.integers(0, 5, number))
-    features = np.concatenate([random.normal(size=(len(question), 2)), np.zeros((len(question), 1))], 1)
-    none = np.tile([0.0, 0.0, 1.0], (number, 1))
-    of_answer, of_none = choices_of(question, features, none, np.full(number, -1)).probabilities(TRUE)
-    gold = np.full(number, -1)
-    for one in range(number):
-        own = np.flatnonzero(question == one)
-        place = random.choice(len(own) + 1, p=np.append(of_answer[own], of_none[one]))
-        gold[one] = own[place] if place < len(own) else -1
-    return choices_of(question, features, none, gold)
+    answers = random.integers(0, 5, number)
+    blank = choices_of(np.zeros((answers.sum() + number, 3)), answers, np.zeros(number, int))
+    features = np.concatenate([random.normal(size=(len(blank.question), 2)), np.zeros((len(blank.question), 1))], 1)
+    features[blank.begin] = 0.0, 0.0, 1.0
+    shares = choices_of(features, answers, 0 * answers).probabilities(TRUE)
+    gold = [random.choice(len(of), p=of) for of in np.split(shares, blank.begin[1:])]
+    return choices_of(features, answers, np.array(gold))
 
 
 def test_the_fit_finds_the_weights_that_answers_were_drawn_by_and_is_calibrated():
     weights = fit(drawn(4000), np.zeros(3), np.ones(3, bool))
     assert np.allclose(weights, TRUE, atol=0.15)
     others = drawn(4000, seed=1)
-    place, probability = others.best(weights)
-    right = np.where(others.gold >= 0, place == others.gold, place < 0)
-    assert calibration_error(probability, right) < 0.03
-    assert calibration_error(others.best(5 * TRUE)[1], right) > 0.1
+    assert others.judged(weights)["calibration error"] < 0.03 and others.judged(5 * TRUE)["calibration error"] > 0.1
     error = calibration_error(np.array([0.2, 0.25, 0.92, 0.94, 1.0]), np.array([0, 1, 1, 1, 1]))
     assert error == pytest.approx((2 * 0.275 + 2 * 0.07) / 5)
 
 
-def test_the_best_answer_is_none_if_that_is_the_most_probable_and_figures_are_shares_of_right_answers():
-    choices = choices_of(np.array([0, 0, 2]), np.array([[1.0], [2.0], [-1.0]]), np.zeros((3, 1)), np.full(3, -1))
-    place, probability = choices.best(np.ones(1))
-    assert place.tolist() == [1, -1, -1] and choices.first(np.ones(1)).tolist() == [1, -1, 2]
-    assert probability[1] == 1.0 and probability[2] == pytest.approx(1 / (1 + np.exp(-1)))
-    features = np.array([[9.0], [0.0], [0.1], [0.0]])
-    choices = choices_of(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3]))
-    figures = choices.judged(np.ones(1))
+def test_the_best_answer_may_be_none_and_figures_are_shares_of_right_answers():
+    choices = choices_of(np.array([[0.0], [1.0], [2.0], [0.0], [0.0], [-1.0]]), np.array([2, 0, 1]), np.zeros(3, int))
+    shares = choices.probabilities(np.ones(1))
+    assert choices.best(shares).tolist() == [2, 3, 4]
+    assert shares[3] == 1.0 and shares[4] == pytest.approx(1 / (1 + np.exp(-1)))
+    features = np.array([[-9.0], [9.0], [0.0], [-9.0], [0.1], [0.0]])
+    figures = choices_of(features, np.array([2, 2]), np.array([1, 2])).judged(np.ones(1))
     assert figures["right"] == figures["resolved"] == figures["sure"] == 0.5 and figures["right of the sure"] == 1.0
 
 
@@ -278,7 +274,7 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any(1).all()
-    calibration, corpus = shared.evaluator.calibration, shared.data.corpus
+    calibration, corpus = shared.calibration, shared.data.corpus
     choices, _ = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert choices.loss(weights_of(model)[1]) < choices.loss(start)
@@ -289,9 +285,9 @@ def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_noth
 
 def test_the_test_says_how_predictions_do_beside_the_counts(fitted, monkeypatch):
     task, model = fitted
-    corpus, hidden = task.data.corpus, task.evaluator.calibration.hidden
+    corpus, hidden = task.data.corpus, task.calibration.hidden
     with torch.inference_mode():
-        measured = task.evaluator.calibration.measured(model)
+        measured = task.calibration.measured(model)
         choices, _ = hidden(corpus.triples_of("test"), Answering(task.data, model))
         train = corpus.triples_of("train")
         (first, files), (again, _) = (hidden(train, Answering(task.data, model), 7) for _ in range(2))
@@ -299,9 +295,9 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted, monkeypatch)
     for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True):
         for name, value in choices.judged(weights).items():
             assert rows["all", method][name] == pytest.approx(value, nan_ok=True)
-    assert "calibration error" in calibration.as_text(measured)
+    assert "calibration error" in task.calibration.text(measured)
     assert len(files) == 7 and np.array_equal(first.features, again.features)
     half = dataclasses.replace(choices, of_object=np.arange(len(choices)) % 2 == 0)
-    monkeypatch.setattr(task.evaluator.calibration, "hidden", lambda *_: (half, None))
-    names = [row["references"] for row in task.evaluator.calibration.measured(model)]
+    monkeypatch.setattr(task.calibration, "hidden", lambda *_: (half, None))
+    names = [row["references"] for row in task.calibration.measured(model)]
     assert names == ["of an object"] * 2 + ["all"] * 2, "what is asked of a tree comes first"

@@ -21,7 +21,6 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
 _SAMPLES, _RATE = 48, 0.05  # of a step that fits
-_SHOWN = 10  # first and last steps, of which the mean loss is printed
 _SHRINKAGE = 1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
 # Where the weights start; others at 0.3
 _START = {
@@ -74,8 +73,9 @@ def _names(corpus: Corpus) -> dict[str, list[str]]:
 class Scorer:
     """Scores candidates of questions by counts. `allowed` (relations, entity types) says what tails a relation has."""
 
-    def __init__(self, corpus: Corpus, counts: Counts, allowed: Array, weights: Weights | None = None):
-        self.corpus, self.counts, self.allowed, self.weights = corpus, counts, allowed, weights
+    def __init__(self, corpus: Corpus, counts: Counts, allowed: Array):
+        self.corpus, self.counts, self.allowed = corpus, counts, allowed
+        self.weights: Weights | None = None
         self._facts = Groups(corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation)
 
     def is_allowed(self, relation: Array, entities: Array) -> Array:
@@ -277,8 +277,9 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
         optimizer.zero_grad()
         (loss + model.shrinkage()).backward()
         optimizer.step()
-    first, last = (sum(part) / len(part) for part in (losses[:_SHOWN], losses[-_SHOWN:]))
-    print(f"The weights of the counts are fitted on training files: loss {first:.3f} at first, {last:.3f} at last.")
+    print(
+        f"The weights of the counts are fitted on training files: loss {losses[0]:.3f} at first, {losses[-1]:.3f} last."
+    )
     return Weights(**{name: model[name].detach().numpy() for name in model.shared})
 
 

@@ -1,6 +1,6 @@
 """Probabilities of predictions: fitted on validation files by hiding known references, and measured on the test's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,13 @@ def fit(choices: Choices, start: Array, free: Array) -> Array:
     weights = start.astype(float)
     if not len(choices) or not free.any():
         return weights
-    answers, none = choices.features[:, free].astype(float), choices.of_none[:, free].astype(float)
-    right = np.where((choices.gold >= 0)[:, None], answers[np.maximum(choices.gold, 0)] if len(answers) else 0.0, none)
-    prior = _SHRINKAGE * np.eye(int(free.sum()))
+    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
     for _ in range(_STEPS):
-        of_answer, of_none = choices.probabilities(weights)
-        mean = of_none[:, None] * none
-        np.add.at(mean, choices.question, of_answer[:, None] * answers)
-        gradient = (mean - right).sum(0) + prior @ (weights - start)[free]
-        spread = answers - mean[choices.question], none - mean
-        hessian = prior + (spread[0] * of_answer[:, None]).T @ spread[0] + (spread[1] * of_none[:, None]).T @ spread[1]
-        step = np.linalg.solve(hessian, gradient)
+        shares = choices.probabilities(weights)[:, None]
+        mean = np.add.reduceat(shares * features, begin)
+        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
+        spread = features - mean[choices.question]
+        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
         step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
         weights[free] -= step
         if np.abs(step).max() < 1e-6:
@@ -96,13 +92,13 @@ class Calibration:
             for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
         ]
 
-
-def as_text(rows: list[Mapping[str, Any]]) -> str:
-    """Returns a table of what was measured, a column for each row."""
-    columns = [[f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in row.values()] for row in rows]
-    lines = [[name, *values] for name, *values in zip(rows[0], *columns, strict=True)]
-    return (
-        "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. Expect "
-        "the figures of those of an object, as in `x.get()`, where the text does not say what x is: most unresolved "
-        f"ones are such. Sure: given {SURE:g} or more.\n{aligned(lines, left=(0,))}"
-    )
+    @staticmethod
+    def text(rows: Sequence[Mapping[str, Any]]) -> str:
+        """Returns a table of what was measured, a column for each row."""
+        columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
+        return (
+            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
+            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
+            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
+            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
+        )

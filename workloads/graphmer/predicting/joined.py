@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ class Joined:
     data: Data
     triples: Array
     in_tree: Array
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """The numbers of all entities by id."""
-        return {entity: number for number, entity in enumerate(self.data.corpus.entities)}
 
 
 def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:

@@ -8,37 +8,33 @@ import numpy as np
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
 from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.counts.ragged import Groups, find, offsets
+from workloads.graphmer.counts.ragged import Groups, find
 from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.data import Data
 from workloads.graphmer.settings import OF_REFERENCES, Array
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
 _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
-_AT_ONCE = 128  # questions that are read together
-_MOST_SCORES = 2**20  # of questions and candidates at once: thousands are called `__init__`
+_AT_ONCE = 64  # questions that are read together
 SURE = 0.9
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
-_OF_ANSWERS = ("question", "features", "entity", "relation")
 _FAR = 6  # levels of what stands in what that are looked through
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Q questions with N answers in all, and beside them the answer that none of these is right.
+    """Q questions with N answers in all, of which the first of each question is that none is right.
 
-    `question` (N) is ascending, `features` (N, F) are those of answers and `of_none` (Q, F) those of none. `gold` (Q)
-    is the place of the right answer among the N, -1 where none is right. `entity` and `relation` (N) are those of each
-    answer, `reference` (Q) is the number of what is asked, and `of_object` (Q) says which are attributes of something
-    that the text does not name.
+    `question` (N) is ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers.
+    `gold` (Q) is the place of the right answer among the N, `reference` (Q) the number of what is asked, and
+    `of_object` (Q) says which are attributes of something that the text does not name.
     """
 
     question: Array
     features: Array
-    of_none: Array
-    gold: Array
     entity: Array
     relation: Array
+    gold: Array
     reference: Array
     of_object: Array
 
@@ -47,61 +43,47 @@ class Choices:
 
     @property
     def begin(self) -> Array:
-        """(Q + 1) where the answers of each question begin."""
-        return offsets(self.question, len(self))
+        """(Q) where the answers of each question begin."""
+        return np.searchsorted(self.question, np.arange(len(self)))
 
     def __getitem__(self, chosen: Array) -> "Choices":
         """Returns the questions for which `chosen` (Q) is True."""
         answers = chosen[self.question]
-        parts = {name: value[answers if name in _OF_ANSWERS else chosen] for name, value in vars(self).items()}
-        number, place = np.cumsum(chosen) - 1, np.cumsum(answers) - 1
-        gold = np.where(self.gold >= 0, place[self.gold], -1)[chosen]
-        return Choices(**{**parts, "question": number[parts["question"]], "gold": gold})
+        of_answers = (value[answers] for value in (self.features, self.entity, self.relation))
+        question, gold = (np.cumsum(chosen) - 1)[self.question[answers]], (np.cumsum(answers) - 1)[self.gold[chosen]]
+        return Choices(question, *of_answers, gold, self.reference[chosen], self.of_object[chosen])
 
     @classmethod
     def joined(cls, parts: Sequence["Choices"]) -> "Choices":
         answers = np.cumsum([0, *(len(part.question) for part in parts)])
         questions = np.cumsum([0, *(len(part) for part in parts)])
         together = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-        question = [part.question + first for part, first in zip(parts, questions, strict=False)]
-        gold = [np.where(p.gold >= 0, p.gold + first, -1) for p, first in zip(parts, answers, strict=False)]
-        return cls(**{**together, "question": np.concatenate(question), "gold": np.concatenate(gold)})
+        together["question"] += np.repeat(questions[:-1], np.diff(answers))
+        together["gold"] += np.repeat(answers[:-1], np.diff(questions))
+        return cls(**together)
 
-    def probabilities(self, weights: Array) -> tuple[Array, Array]:
-        """(F) weights -> (N) the probability of each answer, (Q) that none is right."""
-        scores, none = self.features @ weights, self.of_none @ weights
-        most = none.copy()
-        np.maximum.at(most, self.question, scores)
-        part, rest = np.exp(scores - most[self.question]), np.exp(none - most)
-        total = rest + np.bincount(self.question, part, len(self))
-        return part / total[self.question], rest / total
+    def probabilities(self, weights: Array) -> Array:
+        """(F) weights -> (N) the probability of each answer."""
+        scores, begin = self.features @ weights, self.begin
+        part = np.exp(scores - np.maximum.reduceat(scores, begin)[self.question])
+        return part / np.add.reduceat(part, begin)[self.question]
 
     def loss(self, weights: Array) -> float:
         """Returns the mean of minus log of the probability of what is right."""
-        of_answer, of_none = self.probabilities(weights)
-        right = np.where(self.gold >= 0, of_answer[self.gold], of_none)
+        right = self.probabilities(weights)[self.gold]
         return float(-np.log(np.maximum(right, 1e-12)).mean()) if len(self) else 0.0
 
-    def first(self, weights: Array) -> Array:
-        """Returns (Q) the place of the most probable answer of each question, -1 where it has none."""
-        order, begin = np.lexsort((-(self.features @ weights), self.question)), self.begin
-        has, first = np.diff(begin) > 0, np.full(len(self), -1)
-        first[has] = order[begin[:-1][has]]
-        return first
-
-    def best(self, weights: Array) -> tuple[Array, Array]:
-        """Returns (Q) the most probable answer of each question, -1: that none is right, and its probability."""
-        of_answer, of_none = self.probabilities(weights)
-        first, most = self.first(weights), np.full(len(self), -1.0)
-        most[first >= 0] = of_answer[first[first >= 0]]
-        return np.where(most > of_none, first, -1), np.maximum(most, of_none)
+    def best(self, scores: Array) -> Array:
+        """(N) scores of answers -> (Q) the place of the best answer of each question."""
+        return np.lexsort((-scores, self.question))[self.begin]
 
     def judged(self, weights: Array) -> dict[str, float]:
         """Returns shares of right answers: of all, of several possible ones, of the sure; calibration error."""
-        place, probability = self.best(weights)
-        right = np.where(self.gold >= 0, place == self.gold, place < 0)
-        is_first = (self.first(weights) == self.gold)[(self.gold >= 0) & (np.diff(self.begin) > 1)]
-        sure = probability >= SURE
+        probabilities = self.probabilities(weights)
+        place, named = self.best(probabilities), self.best(np.where(self.entity >= 0, probabilities, -1.0))
+        probability, right = probabilities[place], place == self.gold
+        several = (self.entity[self.gold] >= 0) & (np.bincount(self.question) > 2)
+        is_first, sure = (named == self.gold)[several], probability >= SURE
         return {
             "number": len(self), "right": float(right.mean()),
             "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
@@ -218,42 +200,35 @@ class Asking:
     def batches(self, triples: Array) -> list[Array]:
         """Returns which references are asked together: those of one relation and of names that are near."""
         relation, name = self.corpus.relation[triples], self.corpus.name[self.corpus.tail[triples]]
-        order, sizes = np.lexsort((name, relation)), self.by_name.sizes(name).tolist()
-        batches: list[list[int]] = []
-        width, last = 0, (-1, -1)
-        for number in order.tolist():
-            at = int(relation[number]), int(name[number])
-            more = sizes[number] if at != last else 0
-            full = batches and (len(batches[-1]) + 1) * (width + more) > _MOST_SCORES
-            if not batches or full or len(batches[-1]) == _AT_ONCE or at[0] != last[0]:
-                batches.append([])
-                width, more = 0, sizes[number]
-            batches[-1].append(number)
-            width, last = width + more, at
-        return [np.array(numbers) for numbers in batches]
+        order = np.lexsort((name, relation))
+        alike = np.split(order, np.flatnonzero(np.diff(relation[order])) + 1)
+        return [part[first : first + _AT_ONCE] for part in alike for first in range(0, len(part), _AT_ONCE)]
 
     def ask(self, triples: Array, answering: Answering) -> Iterator[Choices]:
         """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known."""
         corpus, nothing = self.corpus, np.zeros(0, np.int64)
         for chosen in self.batches(triples):
-            part = triples[chosen]
+            part, every = triples[chosen], np.arange(len(chosen))
             window, tail, asked = corpus.window_of[part], corpus.tail[part], int(corpus.relation[part[0]])
             relations = self.together if asked in self.together else [asked]
             number, place = self.by_name.places(corpus.name[tail])
             parts = [self._scored(part, relation, number, self.possible[place], answering) for relation in relations]
             question, entity, relation, features = (np.concatenate(values) for values in zip(*parts, strict=True))
-            order = np.lexsort((relation, entity, question))
-            question, entity, relation, features = question[order], entity[order], relation[order], features[order]
             rows = self.data.layout.rows(window, np.ones(len(part), bool), nothing, nothing)
             stands, none, of_object, seen = self.standing.of(window, corpus.name[tail], question, entity, rows)
             features[:, 1] = features[:, 0] * of_object[question]
-            features = np.concatenate([features, stands, np.zeros((len(entity), none.shape[1]))], 1)
-            question, entity, relation, features = question[seen], entity[seen], relation[seen], features[seen]
-            none = np.concatenate([np.zeros((len(part), len(OF_REFERENCES) - none.shape[1])), none], 1)
+            size = features.shape[1] + stands.shape[1]
+            table = np.zeros((len(part) + int(seen.sum()), len(OF_REFERENCES)))  # first that none is right
+            table[: len(part), size:] = none
+            table[len(part) :, :size] = np.concatenate([features, stands], 1)[seen]
+            question, entity = np.concatenate([every, question[seen]]), np.concatenate([every * 0 - 1, entity[seen]])
+            relation = np.concatenate([np.full(len(part), asked), relation[seen]])
+            order = np.lexsort((relation, entity, question))
+            question, entity, relation = question[order], entity[order], relation[order]
+            gold = np.searchsorted(question, every)
             right = np.flatnonzero((entity == tail[question]) & (relation == asked))
-            gold = np.full(len(part), -1)
             gold[question[right]] = right
-            yield Choices(question, features, none, gold, entity, relation, chosen, of_object)
+            yield Choices(question, table[order], entity, relation, gold, chosen, of_object)
 
     def _scored(
         self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
