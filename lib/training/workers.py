@@ -37,6 +37,7 @@ _LARGE = 2**16  # bytes from which an array is mapped and not copied
 _ALIGNMENT = 64  # bytes; where a large array begins in the file
 # of torch's message for an error of the data set itself, or of the card
 _OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
+_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # bytes; 107 are the most of a socket's path on Linux
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
 # What a lost worker's exit code means. 255 stands for every worker whose server is gone.
@@ -75,11 +76,15 @@ def start_server() -> None:
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes = {"PYTHONPATH": os.pathsep.join(path)}
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
-    former = dict(os.environ)
+    former, folder = dict(os.environ), tempfile.gettempdir()
     os.environ.update(changes)
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
+        tempfile.tempdir = "/tmp"
     try:
+        multiprocessing.util.get_temp_dir()  # of its sockets; it keeps the folder that it makes at the first call
         forkserver.ensure_running()
     finally:
+        tempfile.tempdir = folder
         for name in changes:
             del os.environ[name]
         os.environ.update(former)

@@ -142,7 +142,7 @@ def sites():
         ("after an evaluation", (1, 2, 4), lambda n: Site(Toy, "evaluate", n, after=True)),
         ("norm of the gradient", (1, 2, 5, 12), lambda n: Site(step, "total_norm", n)),
         ("clipping", (1, 3), lambda n: Site(torch.nn.utils, "clip_grads_with_norm_", n)),
-        ("the optimizer's states", (1, 6), lambda n: Site(torch, "zeros_like", n, "optimization.py")),
+        ("the optimizer's states", (1, 6), lambda n: Site(torch, "full_like", n, "optimization.py")),
         ("before optimizer.step", (1, 5, 12), lambda n: Site(adamw, "step", n)),
         ("optimizer.step half done", (1, 2, 12), lambda n: HalfDone(adamw, "step", n)),
         ("after optimizer.step", (1, 5), lambda n: Site(adamw, "step", n, after=True)),
