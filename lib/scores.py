@@ -40,6 +40,18 @@ def intervals(values: np.ndarray, draws: np.ndarray, units: int) -> list[Interva
     return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
+def least(whole: np.ndarray, others: np.ndarray, sure: float) -> np.ndarray:
+    """(...) gains of all units and (units, ...) those without each -> the lower ends, on one side `sure`.
+
+    These are Student's, over pseudo-values (Tukey, 1958): draws of few units are too sure.
+    """
+    from scipy import stats  # a second that a process which only loads data does not need
+
+    units = len(others)
+    pseudo = units * whole - (units - 1) * others
+    return pseudo.mean(0) - stats.t.ppf(sure, units - 1) * pseudo.std(0, ddof=1) / math.sqrt(units)
+
+
 def concluded(name: str, best: str, measure: str, gain: Interval, units: int, unit: str, is_error: bool = False) -> str:
     """Returns a sentence on whether a method is above the strongest baseline, as far as draws of the units can tell.
 

@@ -93,12 +93,17 @@ class Comparing(Task):
             return start.combined(self, model, outputs, part)
         raise to_write(self, "combined(model, outputs, part)", "scores by the name of each method")
 
-    def strongest(self, baselines: Mapping[str, Judged]) -> str:
-        """Returns the name of the best baseline by `selection`, or by the first metric if that is none."""
+    @property
+    def selected(self) -> tuple[int, int]:
+        """The place of the metric of `selection`, or of the first, and -1 where less is better."""
         names, (name, direction) = [scoring.name_of(metric) for metric in self.metrics], self.selection
-        metric = self.metrics[names.index(name) if name in names else 0]
-        sign = -1 if (direction if name in names else scoring.better(metric)) == "min" else 1
-        values = {key: sum(scoring.scores([metric], judged).values()) for key, judged in baselines.items()}
+        place = names.index(name) if name in names else 0
+        return place, -1 if (direction if name in names else scoring.better(self.metrics[place])) == "min" else 1
+
+    def strongest(self, baselines: Mapping[str, Judged]) -> str:
+        """Returns the name of the best baseline by the metric that is selected by."""
+        place, sign = self.selected
+        values = {key: sum(scoring.scores([self.metrics[place]], judged).values()) for key, judged in baselines.items()}
         return max(values, key=lambda key: sign * values[key])
 
     def columns(self, judged: Judged) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """A run whose answers start at the simple method: the network has a say only as far as validation shows a gain."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput
+from lib.scores import least
 from lib.supervised.scoring import Judged
 from lib.supervised.simple import UNSEEN, fit, losses
 from lib.task import Batch
@@ -17,6 +18,7 @@ from lib.task import Batch
 KEY, _GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 _SURE = 0.995  # of one side: every validation of a run asks
+_MOST_UNITS = 100  # of validation: of more, several are one
 
 
 def with_buffers(make: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
@@ -78,25 +80,38 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
 
-    Better: with less loss, and no worse by the metric of `selection`. Surely: the lower end of Student's paired
-    interval over validation's groups, of which there may be few, is above 0.
+    Better: by the metric of `selection` where that follows from sums, or with less loss and no worse by the metric.
+    Surely: the lower end of the paired interval over validation's groups is above 0.
     """
-    from scipy import stats  # a second that a process which only loads data does not need
-
-    counts = task.class_counts("train") if task.balanced else None
-    units = np.array(task._groups("validation"))[judged.sample] if task.has_groups else judged.sample
-    names, unit = np.unique(units, return_inverse=True)
-    if len(names) < 2:
+    named = task._groups("validation") if task.has_groups else range(1 + int(judged.sample.max()))
+    names, unit = np.unique(np.array(named), return_inverse=True)
+    unit, units = unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
+    if units < 2:
         return 0.0
     answers = [start + gate * (scores - start) for gate in _GATES]
+    rows = {str(gate): task.guessed(answer, judged) for gate, answer in zip(_GATES, answers, strict=True)}
+    by_metric, by_loss = _of_metric(task, rows, unit, units), _of_loss(task, answers, judged, unit, units)
+    worse = [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
+    by_loss[:, worse] = 0
+    sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
+    network, gains = len(_GATES) - 1, [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
+    return _GATES[network if sure[network] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
+
+
+def _of_metric(task: Any, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (1 + units, gates) what each gains over the first: of all units, and without each; NaN if unknown."""
+    if (tallies := task.tallied(rows, unit, units)) is None:
+        return np.full((1 + units, len(rows)), np.nan)
+    sums = np.concatenate([tallies.sum(0)[None], tallies.sum(0) - tallies])
+    place, sign = task.selected
+    gains = [task.measured(sums[:, n], sums[:, 0]) - task.measured(sums[:, 0], sums[:, n]) for n in range(len(rows))]
+    return sign * np.stack(gains, 1)[..., place]
+
+
+def _of_loss(task: Any, answers: Sequence[Tensor], judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (1 + units, gates) as `_of_metric`, of the loss."""
+    counts = task.class_counts("train") if task.balanced else None
     each = np.stack([losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1)
-    sums, sizes = np.zeros((len(names), len(answers))), np.bincount(unit)[:, None]
-    np.add.at(sums, unit, each[:, :1] - each)  # (groups, gates) what each gains
-    gain = sums.sum(0) / len(unit)
-    error = np.sqrt(((sums - sizes * gain) ** 2).sum(0) * len(names) / (len(names) - 1)) / len(unit)
-    low = gain - stats.t.ppf(_SURE, len(names) - 1) * error  # Cochran, Sampling Techniques, 1977, 6.4
-    rows = [task.guessed(answer, judged) for answer in answers]
-    sure = np.flatnonzero(low > 0).tolist()
-    able = [n for n in sure if task.strongest({"both": rows[n], "alone": rows[0]}) == "both"]
-    network = len(_GATES) - 1
-    return _GATES[network if network in able else max(able, key=gain.__getitem__, default=0)]
+    sums, sizes = np.zeros((units, len(answers))), np.bincount(unit[judged.sample], minlength=units)[:, None]
+    np.add.at(sums, unit[judged.sample], each[:, :1] - each)
+    return np.concatenate([sums.sum(0)[None] / sizes.sum(), (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)])

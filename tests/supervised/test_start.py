@@ -164,6 +164,20 @@ def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_do
     assert 0 < start._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
 
 
+def test_the_gate_opens_for_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself_it_is(configured):
+    """A network that errs rarely, but then with a loss of 30: its mean loss is worse than that of a coin."""
+    draw = torch.Generator().manual_seed(0)
+    true = torch.randint(2, (400,), generator=draw)
+    task = Tags.__new__(Tags)
+    task.kind, task.balanced = "classes", False
+    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(400))
+    right, wrong = (30.0 * nn.functional.one_hot(of, 2) for of in (true, 1 - true))
+    network = torch.where(torch.rand(400, 1, generator=draw) < 0.1, wrong, right)
+    coin = torch.randn(400, 2, generator=draw).log_softmax(-1)
+    assert nn.functional.cross_entropy(network, true) > nn.functional.cross_entropy(coin, true)
+    assert start._opened(task, network, coin, judged) == 1
+
+
 def test_the_network_learns_as_it_does_without_a_simple_method(configured, words):
     options = {"data.dir": str(words), "run.name": "alone"}
     launch.train(configured("Words", options))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.scores import least
 from lib.task import Batch
 from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.judging import tile_counts
@@ -67,18 +68,13 @@ def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
 
 
 def least_gain(new: np.ndarray, old: np.ndarray) -> float:
-    """(groups, classes, classes) counts of two answers -> the lower end of the interval of what the first gains in MCC.
-
-    It is Student's, over pseudo-values without each group (Tukey, 1958): draws of few groups are too sure.
-    """
-    from scipy import stats
+    """(groups, classes, classes) counts of two answers -> the lower end of what the first gains in MCC."""
 
     def gain(*counts: np.ndarray) -> float:
         return mcc(new.sum(0) - counts[0]) - mcc(old.sum(0) - counts[1])
 
-    groups, nothing = len(new), np.zeros_like(new[0])
-    if groups < 2:
+    nothing = np.zeros_like(new[0])
+    if len(new) < 2:
         return -math.inf
     others = np.array([gain(*pair) for pair in zip(new, old, strict=True)])
-    pseudo = groups * gain(nothing, nothing) - (groups - 1) * others
-    return float(pseudo.mean() - stats.t.ppf(_SURE, groups - 1) * pseudo.std(ddof=1) / math.sqrt(groups))
+    return float(least(np.array(gain(nothing, nothing)), others, _SURE))
