@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from lib import checkpoint
 from lib.checkpoint import Checkpoint, contents, weights
 from lib.errors import BadInput, printable
-from lib.ranks import sharding
 
 FOLDER = "frozen"
 _FLOATS = {
@@ -39,7 +38,7 @@ def _described(value: Tensor) -> str:
 
 def seal(value: Tensor, like: str = "") -> str:
     """Returns type, shape and sha256 of a tensor's values; in the type of another seal where one is given."""
-    whole = sharding.whole(value.detach()).cpu()
+    whole = value.detach().cpu()
     if (kind := _FLOATS.get(like.partition(" ")[0])) and whole.is_floating_point():
         whole = whole.to(kind)
     flat = whole.contiguous().reshape(-1)
@@ -90,7 +89,7 @@ def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
     """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
     named, here = found.tensors["model"], weights.of(model)
     left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
-    own = {name: sharding.whole(here[name]).cpu() for name in left_out}
+    own = {name: here[name].cpu() for name in left_out}
     if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
         raise BadInput(
             f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)}), which "

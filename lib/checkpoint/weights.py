@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lib import checkpoint
 from lib.config.files import size_of
 from lib.errors import BadInput
-from lib.ranks import sharding
 
 _HALVES = (torch.float16, torch.bfloat16)
 _PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
@@ -23,8 +22,7 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():
-        # A rank's part of a small tensor may be empty, and what is on `meta` has no address: known by their parameter.
-        key = (id(value) if sharding.is_shard(value) or value.is_meta else value.data_ptr(), value.shape)
+        key = (id(value) if value.is_meta else value.data_ptr(), value.shape)  # what is on `meta` has no address
         if value.numel() == 0 or key not in seen:
             named[plain(name)] = value.detach()
             seen.add(key)
@@ -94,7 +92,7 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
 def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in into.items():
-            value.copy_(sharding.sharded_like(value, source[name]))
+            value.copy_(source[name])
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -98,7 +98,6 @@ class Training:
     deterministic: bool = option(False, "Whether a GPU returns the same bits every time, more slowly.")
     cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms, in gigabytes.")
     compile: bool = option(False, "Whether torch.compile makes kernels, in minutes.")
-    fully_shard: bool = option(False, "Whether ranks share weights, gradients and optimizer (FSDP2).")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lib import checkpoint, ranks
-from lib.checkpoint import frozen, weights
+from lib.checkpoint import frozen
 from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
@@ -21,7 +21,6 @@ from lib.launch import resume
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
 from lib.launch.run import Run, is_watched, keep_code, prepare, processes, progress
 from lib.machine import disk, hardware, platform
-from lib.ranks import sharding
 from lib.report import outputs
 from lib.report.figure import draw_metrics
 from lib.report.metrics import METRICS
@@ -68,9 +67,9 @@ def _train(run: Run) -> Summary:
             Card(predicted=predicted).write(run.folder)
     try:
         if count > 1:
-            from lib.launch import torchrun  # which a run in one process does without
+            from lib.launch import several  # which a run in one process does without
 
-            return torchrun.train(config, run.folder, count, progress(run))
+            return several.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             end_tracking = _track(run, saved is not None)
             stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
@@ -140,10 +139,7 @@ def _tidy(folder: Path) -> None:
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
     state, is_completed = outcome.state, outcome.reason == "completed"
-    tested, whole = _tested(run, state) if is_completed else {}, dict[str, Any]()
-    if is_completed and hasattr(run.task, "export") and state.sharded:
-        with state.averaged():
-            whole = sharding.on_first(weights.of(state.model))
+    tested = _tested(run, state) if is_completed else {}
     if not ranks.is_first():
         return run.summary(outcome.reason, state.step, number)
     missing = tested.setdefault("missing", {})
@@ -162,15 +158,12 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     _write_card(run.folder, ended, state)
     _print_result(ended)
     if is_completed and hasattr(run.task, "export"):
-        with _noting(missing, "export", alone=True), contextlib.nullcontext() if whole else state.averaged():
-            network = run.task.model() if whole else state.model
-            if whole:  # in one piece again
-                weights.put_back(network, whole)
+        with _noting(missing, "export", alone=True), state.averaged():
             if (run.folder / EXPORT).is_dir():
                 disk.discard(run.folder / EXPORT)
             with disk.whole(run.folder / EXPORT) as aside:
                 aside.mkdir()
-                run.task.export(network.eval(), aside)
+                run.task.export(state.model.eval(), aside)
         _write(run.folder, ended)  # with what failed
     return ended
 

@@ -86,7 +86,7 @@ class Fp16:
 
 def examine_fp16(task: Task, config: Config, device: torch.device | None = None) -> Fp16:
     """Trains some samples in fp32 and fp16; takes modules out of fp16 one by one until all is finite."""
-    changes = {"training.gradient_checkpointing": 0, "training.compile": False, "training.fully_shard": False}
+    changes = {"training.gradient_checkpointing": 0, "training.compile": False}
     config, result = with_changes(config, changes), Fp16()
     with put_back():
         batches = few_batches(task, config)
@@ -240,7 +240,7 @@ class _Operators(TorchDispatchMode):
 
 def operators_of_step(task: Task, config: Config) -> Counter[str]:
     """Counts the operators with a kernel in loss and gradient of some samples."""
-    config = with_changes(config, {"training.compile": False, "training.fully_shard": False})
+    config = with_changes(config, {"training.compile": False})
     with put_back():
         state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
         task.step = max(group.from_step for group in state.groups)  # most is trained then

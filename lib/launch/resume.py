@@ -143,7 +143,7 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
             elif isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
                 raise
             else:
-                advice = "Make the model smaller, take a larger card, or divide the states by training.fully_shard."
+                advice = "Make the model smaller, or take a larger card."
                 failure = OutOfMemory("Memory ran out before the first step: model and states do not fit.", 0, advice)
             now = checkpoint.newest_step(folder)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)

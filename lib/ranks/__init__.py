@@ -1,7 +1,7 @@
 """Joins the processes that train one run: who they are, and what they decide together.
 
-torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a notebook's
-kernel or a plain `python -m lib`, every function here is a no-op.
+`launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
+notebook's kernel or a plain `python -m lib`, every function here is a no-op.
 
 Numbers and decisions go over gloo on the CPU, gradients over nccl between GPUs and over gloo between CPU processes. Two
 addends commute, so the sum over two ranks has the bits of the sum in one process; of more addends the backend chooses
@@ -14,7 +14,6 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from lib.config import environment
 from lib.errors import BadInput, TrainingFailed
-from lib.ranks import boot
 from lib.ranks.boot import die_with
 
 JOIN_SECONDS = 300  # for all ranks to come together
@@ -66,8 +64,8 @@ def is_first() -> bool:
 
 
 def under_torchrun() -> bool:
-    """Returns whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    """Returns whether torchrun started this process, or `launch` as one of several."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or environment.RANK_FOLDER in os.environ
 
 
 def cards(gpu_ids: Sequence[int]) -> list[int]:
@@ -91,12 +89,12 @@ def check_count(processes: int, on: Sequence[int]) -> None:
 
 
 def start(gpu_ids: Sequence[int] = ()) -> None:
-    """Joins the ranks that torchrun started, and chooses this process's GPU. Raises BadInput where that fails."""
+    """Joins the ranks, and chooses this process's GPU. Raises BadInput where that fails."""
     global _here
     if _here.size > 1:
         return
-    if under_torchrun():
-        die_with(int(os.environ.get(environment.AGENT, os.getppid())))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with(os.getppid())
     size, local_size = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     on, local = cards(gpu_ids), int(os.environ.get("LOCAL_RANK", 0))
     if size > 1:
@@ -104,9 +102,7 @@ def start(gpu_ids: Sequence[int] = ()) -> None:
     if on and on[local] != 0:  # the first is torch's default, and choosing it would touch the GPU early
         torch.cuda.set_device(on[local])
     if size > 1:
-        enter("waiting for the other ranks")
         _join()
-        enter("reading the data")
         flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
         _here = _Place(dist.get_rank(), size, local_size, flags)
 
@@ -138,7 +134,6 @@ def end() -> None:
 
 def keep_pace() -> None:
     """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error. The start is over."""
-    enter(boot.TRAINING)
     if _here.size > 1:
         _expect(HANG_SECONDS)
 
@@ -146,12 +141,6 @@ def keep_pace() -> None:
 def _expect(seconds: float) -> None:
     for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
-
-
-def enter(stage: str) -> None:
-    """Tells the launcher, if there is one, how far the start of this rank is."""
-    if (folder := os.environ.get(environment.RANK_FOLDER)) and "RANK" in os.environ:
-        boot.write_stage(Path(folder), int(os.environ["RANK"]), stage)
 
 
 def highest(*values: float) -> list[float]:

@@ -61,26 +61,22 @@ def over_ranks(
     means: Mapping[str, Tensor],
     with_buffers: Sequence[nn.Module],
     buffers: Sequence[Mapping[str, Tensor]],
-    sharded: bool,
 ) -> None:
     """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
 
     `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
-    buffers from before this step. Gradients have the shapes of `parameters`; if `sharded`, they are summed already.
+    buffers from before this step. Gradients have the shapes of `parameters`.
     """
     if ranks.world() == 1:
         return
-    summed = list(means.values())
-    if not sharded:
-        used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
-        for parameter, somewhere in zip(parameters, used, strict=True):
-            if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
-                parameter.grad = torch.full_like(parameter, -0.0)
-        summed += [parameter.grad for parameter in parameters if parameter.grad is not None]
-    add_up(summed)
+    used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
+    for parameter, somewhere in zip(parameters, used, strict=True):
+        if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
+            parameter.grad = torch.full_like(parameter, -0.0)
+    add_up([*means.values(), *(parameter.grad for parameter in parameters if parameter.grad is not None)])
     # Batch statistics, each of shape (channels,): a rank's update is r -> D r + u, where D is the decay over its
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
-    summed, after = [], []
+    summed, after = list[Tensor](), []
     for module, old in zip(with_buffers, buffers, strict=True):
         if not (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats):
             continue

@@ -16,7 +16,7 @@ from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast
 from lib.training.state import State
-from lib.training.step import halved, out_of_memory
+from lib.training.step import halved
 
 
 class EvaluationLoader:
@@ -84,17 +84,14 @@ def evaluate(
     while True:
         most = state.evaluation_batch or config.data.evaluation_batch or state.micro_batch
         loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, show, most, state.step)
-        scores = None
+        scores, cast = None, autocast(state.precision, state.device)
         try:
-            without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
-            with put_back(state.device), state.averaged(), without_gradients, autocast(state.precision, state.device):
+            with put_back(state.device), state.averaged(), torch.inference_mode(), cast:
                 seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)  # before the first sample
                 scores = checked_scores(task, task.evaluate(state.model, loader))
         except Exception as error:
             if not memory.is_oom(error):
                 raise
-            if state.sharded:
-                raise out_of_memory(state) from error
         # outside the except block, where the traceback no longer pins the activations
         if not ranks.anywhere(scores is None):
             return ranks.from_first(scores)

@@ -39,7 +39,7 @@ _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "r
 _COMPUTED = (
     *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.cudnn_benchmark",
-    "training.compile", "training.fully_shard", "training.log_every_steps", "training.evaluate_every",
+    "training.compile", "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
@@ -50,8 +50,8 @@ Differences = Mapping[str, tuple[Any, Any]]  # key -> its value saved, and now
 def facts(config: Config, task: Task) -> dict[str, Any]:
     """Returns what a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
     training = config.training
-    # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
-    # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
+    # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not: then the number of
+    # ranks changes bits.
     addends = training.slots * -(-training.slot // training.largest_micro_batch)
     return {
         **{key: value for key, value in _values(config).items() if not key.startswith(_HARMLESS)},
@@ -60,7 +60,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         "version of Python": platform.python_version(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "CPU threads": torch.get_num_threads(),
-        **({"ranks": ranks.world()} if addends > 2 or training.fully_shard else {}),
+        **({"ranks": ranks.world()} if addends > 2 else {}),
         **_code(type(task), tuple(named_files(config).values())),
     }
 

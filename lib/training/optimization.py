@@ -1,7 +1,7 @@
 """Parameter groups, the optimizer, and the learning rate: a function of the step, or of the validations."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from lib.checkpoint.weights import plain
 from lib.config import Config
 from lib.errors import BadInput, printable
-from lib.ranks import sharding
 from lib.task import Task
 
 _FUSED_ON = ("cuda", "meta")  # meta: in a plan for CUDA
@@ -106,7 +105,7 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     if options.name == "sgd":
         return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
     every = [parameter for part in parts for parameter in part["params"]]
-    is_fused = all(p.device.type in _FUSED_ON and not sharding.is_shard(p) for p in every)
+    is_fused = all(p.device.type in _FUSED_ON for p in every)
     return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps, fused=is_fused or None)
 
 
@@ -247,32 +246,23 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model the averaged weights in the block: parameters point at the average, and nothing is copied.
-
-        FSDP2 keeps addresses of its own, so shards are copied; the weights are set aside before one of them changes.
-        """
+        """Gives the model the averaged weights in the block: parameters point at the average, and nothing is copied."""
         weights = {name: parameter.data for name, parameter in self._parameters.items()}
-        aside = {name: value.clone() for name, value in weights.items() if sharding.is_shard(value)}
         try:
-            self._put(self.average, aside.keys())
+            self._put(self.average)
             yield
         finally:
             try:
-                self._put({**weights, **aside}, aside.keys())
+                self._put(weights)
             except BaseException:  # of a signal's handler, which may run between two of them
-                self._put({**weights, **aside}, aside.keys())
+                self._put(weights)
                 raise
 
-    @torch.no_grad()
-    def _put(self, values: Mapping[str, Tensor], copied: Collection[str]) -> None:
-        """Makes these the values of the parameters: of those in `copied` by a copy, of the others by their memory."""
+    def _put(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self._parameters.items():
-            if name in copied:
-                parameter.copy_(values[name])
-            else:
-                parameter.data = values[name]
+            parameter.data = values[name]
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for name, value in self.average.items():
-            value.copy_(sharding.sharded_like(value, tensors[name]))
+            value.copy_(tensors[name])

@@ -1,8 +1,8 @@
 """The state of a run: what a checkpoint holds, how it is put together and put back."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
-from lib.config import Config, with_changes
+from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
-from lib.ranks import sharding
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import identity, optimization
@@ -37,7 +36,6 @@ class State:
     device: torch.device
     precision: Precision
     micro_batch: int
-    sharded: bool = False  # among the ranks, by FSDP2
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -66,12 +64,9 @@ class State:
         self.trained = frozen.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
-        alone = sharding.gathered_alone(self.model) if self.sharded else nullcontext()
-        with alone, self.ema.applied() if self.ema else nullcontext():
-            yield
+        return self.ema.applied() if self.ema else nullcontext()
 
     @property
     def has_stopped(self) -> bool:
@@ -145,9 +140,6 @@ def new_state(
     blocks = checked_blocks(task, model)
     set_types(model, config, precision)
     keep_in_fp32(model, training.fp32_modules, device)
-    sharded = training.fully_shard and ranks.world() > 1
-    if sharded:
-        sharding.shard(model, device, blocks)
     model.to(device)
     recompute(model, training.gradient_checkpointing, blocks)
     if training.compile and device.type != "meta":
@@ -155,7 +147,7 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     parts = optimization.groups_of(task, model)
     optimizer = optimization.build(parts, config)
-    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, sharded, groups=parts)
+    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, groups=parts)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if training.stop_after_evaluations:
@@ -209,7 +201,7 @@ def _keep_frozen(state: State, saver: Saver) -> None:
     if not state.once:
         return
     parameters = frozen.parameters(state.model).items()
-    tensors = sharding.on_first({name: value for name, value in parameters if name in state.once})
+    tensors = {name: value.detach() for name, value in parameters if name in state.once}
     lacking = frozenset[str]()
     if ranks.is_first():
         try:
@@ -224,7 +216,7 @@ def _keep_frozen(state: State, saver: Saver) -> None:
 
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Allocates the saver's copies while training runs, as soon as the optimizer has its tensors."""
-    if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
+    if config.checkpoint.keep_last and ranks.is_first():
         tensors = state_tensors(state, config.checkpoint.lightweight)
         saver.prepare("checkpoints", tensors)
         saver.prepare("best", {"model": tensors["model"]} if config.checkpoint.keep_best else {})
@@ -234,8 +226,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     """Saves everything in the background. Raises TrainingFailed where the weights are no longer finite."""
     if not config.checkpoint.keep_last:
         return
-    local = [sharding.local(p.detach()) for p in state.parameters if p.requires_grad]
-    largest = torch._foreach_norm([value for value in local if value.numel()], math.inf)
+    largest = torch._foreach_norm([p.detach() for p in state.parameters if p.requires_grad and p.numel()], math.inf)
     if ranks.anywhere(bool(largest) and not bool(torch.stack(largest).isfinite().all())):
         raise TrainingFailed(
             f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
@@ -261,9 +252,8 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "published": task.published,
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    tensors = state_tensors(state, config.checkpoint.lightweight)  # all ranks take part where it is sharded
     if ranks.is_first():
-        saver.save("checkpoints", state.step, tensors, facts, keep)
+        saver.save("checkpoints", state.step, state_tensors(state, config.checkpoint.lightweight), facts, keep)
 
 
 def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str, float]]:
@@ -308,11 +298,10 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         _keep_frozen(state, saver)
         keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
         then = None if config.checkpoint.keep_last else keep
-        with state.averaged():
-            tensors = {"model": sharding.on_first(_saved_weights(state))}
-            if ranks.is_first():
-                facts = {"frozen": state.left_out, "published": task.published, "learned": task.saved_values}
-                saver.save("best", state.step, tensors, {"best": new, **facts}, then)
+        if ranks.is_first():
+            facts = {"frozen": state.left_out, "published": task.published, "learned": task.saved_values}
+            with state.averaged():
+                saver.save("best", state.step, {"model": _saved_weights(state)}, {"best": new, **facts}, then)
 
 
 def restore_state(
@@ -354,17 +343,14 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         if values and values.keys() == names.get(parameter, values.keys()):
             if "step" in values:
                 values["step"] = values["step"].to(optimization.step_device(group_of[parameter], parameter))
-            state.optimizer.state[parameter] = {
-                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
-                for kind, value in values.items()
-            }
+            state.optimizer.state[parameter] = values
         unused += bool(values) and parameter not in state.optimizer.state
     if unused:
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(names)} parameters.")
 
 
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
-    """Returns a checkpoint's tensors by group; the optimizer's as "exp_avg/NAME", sharded ones on the first rank."""
+    """Returns a checkpoint's tensors by group; the optimizer's as "exp_avg/NAME"."""
     tensors = {"model": _saved_weights(state)}
     if not lightweight:
         tensors["optimizer"] = {
@@ -374,12 +360,12 @@ def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor
         }
     if state.ema:
         tensors["ema"] = state.ema.average
-    return {group: sharding.on_first(named) for group, named in tensors.items()} if state.sharded else tensors
+    return tensors
 
 
 def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     """Returns the bytes of a checkpoint and of best weights, on `meta`, without frozen ones that are left out."""
-    make = partial(new_state, task, with_changes(config, {"training.fully_shard": False}), torch.device("meta"), "fp32")
+    make = partial(new_state, task, config, torch.device("meta"), "fp32")
     try:
         with torch.device("meta"):
             state = make()

@@ -12,7 +12,6 @@ from lib import ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
-from lib.ranks import sharding
 from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
@@ -64,7 +63,7 @@ def optimizer_step(
         meter.log(logged)
     else:
         _count_skipped(state, step, order)
-    sharding.update_scale(state.scaler, state.optimizer, is_finite)
+    state.scaler.update()
     _drop_gradients(state.parameters)
     meter.allocated_at("after optimizer step")
     return means if is_finite else {}
@@ -75,26 +74,24 @@ def _before_update(
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
     """Computes losses, figures and the clipped gradient; returns None, with all as before, where memory ran out."""
     buffers, computed = list[dict[str, Tensor]](), None
-    resting = [] if state.sharded else state.frozen  # FSDP2 asks only once which parameters need a gradient
     try:
         # A failed step must leave batch statistics alone.
         buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
-        for parameter in resting:
+        for parameter in state.frozen:
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
-        # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
-        if state.sharded or not memory.is_oom(error):
+        if not memory.is_oom(error):
             raise
     finally:
-        for parameter in resting:
+        for parameter in state.frozen:
             parameter.requires_grad_(True)
     # Outside the except block, where the traceback no longer pins the activations.
     _drop_gradients(state.frozen)
     if not ranks.anywhere(computed is None):
         means, logged = computed
         try:
-            over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
+            over_ranks(state.parameters, means, state.with_buffers, buffers)
             if not (is_finite := _prepare_update(state, config.training.clip_norm)):
                 _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
             return means, logged, is_finite
@@ -124,9 +121,7 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
-    if not gradients or sharding.is_shard(gradients[0]):
-        return sharding.whole(nn.utils.get_total_norm(gradients))
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients) if gradients else [torch.zeros(())]))
 
 
 def _gradients(
@@ -251,7 +246,7 @@ def _watch_scale(state: State, step: int) -> None:
     if scale >= 1 and not scale < LOW_SCALE <= 2 * scale:
         return
     trained = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
-    names = [name for name, gradient in trained if not bool(sharding.whole(gradient).isfinite().all())]
+    names = [name for name, gradient in trained if not bool(gradient.isfinite().all())]
     sentence = (
         f"The loss scale of fp16 is {scale:g} after step {step}, because the gradient of {names[-1]} is not finite. "
         "`trainbook precision CONFIG` finds the layer that fp16 does not hold, to be named in training.fp32_modules."

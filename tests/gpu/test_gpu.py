@@ -47,10 +47,8 @@ def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(toy):
 
 
 @two_gpus
-@pytest.mark.parametrize("sharded", [False, True])
-def test_two_gpus_end_where_one_does(toy, sharded):
-    options = {"training.micro_batch_slots": 2, "training.precision": "fp32", "training.deterministic": True,
-               "training.fully_shard": sharded}  # fmt: skip
+def test_two_gpus_end_where_one_does(toy):
+    options = {"training.micro_batch_slots": 2, "training.precision": "fp32", "training.deterministic": True}
     one = launch.train(toy({**options, "run.name": "one", "device.gpu_ids": [0]}))
     two = launch.train(toy({**options, "run.name": "two"}))
     assert (one["world_size"], two["world_size"]) == (1, 2)

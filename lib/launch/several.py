@@ -1,7 +1,7 @@
-"""Trains on several GPUs out of one process: runs torchrun, watches it, and restarts it when a rank dies.
+"""Trains on several GPUs out of one process: starts the ranks, watches them, and starts them again when one dies.
 
 Each rank is a `python -m lib train`: a fork of a kernel that has touched CUDA breaks. Notes and progress come on the
-first rank's standard output, errors in files. Every process dies with the one above it, so kill -9 leaves no orphan.
+first rank's standard output, errors in files. Every rank dies with this process, so kill -9 leaves no orphan.
 """
 
 import contextlib
@@ -12,13 +12,14 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,10 +38,6 @@ from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
-# Without a sign of life from a starting rank. A thread gives one every second; only loading a large library blocks it,
-# and meanwhile the process uses the CPU or the disk.
-SILENT_SECONDS = 60.0
-_LOOK_SECONDS = 1.0  # of silence that one look may count: a machine that was asleep gives everyone time to answer
 # Errors that name no cause but another rank that is gone or does not answer.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
 _LIBRARY = Path(__file__).resolve().parents[2]
@@ -72,8 +69,6 @@ def as_rank() -> Iterator[None]:
                 raise
             write_last_words(Path(place), number, error)
             raise SystemExit(1) from None  # the launcher prints it, once
-    if place:
-        (Path(place) / f"done-{number}").touch()
 
 
 def write_last_words(folder: Path, number: int, error: BaseException) -> None:
@@ -111,7 +106,7 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
             limit = {"samples": size, **config.training.sizes}
             dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
             text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
-            events.record(now, "oom_sharded", failure.before, size, text)
+            events.record(now, "oom_relaunch", failure.before, size, text)
             continue
         if not isinstance(failure, _Died):
             raise failure
@@ -126,15 +121,13 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
 
 
 class _Launch:
-    """One start of torchrun, from its first line to the end of its last process."""
+    """One start of the ranks, from their first line to the end of their last process."""
 
     def __init__(self, config: Config, count: int, progress: Progress):
         self.config, self.count, self.progress = config, count, progress
         self.errors = ""  # the end of standard error
         self._signals = 0
-        self._agent: subprocess.Popen | None = None
-        self._ranks: dict[int, psutil.Process] = {}
-        self._hung = ""  # a sentence on a rank that hung while it started
+        self._ranks: list[subprocess.Popen] = []
 
     def run(self) -> Exception | None:
         """Returns None after a clean end, otherwise why it ended."""
@@ -142,17 +135,18 @@ class _Launch:
             self._place = Path(name)
             (self._place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
             with (self._place / "stderr.txt").open("wb") as errors, handling_signals(self._on_signal):
-                self._agent = self._start(errors)
                 try:
-                    self._watch(self._agent)
+                    self._start(errors)
+                    self._watch()
                 finally:
-                    self._end(self._agent)
+                    codes = self._end()
             self.errors = "\n".join((self._place / "stderr.txt").read_text("utf-8", "replace").splitlines()[-30:])
-            return self._verdict(self._agent.returncode)
+            return self._verdict(codes)
 
-    def _start(self, errors: Any) -> subprocess.Popen:
-        options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={self.count}"]
-        program = [boot.__file__, "rank", "train", str(self._place / "config.yaml")]
+    def _start(self, errors: Any) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]  # free for the first rank, which the others find there
         environ = {
             "OMP_NUM_THREADS": str(hardware.cpus_per_process(self.count)),
             "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
@@ -162,73 +156,79 @@ class _Launch:
             "PYTHONUNBUFFERED": "1",
             environment.RELAY: "1",
             environment.RANK_FOLDER: str(self._place),
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count)),
         }
-        command = [sys.executable, boot.__file__, "agent", str(os.getpid()), *options, *program]
-        # in a session of its own: an interrupt of the kernel or the terminal comes here first
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
-        return subprocess.Popen(command, env=environ, start_new_session=True, **streams)
+        command = [sys.executable, boot.__file__, str(os.getpid()), "train", str(self._place / "config.yaml")]
+        for number in range(self.count):
+            own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(number))
+            out = subprocess.DEVNULL if number else subprocess.PIPE
+            # in a session of its own: an interrupt of the kernel or the terminal comes here first
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
+            self._ranks.append(subprocess.Popen(command, env=environ | own, start_new_session=True, **streams))
 
-    def _watch(self, agent: subprocess.Popen) -> None:
-        """Shows what the ranks print until torchrun ends; a rank that is gone or failed ends it after a moment."""
+    def _watch(self) -> None:
+        """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
         lines: queue.Queue[str | None] = queue.Queue()
 
         def read() -> None:
-            for raw in agent.stdout or ():
+            for raw in self._ranks[0].stdout or ():
                 lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
             lines.put(None)
 
         threading.Thread(target=read, daemon=True).start()
-        signs, until, looked = Signs(self._place), float("inf"), 0.0
+        until, looked, is_read = float("inf"), 0.0, False
         while time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
-                line = lines.get(timeout=0.2)
-                if line is None:
-                    return
-                counts = None
-                with contextlib.suppress(ValueError):  # two ranks wrote into one line
-                    counts = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
-                self.progress.update(*counts) if counts else self.progress.note(line)
+                if (line := lines.get(timeout=0.2)) is None:
+                    is_read = True
+                else:
+                    self._show(line)
             if time.monotonic() - looked >= 0.2:
-                looked = time.monotonic()
-                self._look_for_ranks()
-                self._hung, words = signs.look(self._ranks), self._words()
-                if self._hung or self._silent(words) or not all(error["lost"] for error in words):
+                looked, codes = time.monotonic(), self._codes()
+                words = self._words()
+                if self._silent(codes, words) or not all(error["lost"] for error in words):
                     return  # the cause is known
-                if agent.poll() is not None or words:
+                has_ended = None not in codes.values()
+                if has_ended and is_read:
+                    return
+                if has_ended or words:
                     until = min(until, looked + GRACE_SECONDS)
 
-    def _look_for_ranks(self) -> None:
-        if self._agent and len(self._ranks) < self.count:
-            with contextlib.suppress(psutil.Error, KeyError, ValueError):
-                for child in psutil.Process(self._agent.pid).children():
-                    if child.pid not in {process.pid for process in self._ranks.values()}:
-                        self._ranks[int(child.environ()["RANK"])] = child
+    def _show(self, line: str) -> None:
+        counts = None
+        with contextlib.suppress(ValueError):  # a library wrote into the same line
+            counts = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
+        self.progress.update(*counts) if counts else self.progress.note(line)
 
-    def _end(self, agent: subprocess.Popen) -> None:
-        """Kills torchrun, and ranks that lost it; loader workers and trackers end with their rank."""
-        left = [*self._ranks.values()]
-        with contextlib.suppress(psutil.Error):
-            left += [child for child in psutil.Process(agent.pid).children(recursive=True) if child not in left]
-        for process in [agent, *self._ranks.values()]:
+    def _end(self) -> dict[int, int | None]:
+        """Kills the ranks that are left, and what is below them; returns the exit codes of before."""
+        codes, below = self._codes(), list[psutil.Process]()
+        for process in self._ranks:
             with contextlib.suppress(psutil.Error):
-                process.kill()
-        agent.wait()
-        for process in psutil.wait_procs(left, timeout=10)[1]:
+                below += psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+        for process in self._ranks:
+            process.wait()
+        for child in psutil.wait_procs(below, timeout=10)[1]:  # loader workers and trackers end with their rank
             with contextlib.suppress(psutil.Error):
-                process.kill()
+                child.kill()
+        return codes
+
+    def _codes(self) -> dict[int, int | None]:
+        return {number: process.poll() for number, process in enumerate(self._ranks)}
 
     def _words(self) -> list[dict[str, Any]]:
         """Returns the errors that ranks left."""
         return [json.loads(path.read_text("utf-8")) for path in self._place.glob("failed-*.json")]
 
-    def _silent(self, words: Iterable[Mapping[str, Any]]) -> set[int]:
-        """Returns the ranks that torchrun saw fail without `words`, none that it ended because of others."""
-        failed = {number for number, code in exit_codes(self._place).items() if code not in (0, -signal.SIGTERM)}
-        return failed - {error["rank"] for error in words}
+    def _silent(self, codes: dict[int, int | None], words: list[dict[str, Any]]) -> set[int]:
+        """Returns the ranks that failed without `words`."""
+        return {number for number, code in codes.items() if code} - {error["rank"] for error in words}
 
-    def _verdict(self, code: int) -> Exception | None:
+    def _verdict(self, codes: dict[int, int | None]) -> Exception | None:
         words = self._words()
-        if not words and code == 0:
+        if not words and all(code == 0 for code in codes.values()):
             return None
         if self._signals:
             raise KeyboardInterrupt
@@ -238,70 +238,24 @@ class _Launch:
                 return OutOfMemory(first["text"], first["micro_batch"], before=first["before"])
             kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
             return kind(first["text"]) if kind else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
-        if self._hung:
-            return _Died(self._hung)
-        if silent := self._silent(words):
-            return _Died(ending_of(self._place, min(silent)))
-        ended = {number for number in range(self.count) if (self._place / f"done-{number}").exists()}
-        if words and (mute := set(range(self.count)) - ended - {error["rank"] for error in words}):
+        if silent := self._silent(codes, words):
+            return _Died(ending_of(min(silent), codes[min(silent)] or 0))
+        if mute := {number for number, code in codes.items() if code is None} - {error["rank"] for error in words}:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            return _Died(f"Rank {min(mute)} hung." if late else ending_of(self._place, min(mute)))
-        return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
+            return _Died(f"Rank {min(mute)} {'hung' if late else 'was killed or crashed'}.")
+        return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Passes the first SIGINT or SIGTERM on to the ranks, which save and end; the second kills them."""
         self._signals += 1
-        if self._signals > 1:
+        if self._signals > 1 or not self._ranks:
             raise KeyboardInterrupt
-        self._look_for_ranks()
-        if 0 in self._ranks:  # one is enough: they stop together
-            with contextlib.suppress(psutil.Error):
-                self._ranks[0].send_signal(signal.SIGINT)
-        elif self._agent:
-            self._agent.kill()
+        self._ranks[0].send_signal(signal.SIGINT)  # one is enough: they stop together
 
 
-def exit_codes(place: Path) -> dict[int, int]:
-    """Returns the exit codes that torchrun saw, by rank."""
-    texts = {int(path.stem.partition("-")[2]): path.read_text("utf-8") for path in place.glob("ended-*")}
-    return {number: int(text) for number, text in texts.items() if text}
-
-
-def ending_of(place: Path, number: int) -> str:
+def ending_of(number: int, code: int) -> str:
     """Describes how a rank ended, by its exit code."""
-    code = exit_codes(place).get(number)
-    if code is None:
-        return f"Rank {number} was killed or crashed."
     if code >= 0:
         return f"Rank {number} ended with exit code {code} and left no error."
-    name = signal.Signals(-code).name
     hint = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
-    return f"Rank {number} was ended by signal {-code} ({name}).{hint}"
-
-
-class Signs:
-    """Signs of life of starting ranks: until its first step a rank that hangs looks like one that is slow."""
-
-    def __init__(self, place: Path):
-        self.place, self._looked = place, time.monotonic()
-        self._shown: dict[int, Any] = {}
-        self._silent: dict[int, float] = {}
-
-    def look(self, processes: Mapping[int, psutil.Process]) -> str:
-        """Describes a rank without a sign of life for SILENT_SECONDS; empty while there is none."""
-        now = time.monotonic()
-        passed, self._looked = min(now - self._looked, _LOOK_SECONDS), now
-        for number, process in processes.items():
-            stage = boot.read_stage(self.place, number)
-            shown: Any = now  # of a process that has just ended, which is seen elsewhere
-            with contextlib.suppress(OSError, psutil.Error):  # time of its last touch, CPU time, bytes from the disk
-                path, times = self.place / f"alive-{number}", process.cpu_times()
-                read = process.io_counters().read_bytes if hasattr(process, "io_counters") else 0  # not on macOS
-                shown = path.stat().st_mtime_ns if path.exists() else 0, times.user + times.system, read
-            is_alive = stage == boot.TRAINING or shown != self._shown.get(number)
-            self._shown[number] = shown
-            self._silent[number] = 0.0 if is_alive else self._silent.get(number, 0.0) + passed
-            if self._silent[number] >= SILENT_SECONDS:
-                where = f"in the stage {stage!r}" if stage else "before its first line"
-                return f"Rank {number} hung while it started, {where}: no sign of life for {SILENT_SECONDS:.0f} s."
-        return ""
+    return f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{hint}"
