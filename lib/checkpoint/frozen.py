@@ -1,9 +1,8 @@
 """Names the trained and frozen weights of a model in a checkpoint, and compares them when it is put back.
 
-Checkpoints omit frozen weights: a hash stands for those of a published file, and the run's FOLDER holds the others.
+Checkpoints omit frozen weights of a published file: a hash stands for them.
 """
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lib import checkpoint
-from lib.checkpoint import Checkpoint, contents, weights
+from lib.checkpoint import Checkpoint, DamagedCheckpoint, contents, weights
 from lib.errors import BadInput, printable
 
-FOLDER = "frozen"
 _FLOATS = {
     str(kind).removeprefix("torch."): kind for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 }
@@ -59,30 +56,17 @@ def unsaved(model: nn.Module) -> tuple[str, list[str]]:
     return seal_of_all(buffers) if buffers else "", list(buffers)
 
 
-def completed(found: Checkpoint | None) -> Checkpoint | None:
-    """Returns a checkpoint with the frozen weights that its run keeps once; what is damaged there is left out."""
-    left_out = found.state.get("frozen", {}) if found else {}
-    if not found or not left_out:
-        return found
-    try:
-        kept = checkpoint.load_model(checkpoint.path_of(found.path.parent.parent / FOLDER, 0)).tensors["model"]
-    except checkpoint.DamagedCheckpoint:  # or there are none; whether they are needed shows their hash
-        return found
-    more = {name: value for name, value in kept.items() if name in left_out}
-    return dataclasses.replace(found, tensors={**found.tensors, "model": {**more, **found.tensors["model"]}})
-
-
 def source(path: Path) -> Checkpoint:
-    """Reads what `weights.read` does, with the frozen weights of the run's FOLDER. Raises BadInput."""
+    """Reads what `weights.read` does, with the state of a checkpoint. Raises BadInput."""
     inside = weights.checkpoint_in(path)
     if inside is None:
         return Checkpoint(path, 0, {"model": weights.read(path)}, {})
     saved = weights.load(inside)
     try:
         contents.check_names(saved.state)
-    except checkpoint.DamagedCheckpoint as damage:
+    except DamagedCheckpoint as damage:
         raise weights.damaged(inside, damage) from None
-    return completed(saved) or saved
+    return saved
 
 
 def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:

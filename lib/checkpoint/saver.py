@@ -152,11 +152,6 @@ class Saver:
         self._in_use.add(name)
         self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
 
-    def write_now(self, name: str, parcel: checkpoint.Parcel) -> None:
-        """Commits a checkpoint into `folder / name` before it returns. Raises CheckpointNotSaved."""
-        self._join()
-        self._write(name, parcel)
-
     def _start(self, work: Callable[[], object]) -> None:
         """Starts a thread that does `work` when the one before it has ended."""
 

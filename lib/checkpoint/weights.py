@@ -96,10 +96,7 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Reads weights by name: of a .safetensors file, a checkpoint, a run (its best, or newest), a published model.
-
-    `lib.checkpoint.frozen.source` also reads the frozen weights that a checkpoint omits. Raises BadInput.
-    """
+    """Reads weights by name: of a .safetensors file, a checkpoint, a run, a published model. Raises BadInput."""
     if inside := checkpoint_in(path):
         return load(inside).tensors["model"]
     if path.is_dir():

@@ -188,9 +188,7 @@ class Checkpoint:
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
     lightweight: bool = option(False, "Omits the optimizer; a resumed run then differs in bits.")
-    frozen: Literal["hash", "save"] = option(
-        "hash", "Frozen weights: hash stores them once, or verifies those that model() loads; save: in each."
-    )
+    frozen: Literal["hash", "save"] = option("hash", "Frozen published weights: verified by hash, or saved in each.")
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
     keep_bytes: int = option(0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0)

@@ -132,7 +132,7 @@ def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], Non
 
 def _tidy(folder: Path) -> None:
     """Removes what killed saves and deletions left."""
-    for kind in ("checkpoints", "best", frozen.FOLDER):
+    for kind in ("checkpoints", "best"):
         checkpoint.tidy(folder / kind)
 
 
@@ -197,7 +197,7 @@ def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Ch
     for best in kept:
         path = checkpoint.path_of(folder, best["step"])
         try:
-            return frozen.completed(checkpoint.load_model(path))
+            return checkpoint.load_model(path)
         except checkpoint.DamagedCheckpoint as damage:
             print(f"The best weights {path} are skipped ({damage}).")
     return None

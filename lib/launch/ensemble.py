@@ -34,7 +34,7 @@ _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
     r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
     r"|data/\w[\w.-]{0,100}"  # files of what a task learned
-    r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+    r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000

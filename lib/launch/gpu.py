@@ -202,7 +202,7 @@ def _watched(
     with watched.watching(state.model), Fp16OnCpu() if is_simulated else contextlib.nullcontext():
         for task.step in sorted({0, *(group.from_step for group in state.groups)}):  # the first of each stage
             counts, weight = add_counts(map(task.count, batches)), task.term_weights(task.step)
-            for batch in data.on_device(iter(batches), state.device):
+            for batch in (data.to_device(batch, state.device) for batch in batches):
                 seed_all(mix(DROPOUT, config.seed), state.device)
                 with autocast(precision, state.device):
                     sums, _ = task.loss(state.model, batch)
@@ -245,7 +245,7 @@ def operators_of_step(task: Task, config: Config) -> Counter[str]:
         state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
         task.step = max(group.from_step for group in state.groups)  # most is trained then
         counts, operators = add_counts(map(task.count, batches)), _Operators()
-        batch = next(iter(data.on_device(iter(batches[:1]), state.device)))
+        batch = data.to_device(batches[0], state.device)
         with torch.no_grad(), autocast(state.precision, state.device):
             task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
         with warnings.catch_warnings():

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from lib import checkpoint, ranks
-from lib.checkpoint import contents, frozen
+from lib.checkpoint import contents
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch.run import Run, accepted_changes, progress
 from lib.machine import disk, memory
@@ -91,7 +91,7 @@ def _newest_summary(run: Run) -> Summary | None:
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
-    """Copies history, best and frozen weights of a run resumed from elsewhere. Raises BadInput."""
+    """Copies history and best weights of a run resumed from elsewhere. Raises BadInput."""
     origin = saved.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return
@@ -111,16 +111,10 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=irregular)
         except OSError as error:
             print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
-    weights_of = [(kind, step) for kind in ("best", frozen.FOLDER) for step in checkpoint.steps(origin / kind)]
-    for kind, step in weights_of:
-        with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
-            weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
-            try:
-                checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
-            except checkpoint.CheckpointNotSaved as error:
-                if kind == frozen.FOLDER:  # without which no later session could resume from this one
-                    what = f"The frozen weights of {origin} could not be copied. {error}"
-                    raise BadInput(f"{what} Nothing was trained, and {origin} stays as it is.") from error
+    for step in checkpoint.steps(origin / "best"):
+        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+            weights = checkpoint.load_model(checkpoint.path_of(origin / "best", step))
+            checkpoint.save(run.folder / "best", step, {"model": weights.tensors["model"]}, weights.state)
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:

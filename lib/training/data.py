@@ -1,12 +1,10 @@
 """Loads the samples of a step, and brings them to the device. Workers have no state: their number changes nothing."""
 
-import contextlib
 import dataclasses
-import functools
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -159,36 +157,8 @@ def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Returns the batch on the device; what waits in page-locked memory is copied while the CPU goes on."""
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
-
-
-def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yields the same batches on the device; a GPU copies each on its own stream while it computes the one before."""
-    if device.type == "cpu":
-        for batch in batches:
-            yield to_device(batch, device)
-        return
-    stream = _copy_stream(device) if device.type == "cuda" else None
-    ahead: tuple[Batch, Any] | None = None
-    for batch in itertools.chain(batches, [None]):
-        coming = None
-        if batch:
-            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
-                coming = to_device(batch, device), stream.record_event() if stream else None
-        if ahead:
-            batch, copied = ahead  # another name would hold the batch while the next one is copied
-            if copied:
-                computing = torch.cuda.current_stream()
-                computing.wait_event(copied)
-                for value in batch.values():
-                    value.record_stream(computing)  # its memory is not given away while `computing` reads it
-            yield batch
-        ahead = coming
-
-
-@functools.cache  # a stream has memory of its own in the allocator
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
 
 
 def size_of(batch: Batch) -> int:

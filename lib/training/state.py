@@ -45,8 +45,7 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     stopping: Stopping | None = None
-    left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
-    once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
+    left_out: dict[str, str] = field(default_factory=dict)  # published frozen weights, in no checkpoint, with seals
     unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
@@ -91,7 +90,7 @@ def first_state(
 
     A micro-batch has at most `most` samples, unless that is 0. Raises BadInput where `saved` does not fit.
     """
-    saved = checkpoint_from_first(frozen.completed(saved))
+    saved = checkpoint_from_first(saved)
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
     state.micro_batch = min(state.micro_batch, most or state.micro_batch)
@@ -178,40 +177,21 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
-    """Notes the hashes of frozen weights, and which of them are in no published file. All ranks must call this."""
+    """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
     options, parameters = config.checkpoint, frozen.parameters(state.model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
-    state.left_out = {name: frozen.seal(value) for name, value in parameters.items()}
-    names: list[str] = []
     if ranks.is_first():
-        kinds = {text.partition(" ")[0] for text in state.left_out.values()}  # of number
         from lib.machine import published
 
+        seals = {name: frozen.seal(value) for name, value in parameters.items()}
+        kinds = {text.partition(" ")[0] for text in seals.values()}  # of number
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
         packed = {n for n, value in parameters.items() if sources and hasattr(value, "is_packed")}  # made of these
-        names = [name for name, text in state.left_out.items() if text not in in_files and name not in packed]
-    state.once = frozenset(ranks.from_first(names))
-
-
-def _keep_frozen(state: State, saver: Saver) -> None:
-    """Writes frozen weights into the run's folder, or else into every checkpoint. All ranks must call this."""
-    if not state.once:
-        return
-    parameters = frozen.parameters(state.model).items()
-    tensors = {name: value.detach() for name, value in parameters if name in state.once}
-    lacking = frozenset[str]()
-    if ranks.is_first():
-        try:
-            saver.write_now(frozen.FOLDER, checkpoint.pack(0, {"model": tensors}, checkpoint.to_json({"step": 0})))
-        except checkpoint.CheckpointNotSaved as error:
-            print(f"Warning: {error} The frozen weights are in every checkpoint instead.", flush=True)
-            lacking = state.once
-    lacking = ranks.from_first(lacking)
-    state.left_out = {name: seal for name, seal in state.left_out.items() if name not in lacking}
-    state.once = frozenset()
+        state.left_out = {name: text for name, text in seals.items() if text in in_files or name in packed}
+    state.left_out = ranks.from_first(state.left_out)
 
 
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
@@ -233,7 +213,6 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
     state.events.flush()
-    _keep_frozen(state, saver)
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
         **({"unsaved": state.unsaved} if state.unsaved else {}),
@@ -295,7 +274,6 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
     ranked = sorted([*others, new], key=lambda best: sign * best["value"])[: config.checkpoint.keep_best]
     if new in ranked:
         state.kept_best = ranked
-        _keep_frozen(state, saver)
         keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
         then = None if config.checkpoint.keep_last else keep
         if ranks.is_first():
@@ -371,7 +349,7 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
             state = make()
     except Exception:  # a model that reads its own numbers while it is built needs real ones
         state = make()
-    if config.checkpoint.frozen != "save":
+    if config.checkpoint.frozen != "save" and any("config" in taken for taken in task.published.values()):
         state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
     for parameter in state.parameters:
         if parameter.requires_grad:
