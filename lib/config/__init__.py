@@ -121,7 +121,6 @@ class Training:
 
     @property
     def largest_micro_batch(self) -> int:
-        """The largest micro-batch that is configured: a whole slot where none is given."""
         return min(self.micro_batch or self.slot, self.slot)
 
     @staticmethod

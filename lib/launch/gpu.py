@@ -44,7 +44,6 @@ _FEW = 3  # waits that cost little: encoder and decoder of transformers look onc
 
 
 def few_batches(task: Task, config: Config) -> list[Batch]:
-    """Returns the first samples of a run in small batches."""
     train = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     order = dataclasses.replace(Order.of(train, config), effective_batch=_SIZE, slots=1)
     options = dataclasses.replace(config.data, num_workers=0)
@@ -67,9 +66,9 @@ class Fp16:
         """The verdict, with the line to write."""
         value = f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
         if self.elsewhere:
+            how = "`with torch.autocast(x.device.type, enabled=False):` on x.float()"
             advice = (
-                "Compute what the loss makes of large numbers in fp32 (`with torch.autocast(x.device.type, "
-                "enabled=False):` on x.float()), and give it smaller ones: standardised targets, say."
+                f"Compute large numbers of the loss in fp32 ({how}), and give it smaller ones: scaled targets, say."
             )
             return Finding("fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice)
         if self.modules:

@@ -73,21 +73,17 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     total, name = run.config.training.max_steps, run.config.run.name
     if saved is None:
         return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
-    waited = saved.state.get("stopping", {}).get("waited", 0)
-    if 0 < run.config.training.stop_after_evaluations <= waited and saved.step < total:
+    waited, left = saved.state.get("stopping", {}).get("waited", 0), max(0, total - saved.step)
+    if left and 0 < run.config.training.stop_after_evaluations <= waited:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
-    left = f"{max(0, total - saved.step):,} of {total:,} steps left"
-    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left}."
+    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
 
 
-def session_number(run: Run) -> int:
-    """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
-    return 1 + (earlier.session if (earlier := _newest_summary(run)) else 0)
-
-
-def _newest_summary(run: Run) -> Summary | None:
-    return next(filter(None, map(Summary.read, [run.folder, *run.places])), None)
+def newest_summary(run: Run) -> Summary:
+    """Returns the newest summary of an earlier session; sessions that were killed leave none."""
+    first = Summary(run.config.run.name, run.config.task, "failed", session=0)
+    return next(filter(None, map(Summary.read, [run.folder, *run.places])), first)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
@@ -120,8 +116,7 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
     """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
     training, folder = run.config.training, run.folder / "checkpoints"
-    earlier = _newest_summary(run)
-    limit = {"samples": 0} | (earlier.limit if earlier else {})
+    limit = {"samples": 0} | newest_summary(run).limit
     is_same = isinstance(limit["samples"], int) and limit == {"samples": limit["samples"], **training.sizes}
     most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):

@@ -85,10 +85,7 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
 
 
 def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
-    """Trains in `count` processes until they end cleanly; returns the run's summary.
-
-    When a rank dies or hangs, all resume. Raises what a rank raised; TrainingFailed after LAUNCHES deaths in a row.
-    """
+    """Trains in `count` processes, again when one dies or hangs; returns the summary. Raises what a rank raised."""
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
     left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
@@ -112,10 +109,8 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
             raise failure
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
         if not left:
-            raise TrainingFailed(
-                f"{failure} This happened {LAUNCHES} times without a new checkpoint in between, so it is not tried "
-                f"again. What the ranks printed last:\n{launched.errors}"
-            )
+            text = f"{failure} This happened {LAUNCHES} times without a new checkpoint in between."
+            raise TrainingFailed(f"{text} What the ranks printed last:\n{launched.errors}")
         text = f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint)."
         events.record(now, "relaunch", count, count, text)
 
@@ -219,11 +214,9 @@ class _Launch:
         return {number: process.poll() for number, process in enumerate(self._ranks)}
 
     def _words(self) -> list[dict[str, Any]]:
-        """Returns the errors that ranks left."""
         return [json.loads(path.read_text("utf-8")) for path in self._place.glob("failed-*.json")]
 
     def _silent(self, codes: dict[int, int | None], words: list[dict[str, Any]]) -> set[int]:
-        """Returns the ranks that failed without `words`."""
         return {number for number, code in codes.items() if code} - {error["rank"] for error in words}
 
     def _verdict(self, codes: dict[int, int | None]) -> Exception | None:
@@ -254,7 +247,6 @@ class _Launch:
 
 
 def ending_of(number: int, code: int) -> str:
-    """Describes how a rank ended, by its exit code."""
     if code >= 0:
         return f"Rank {number} ended with exit code {code} and left no error."
     hint = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""

@@ -54,7 +54,6 @@ def local_world() -> int:
 
 
 def rank() -> int:
-    """Returns the number of this process, from 0."""
     return _here.rank
 
 
@@ -82,10 +81,8 @@ def cards(gpu_ids: Sequence[int]) -> list[int]:
 def check_count(processes: int, on: Sequence[int]) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > len(on):
-        raise BadInput(
-            f"{processes} processes are configured on a machine whose run may use {len(on)} GPU(s). One process a GPU: "
-            "lower device.processes (or torchrun's --nproc-per-node), or allow more in device.gpu_ids."
-        )
+        what = f"{processes} processes are configured on a machine whose run may use {len(on)} GPU(s)"
+        raise BadInput(f"{what}. Lower device.processes (or torchrun's --nproc-per-node), or raise device.gpu_ids.")
 
 
 def start(gpu_ids: Sequence[int] = ()) -> None:
@@ -116,16 +113,13 @@ def _join() -> None:
         if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
             raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
         where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
-        raise BadInput(
-            f"This process on {socket.gethostname()} did not find the other ranks at {where} within {JOIN_SECONDS} s. "
-            "Start all of them with this address, with a port that no other program uses (torchrun: --master-port or "
-            f"--rdzv-endpoint). torch's message: {first}"
-        ) from error
+        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}"
+        advice = "Start all with this address and a free port (torchrun: --master-port or --rdzv-endpoint)."
+        raise BadInput(f"{what} within {JOIN_SECONDS} s. {advice} torch's message: {first}") from error
     _expect(PATIENT_SECONDS)
 
 
 def end() -> None:
-    """Leaves the group. Each process then runs alone."""
     global _here
     if _here.size > 1:
         dist.destroy_process_group()
@@ -153,12 +147,10 @@ def highest(*values: float) -> list[float]:
 
 
 def anywhere(flag: bool) -> bool:
-    """Returns whether `flag` is true on any rank."""
     return bool(highest(flag)[0])
 
 
 def gathered(value: Value) -> list[Value]:
-    """Returns the values of all ranks, in their order."""
     values: list[Any] = [value] * _here.size
     if _here.size > 1:
         dist.all_gather_object(values, value, group=_here.flags)
@@ -166,7 +158,6 @@ def gathered(value: Value) -> list[Value]:
 
 
 def from_first(value: Value) -> Value:
-    """Returns the first rank's value on every rank."""
     box = [value]
     if _here.size > 1:
         dist.broadcast_object_list(box, 0, group=_here.flags)

@@ -32,10 +32,8 @@ def _checked(term: str, number: Any) -> float:
         return number
     value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
     if not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise BadInput(
-            f"Task.count returned {value} for the loss term {term!r}. Return how many valid targets the term has in "
-            "the batch, or what they weigh together: a finite number, 0 or more."
-        )
+        advice = "Return how many valid targets the term has in the batch: a finite number, 0 or more."
+        raise BadInput(f"Task.count returned {value} for the loss term {term!r}. {advice}")
     return int(value) if isinstance(value, Integral) else float(value)
 
 
@@ -57,11 +55,9 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def over_ranks(
-    parameters: Sequence[nn.Parameter],
-    means: Mapping[str, Tensor],
-    with_buffers: Sequence[nn.Module],
+    parameters: Sequence[nn.Parameter], means: Mapping[str, Tensor], with_buffers: Sequence[nn.Module],
     buffers: Sequence[Mapping[str, Tensor]],
-) -> None:
+) -> None:  # fmt: skip
     """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
 
     `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
@@ -95,12 +91,9 @@ def over_ranks(
 
 
 def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
-    """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics.
-
-    Each rank makes `passes` after `seen` ones. Without a momentum, statistics are the mean over all passes.
-    """
+    """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics."""
     world, rank = ranks.world(), ranks.rank()
-    if momentum is None:
+    if momentum is None:  # they are the mean over all passes
         here, everywhere = seen + passes, max(1, seen + passes * world)
         return seen / max(1, here), seen / everywhere, here / everywhere
     decay = (1 - momentum) ** passes

@@ -28,16 +28,9 @@ class EvaluationLoader:
     """
 
     def __init__(
-        self,
-        task: Task,
-        dataset: Any,
-        batch_size: int,
-        device: torch.device,
-        seed: int = 0,
-        on_batch: Callable[[int, int], None] = lambda done, total: None,
-        most: int = 0,
-        step: int | None = None,
-    ):
+        self, task: Task, dataset: Any, batch_size: int, device: torch.device, seed: int = 0,
+        on_batch: Callable[[int, int], None] = lambda done, total: None, most: int = 0, step: int | None = None,
+    ):  # fmt: skip
         self.task, self.dataset, self.batch_size = task, dataset, batch_size
         self.device, self.seed, self.on_batch = device, seed, on_batch
         self.most, self.step = min(most or batch_size, batch_size), step
@@ -65,11 +58,10 @@ class EvaluationLoader:
 def evaluate(
     state: State, task: Task, config: Config, dataset: Any, progress: Progress | Within | None = None
 ) -> dict[str, float]:
-    """Returns the task's metrics on a data set, without gradients and in the run's precision.
+    """Returns the task's metrics on a data set. Raises TrainingFailed where a single sample does not fit.
 
     Every rank evaluates the whole data set, because metrics are no sums over parts; the first rank's scores count.
-    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes. Raises
-    TrainingFailed where a single sample does not fit.
+    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes.
     """
     collated = config.data.evaluation_batch or config.training.largest_micro_batch  # padding and draws follow from it
     text = time_left("batches evaluated")
@@ -112,5 +104,4 @@ def baseline_of(task: Task) -> dict[str, float]:
 
 
 def known_baseline(task: Task) -> dict[str, float]:
-    """Returns the baseline's metrics if they were computed before in this process."""
     return dict(_baselines.get(task, {}))

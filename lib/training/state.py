@@ -86,10 +86,7 @@ class State:
 def first_state(
     task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None], most: int = 0
 ) -> State:
-    """Returns the state that a session starts from: of the first rank's `saved`, of another run's weights, or fresh.
-
-    A micro-batch has at most `most` samples, unless that is 0. Raises BadInput where `saved` does not fit.
-    """
+    """Returns the state that a session starts from: of the first rank's `saved`, of another run's weights, or fresh."""
     saved = checkpoint_from_first(saved)
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
@@ -102,10 +99,9 @@ def first_state(
         _seal_frozen(state, task, config)
     state.unsaved, names = frozen.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
-        note(
-            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(names)}) are not "
-            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
-        )
+        what = f"its buffers with persistent=False ({', '.join(names)}) are not those of the checkpoint"
+        advice = "If model() reads them from a file, put the file of before in its place."
+        note(f"The run resumes, but not bit for bit: {what}. {advice}")
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
@@ -208,28 +204,18 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         return
     largest = torch._foreach_norm([p.detach() for p in state.parameters if p.requires_grad and p.numel()], math.inf)
     if ranks.anywhere(bool(largest) and not bool(torch.stack(largest).isfinite().all())):
-        raise TrainingFailed(
-            f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
-            "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
-        )
+        advice = "the checkpoint before is kept. Lower optimizer.lr, or train in fp32, and run again from that."
+        raise TrainingFailed(f"The weights are no longer finite at step {state.step}, so {advice}")
     state.events.flush()
+    names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained")
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
         **({"unsaved": state.unsaved} if state.unsaved else {}),
-        "identity": identity.facts(config, task),
-        "kept_best": state.kept_best,
-        "skipped_steps": state.skipped_steps,
-        "skipped_in_a_row": state.skipped_in_a_row,
-        "pending": state.pending,
-        "rows": state.rows,
+        **{name: getattr(state, name) for name in names},
+        "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
         "plateau": state.plateau.facts() if state.plateau else None,
-        "scaler": state.scaler.state_dict(),
-        "micro_batch": state.micro_batch,
-        "learned": task.saved_values,
-        "trained": state.trained,
-        "frozen": state.left_out,
-        "published": task.published,
-    }
+        "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
+    }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
     if ranks.is_first():
         saver.save("checkpoints", state.step, state_tensors(state, config.checkpoint.lightweight), facts, keep)
@@ -256,11 +242,9 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
     if state.plateau:
         before = state.plateau.lr
         if state.plateau.observe(scores[metric]):
-            state.events.record(
-                state.step, "plateau", before, state.plateau.lr,
-                f"Step {state.step:,}: {metric} has not improved for {config.scheduler.patience + 1} validations; the "
-                f"learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
-            )  # fmt: skip
+            why = f"{metric} has not improved for {config.scheduler.patience + 1} validations"
+            text = f"{why}; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}."
+            state.events.record(state.step, "plateau", before, state.plateau.lr, f"Step {state.step:,}: {text}")
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -294,9 +278,9 @@ def restore_state(
     _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
     if state.scaler.is_enabled() and facts["scaler"]:
         state.scaler.load_state_dict(facts["scaler"])
-    state.step, state.kept_best, state.pending = saved.step, facts["kept_best"], facts["pending"]
-    state.skipped_steps, state.skipped_in_a_row = facts["skipped_steps"], facts["skipped_in_a_row"]
-    state.rows = facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    state.step, state.rows = saved.step, facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    for name in ("kept_best", "pending", "skipped_steps", "skipped_in_a_row"):
+        setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(facts["plateau"])
@@ -355,8 +339,6 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
     optimization.make_moments(state.optimizer)
-    sizes = {
-        group: sum(v.nbytes for v in named.values())
-        for group, named in state_tensors(state, config.checkpoint.lightweight).items()
-    }
+    tensors = state_tensors(state, config.checkpoint.lightweight)
+    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
     return sum(sizes.values()), sizes["model"]

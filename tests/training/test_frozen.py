@@ -91,7 +91,7 @@ def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exac
     "wrong, sentence",
     [
         ("frozen", r"2 trained then and frozen now \(blocks.0.down.weight, blocks.0.up.weight\)"),
-        ("wrapped twice", r"4 trained tensors: 2 trained now and not in the model then \(blocks.0.base.down"),
+        ("wrapped twice", r"4 trained tensors: 2 trained now and not then \(blocks.0.base.down"),
     ],
 )
 def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sentence):
