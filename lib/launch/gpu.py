@@ -67,9 +67,7 @@ class Fp16:
         value = f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
         if self.elsewhere:
             how = "`with torch.autocast(x.device.type, enabled=False):` on x.float()"
-            advice = (
-                f"Compute large numbers of the loss in fp32 ({how}), and give it smaller ones: scaled targets, say."
-            )
+            advice = f"Compute the large numbers in fp32 ({how}), or give the loss smaller ones: standardised targets."
             return Finding("fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice)
         if self.modules:
             reached = [f"{name} ({size:,.0f})" if size > LARGEST else name for name, size in self.modules.items()]
