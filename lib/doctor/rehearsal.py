@@ -137,8 +137,8 @@ def check_saving(run: Run) -> list[Finding]:
         return [_refusal("model", run.config, error)]
     if not run.config.checkpoint.keep_last:
         return [Finding("save and resume", "not tried: no checkpoint is kept")]
-    checks = {"checkpoints": check_room, "save and resume": check_round_trip}
-    return [run_check(name, partial(check, run, state)) for name, check in checks.items()]
+    examinations = {"checkpoints": check_room, "save and resume": check_round_trip}
+    return [run_check(name, partial(check, run, state)) for name, check in examinations.items()]
 
 
 def check_room(run: Run, state: State) -> Finding:
