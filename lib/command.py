@@ -1,4 +1,4 @@
-"""How a command ends, and the command `train`, which notebooks and torchrun start as `python -m lib`.
+"""How a command ends, and the command `train`, which notebooks and ranks start as `python -m lib`.
 
 What imports torch, which takes seconds, is imported by the functions that need it.
 """
@@ -43,9 +43,9 @@ def exit_code(run: Callable[[], int]) -> int:
     try:
         with contextlib.ExitStack() as stack:
             if is_rank:
-                from lib.launch import torchrun
+                from lib.launch import several
 
-                stack.enter_context(torchrun.as_rank())
+                stack.enter_context(several.as_rank())
             return run()
     except (BadInput, TrainingFailed) as error:
         print(error, file=sys.stderr)

@@ -119,9 +119,9 @@ def test_another_lib_that_is_imported_already_is_named_and_a_checkout_has_the_sa
 
 
 def test_a_rank_takes_no_folder_lib_of_ones_own_for_the_library(empty):
-    variables = {"TRAINBOOK_AGENT": str(os.getpid()), "TRAINBOOK_RANK_FOLDER": str(empty), "RANK": "0"}
+    variables = {"TRAINBOOK_RANK_FOLDER": str(empty), "RANK": "0"}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    command = [sys.executable, boot.__file__, "rank", "--help"]
+    command = [sys.executable, boot.__file__, str(os.getpid()), "--help"]
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
 

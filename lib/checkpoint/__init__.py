@@ -2,9 +2,8 @@
 
     step-00000500/  model.safetensors  optimizer.safetensors  state.json  manifest.json
 
-They contain no pickle, so loading one never runs code. A killed or failing run may leave `step-00000500.tmp` (not yet
-committed), `.old` (being replaced by one of the same step), `.del` (being deleted) and `.damaged` (did not verify)
-beside them.
+They contain no pickle. A killed run may leave `step-00000500.tmp` (not yet committed), `.old` (being replaced by one of
+the same step), `.del` (being deleted) and `.damaged` (did not verify) beside them.
 """
 
 import contextlib
@@ -97,18 +96,15 @@ class Parcel:
 
 def steps(folder: Path) -> list[int]:
     """Lists the committed steps in `folder`, ascending by number and not by name."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _NAME.fullmatch(p.name)))
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(int(m[1]) for p in paths if p.is_dir() and (m := _NAME.fullmatch(p.name)))
 
 
 def newest_step(folder: Path) -> int:
-    """Returns the newest committed step in `folder`, 0 where there is none."""
     return max(steps(folder), default=0)
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Returns the folder of a step's checkpoint."""
     return folder / f"step-{step:08d}"
 
 
@@ -129,28 +125,23 @@ def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> 
 
 
 def write(folder: Path, parcel: Parcel) -> Path:
-    """Commits a checkpoint: after any kill or loss of power it is either whole or absent. Raises CheckpointNotSaved.
-
-    Files are written aside and synced with their folder, which is then renamed, and its parent synced.
-    """
+    """Commits a checkpoint: after any kill or loss of power it is either whole or absent. Raises CheckpointNotSaved."""
     final = path_of(folder, parcel.step)
-    aside = final.with_name(final.name + ".tmp")
+    aside = final.with_name(final.name + ".tmp")  # its files and itself are synced, then it is renamed
     try:
         disk.make_folders(folder)
         disk.remove_tree(aside)
         disk.calls.mkdir(aside)
-        written = {name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()}
-        manifest = _sealed({"format": FORMAT, "step": parcel.step, "files": written})
-        disk.write_file(aside / MANIFEST, [memoryview(manifest)])
+        files = {name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()}
+        disk.write_file(aside / MANIFEST, [_sealed({"format": FORMAT, "step": parcel.step, "files": files})])
         disk.calls.sync_folder(aside)
         _put_in_place(aside, final)
     except OSError as error:
         with contextlib.suppress(OSError):
             disk.remove_tree(aside)
-        raise CheckpointNotSaved(
-            f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}. Those saved "
-            "before are untouched. Check the disk and its free space."
-        ) from error
+        what = f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}"
+        advice = "Check the disk and its free space."
+        raise CheckpointNotSaved(f"{what}. Those saved before are untouched. {advice}") from error
     return final
 
 
@@ -189,10 +180,10 @@ def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
     return [memoryview(struct.pack("<Q", len(text)) + text), *views]
 
 
-def _sealed(body: Mapping[str, Any]) -> bytes:
+def _sealed(body: Mapping[str, Any]) -> memoryview:
     """Returns the manifest's bytes with the sha256 of its own body in them."""
     digest = hashlib.sha256(to_json(body).encode()).hexdigest()
-    return to_json({**body, "sha256": digest}).encode()
+    return memoryview(to_json({**body, "sha256": digest}).encode())
 
 
 def verify(path: Path) -> Manifest:
@@ -219,8 +210,7 @@ def verify(path: Path) -> Manifest:
 
 
 def _why(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or error
-    return f"{type(error).__name__}: {printable(text, most=200)}"
+    return f"{type(error).__name__}: {printable(getattr(error, 'strerror', None) or error, most=200)}"
 
 
 def _manifest(path: Path) -> Manifest:
@@ -232,10 +222,9 @@ def _manifest(path: Path) -> Manifest:
     if _sealed(values) != raw:
         raise DamagedCheckpoint("the manifest does not match its own sha256")
     if type(values.get("format")) is int and values["format"] > FORMAT:
-        raise NewerFormat(
-            f"Checkpoint {path} has format {shown(values['format'])}; this version reads up to {FORMAT}. Take the "
-            "version that wrote it or a newer one, or choose another run.name to start afresh. It is left as it is."
-        )
+        advice = "Take that one or a newer one, or choose another run.name to start afresh. It is left as it is."
+        what = f"has format {shown(values['format'])}; this version reads up to {FORMAT}"
+        raise NewerFormat(f"Checkpoint {path} {what}. {advice}")
     manifest = untrusted.parse(values, Manifest)
     if (named := _NAME.fullmatch(path.name)) and int(named[1]) != manifest.step:
         raise DamagedCheckpoint(f"its manifest is that of step {manifest.step:,}")
@@ -261,8 +250,7 @@ def load(path: Path) -> Checkpoint:
 
 def load_model(path: Path) -> Checkpoint:
     """Does what `load` does. Raises DamagedCheckpoint where there is no model in it, too."""
-    saved = load(path)
-    if "model" not in saved.tensors:
+    if "model" not in (saved := load(path)).tensors:
         raise DamagedCheckpoint("it has no model.safetensors")
     return saved
 
@@ -275,12 +263,11 @@ def load_newest(
     `check` raises DamagedCheckpoint for unusable content. `quarantine` renames damaged ones once a good one is read;
     without a good one the sentences name those renamed earlier too. Raises NewerFormat.
     """
-    paths = list(folder.iterdir()) if folder.is_dir() else []
+    paths = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
     # a `.old` counts where the one to replace it is not there
-    old = {int(m[1]): p for p in paths if (m := _NAME.fullmatch(p.name.removesuffix(".old")))}
-    named = {int(m[1]): p for p in paths if (m := _NAME.fullmatch(p.name))}
+    by_step = {int(m[1]): p for p in paths if (m := _NAME.fullmatch(p.name.removesuffix(".old")))}
     damaged: list[tuple[Path, str]] = []
-    for _, path in sorted({**old, **named}.items(), reverse=True):
+    for _, path in sorted(by_step.items(), reverse=True):
         try:
             newest = load(path)
             check(newest)

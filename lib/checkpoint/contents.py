@@ -96,13 +96,10 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
 
 def _is_pending(name: str, value: Any) -> bool:
     """Returns whether a value of `pending` is a number, or what its two other names hold."""
-    match name:
-        case "order of terms":
-            return untrusted.fits(value, list[str])
-        case "figures":  # of each rank, as [a sum, its samples]
-            by_rank = untrusted.fits(value, list[dict[str, list]])
-            return by_rank and all(_is_sum(figure) for figures in value for figure in figures.values())
-    return untrusted.fits(value, float)
+    if name == "figures":
+        fits = untrusted.fits(value, list[dict[str, list]])
+        return fits and all(_is_sum(figure) for figures in value for figure in figures.values())
+    return untrusted.fits(value, list[str] if name == "order of terms" else float)
 
 
 def _is_sum(figure: list[Any]) -> bool:

@@ -1,9 +1,5 @@
-"""Names the trained and frozen weights of a model in a checkpoint, and compares them when it is put back.
+"""Names trained and frozen weights in a checkpoint, which omits frozen ones of a published file: it has their hash."""
 
-Checkpoints omit frozen weights: a hash stands for those of a published file, and the run's FOLDER holds the others.
-"""
-
-import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lib import checkpoint
-from lib.checkpoint import Checkpoint, contents, weights
+from lib.checkpoint import Checkpoint, DamagedCheckpoint, contents, weights
 from lib.errors import BadInput, printable
-from lib.ranks import sharding
 
-FOLDER = "frozen"
 _FLOATS = {
     str(kind).removeprefix("torch."): kind for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 }
@@ -39,7 +32,7 @@ def _described(value: Tensor) -> str:
 
 def seal(value: Tensor, like: str = "") -> str:
     """Returns type, shape and sha256 of a tensor's values; in the type of another seal where one is given."""
-    whole = sharding.whole(value.detach()).cpu()
+    whole = value.detach().cpu()
     if (kind := _FLOATS.get(like.partition(" ")[0])) and whole.is_floating_point():
         whole = whole.to(kind)
     flat = whole.contiguous().reshape(-1)
@@ -60,51 +53,33 @@ def unsaved(model: nn.Module) -> tuple[str, list[str]]:
     return seal_of_all(buffers) if buffers else "", list(buffers)
 
 
-def completed(found: Checkpoint | None) -> Checkpoint | None:
-    """Returns a checkpoint with the frozen weights that its run keeps once; what is damaged there is left out."""
-    left_out = found.state.get("frozen", {}) if found else {}
-    if not found or not left_out:
-        return found
-    try:
-        kept = checkpoint.load_model(checkpoint.path_of(found.path.parent.parent / FOLDER, 0)).tensors["model"]
-    except checkpoint.DamagedCheckpoint:  # or there are none; whether they are needed shows their hash
-        return found
-    more = {name: value for name, value in kept.items() if name in left_out}
-    return dataclasses.replace(found, tensors={**found.tensors, "model": {**more, **found.tensors["model"]}})
-
-
 def source(path: Path) -> Checkpoint:
-    """Reads what `weights.read` does, with the frozen weights of the run's FOLDER. Raises BadInput."""
+    """Reads what `weights.read` does, with the state of a checkpoint. Raises BadInput."""
     inside = weights.checkpoint_in(path)
     if inside is None:
         return Checkpoint(path, 0, {"model": weights.read(path)}, {})
     saved = weights.load(inside)
     try:
         contents.check_names(saved.state)
-    except checkpoint.DamagedCheckpoint as damage:
+    except DamagedCheckpoint as damage:
         raise weights.damaged(inside, damage) from None
-    return completed(saved) or saved
+    return saved
 
 
 def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
     """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
     named, here = found.tensors["model"], weights.of(model)
     left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
-    own = {name: sharding.whole(here[name]).cpu() for name in left_out}
+    own = {name: here[name].cpu() for name in left_out}
     if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
-        raise BadInput(
-            f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)}), which "
-            "model() made in their run, and this model has others under these names. Let model() load the same "
-            "weights, with the same training.frozen_precision, or train that run with checkpoint.frozen: save."
-        )
+        what = f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)})"
+        advice = "Let model() load the same weights, with the same training.frozen_precision"
+        raise BadInput(f"{what}, and this model has others. {advice}, or train that run with checkpoint.frozen: save.")
     return {**named, **own}
 
 
 def put_back(model: nn.Module, saved: Checkpoint) -> None:
-    """Copies the weights of a checkpoint into a model; frozen weights that it omits stay, in their saved precision.
-
-    Raises BadInput if the weights, the trained names, or the hashes of the frozen weights differ.
-    """
+    """Copies a checkpoint's weights into a model; frozen ones that it omits stay. Raises BadInput if any differ."""
     left_out = saved.state.get("frozen", {})
     _check_trained(model, saved)
     weights.put_back(model, saved.tensors["model"], left_out)
@@ -112,16 +87,10 @@ def put_back(model: nn.Module, saved: Checkpoint) -> None:
     if wrong := [name for name, hashed in left_out.items() if name not in here or seal(here[name], hashed) != hashed]:
         files = saved.state.get("published", {})
         published = [printable(name, most=100) for name, taken in files.items() if "config" in taken]
-        mend = (
-            "Mount the weights that model() loads; if it draws them, take the version of torch that the run began with "
-            f"(now {torch.__version__})"
-        )
-        if published:
-            mend = f"They were published as {', '.join(published)}: mount exactly these"
-        raise BadInput(
-            f"The frozen weights are not those of {printable(saved.path)}: of {len(left_out)} that it omits, "
-            f"{len(wrong)} have another hash now ({_listed(wrong)}). {mend}."
-        )
+        source = f"published as {', '.join(published)}" if published else "loaded by model()"
+        what = f"of {len(left_out)} that it omits, {len(wrong)} have another hash now ({_listed(wrong)})"
+        where = f"The frozen weights are not those of {printable(saved.path)}"
+        raise BadInput(f"{where}: {what}. They were {source}: mount exactly these.")
     with torch.no_grad():
         for name, hashed in left_out.items():
             here[name].copy_(here[name].to(_FLOATS.get(hashed.partition(" ")[0], here[name].dtype)))
@@ -133,21 +102,16 @@ def _check_trained(model: nn.Module, saved: Checkpoint) -> None:
     if before is None or before == now:  # best weights name none
         return
     here = {weights.plain(name) for name, _ in model.named_parameters()}
-    there = {*saved.tensors["model"], *saved.state.get("frozen", {})}
-    lost, new = [n for n in before if n not in now], [n for n in now if n not in before]
     differences = {
-        "trained then and frozen now": [n for n in lost if n in here],
-        "trained now and frozen then": [n for n in new if n in there],
-        "trained then and not in the model now": [n for n in lost if n not in here],
-        "trained now and not in the model then": [n for n in new if n not in there],
+        "trained then and frozen now": [n for n in before if n not in now and n in here],
+        "trained then and not in the model now": [n for n in before if n not in now and n not in here],
+        "trained now and not then": [n for n in now if n not in before],
         "of another type or shape now": [n for n in now if n in before and before[n] != now[n]],
     }
     counts = "; ".join(f"{len(names)} {what} ({_listed(names)})" for what, names in differences.items() if names)
-    raise BadInput(
-        f"What is trained differs from {printable(saved.path)}, which has {len(before)} trained tensors: {counts}. "
-        "model() must return the same model each time: loaded adapters come back frozen unless they are asked to be "
-        "trainable, and a model wrapped twice has other names. Compare the workload settings with config.yaml there."
-    )
+    what = f"What is trained differs from {printable(saved.path)}, which has {len(before)} trained tensors: {counts}"
+    why = "loaded adapters come back frozen unless asked to be trainable, and a model wrapped twice has other names"
+    raise BadInput(f"{what}. model() must return the same model each time: {why}. Compare with config.yaml there.")
 
 
 def _listed(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Saves in the background: training waits for a copy, a thread writes it and deletes old checkpoints."""
 
+import contextlib
 import math
 import shutil
 import threading
@@ -43,19 +44,16 @@ class Retention:
             if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
                 self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
         if parcel.size > (available := self.available()):
-            raise CheckpointNotSaved(
-                f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}: it needs "
-                f"{amount(parcel.size)}, and {amount(max(0, available))} are available in {self._output_dir}. Delete "
-                "files there, or lower checkpoint.keep_last or checkpoint.keep_best. Those saved before are untouched."
-            )
+            what = f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}"
+            what += f": it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
+            advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best."
+            raise CheckpointNotSaved(f"{what} {self._output_dir}. {advice} Those saved before are untouched.")
 
     def available(self) -> int:
         """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
         folder = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
-        free = shutil.disk_usage(folder).free
-        if self._output_bytes is None:
-            return free
-        return min(free, self._output_bytes - disk.held(self._output_dir)[0])
+        free, most = shutil.disk_usage(folder).free, self._output_bytes
+        return free if most is None else min(free, most - disk.held(self._output_dir)[0])
 
     def after_checkpoint(self, step: int, best: Collection[int]) -> None:
         """Deletes, after a step was saved, all but the last and the best ones, and more to stay within the budget."""
@@ -69,7 +67,6 @@ class Retention:
             print(f"Could not look for old checkpoints in {self.folder} ({error}); they stay.", flush=True)
 
     def keep_best(self, best: Collection[int]) -> None:
-        """Deletes the weights of all other steps."""
         for step in self._written("best"):
             if step not in best:
                 disk.discard(checkpoint.path_of(self.folder / "best", step))
@@ -106,12 +103,9 @@ class Saver:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        retention: Retention,
-        record: Callable[[float], None] = lambda seconds: None,
+        self, folder: Path, retention: Retention, record: Callable[[float], None] = lambda seconds: None,
         before: Callable[[], None] = lambda: None,
-    ):
+    ):  # fmt: skip
         self.folder, self.retention, self.record, self.before = folder, retention, record, before
         self._thread: threading.Thread | None = None
         self._saves = 0
@@ -124,12 +118,9 @@ class Saver:
         self._in_use.add(name)
 
         def touch() -> None:
-            try:
+            with contextlib.suppress(RuntimeError, MemoryError):  # a save makes those for which memory runs out
                 for key, value in _items(name, tensors):
                     self._buffer(key, value).zero_()
-            except Exception as error:  # a save makes those for which memory runs out
-                if not memory.is_oom(error):
-                    raise
 
         self._start(touch)
 
@@ -144,18 +135,11 @@ class Saver:
         self._saves += 1
         copies = self._copied_where_memory_allows(name, tensors)
         if copies is None:
-            self._failures[self._saves] = CheckpointNotSaved(
-                f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it. Those saved "
-                "before are untouched."
-            )
+            text = f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it."
+            self._failures[self._saves] = CheckpointNotSaved(f"{text} Those saved before are untouched.")
             return
         self._in_use.add(name)
         self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
-
-    def write_now(self, name: str, parcel: checkpoint.Parcel) -> None:
-        """Commits a checkpoint into `folder / name` before it returns. Raises CheckpointNotSaved."""
-        self._join()
-        self._write(name, parcel)
 
     def _start(self, work: Callable[[], object]) -> None:
         """Starts a thread that does `work` when the one before it has ended."""
@@ -179,9 +163,8 @@ class Saver:
         try:
             self.wait()
         except CheckpointNotSaved as error:
-            raise TrainingFailed(
-                f"{error} This was the last save of the session: the next one resumes from the checkpoint before it."
-            ) from error
+            what = "This was the last save of the session: the next one resumes from the checkpoint before it."
+            raise TrainingFailed(f"{error} {what}") from error
 
     def _join(self, warn_before: float = math.inf) -> None:
         """Waits for the thread and warns of failed saves. Raises any other error of the thread."""

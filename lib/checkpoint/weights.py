@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lib import checkpoint
 from lib.config.files import size_of
 from lib.errors import BadInput
-from lib.ranks import sharding
 
 _HALVES = (torch.float16, torch.bfloat16)
 _PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
@@ -23,8 +22,7 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():
-        # A rank's part of a small tensor may be empty, and what is on `meta` has no address: known by their parameter.
-        key = (id(value) if sharding.is_shard(value) or value.is_meta else value.data_ptr(), value.shape)
+        key = (id(value) if value.is_meta else value.data_ptr(), value.shape)  # what is on `meta` has no address
         if value.numel() == 0 or key not in seen:
             named[plain(name)] = value.detach()
             seen.add(key)
@@ -37,7 +35,6 @@ def plain(name: str) -> str:
 
 
 def widen(model: nn.Module) -> None:
-    """Makes parameters and buffers of 16 bits fp32."""
     for parameter in model.parameters():
         if parameter.dtype in _HALVES:
             parameter.data = parameter.data.float()
@@ -48,10 +45,8 @@ def widen(model: nn.Module) -> None:
 
 
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
-    """Copies saved weights into a model. Raises BadInput unless they are its tensors, but for some `left_out`.
-
-    A model of 16 bits of which all is trained is made fp32 where that was saved: a run trains it so.
-    """
+    """Copies saved weights into a model. Raises BadInput unless they are its tensors, but for some `left_out`."""
+    # a model of 16 bits of which all is trained is made fp32 where that was saved: a run trains it so
     saved = {plain(name): value for name, value in tensors.items()}
     wider = any(n in saved and saved[n].dtype is torch.float32 for n, v in of(model).items() if v.dtype in _HALVES)
     if wider and all(parameter.requires_grad for parameter in model.parameters()):
@@ -60,19 +55,15 @@ def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Containe
     wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
     extra = sorted(set(saved) - set(expected))
     if wrong or extra:
-        raise BadInput(
-            f"The saved weights do not fit the model: {len(wrong)} of {len(expected)} tensors are missing or of "
-            f"another shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). The workload "
-            "settings differ from those of the saved run; compare with config.yaml in its folder."
-        )
+        misfits = f"{len(wrong)} of {len(expected)} tensors are missing or of another shape ({', '.join(wrong[:3])})"
+        unknown = f"{len(extra)} are unknown ({', '.join(extra[:3])})"
+        advice = "Compare the workload settings with config.yaml of the saved run."
+        raise BadInput(f"The saved weights do not fit the model: {misfits}, {unknown}. {advice}")
     _copy(expected, saved)
 
 
 def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float) -> str:
-    """Copies the tensors of another model that have the same name and shape; returns one sentence with the counts.
-
-    Raises BadInput if less than `least_share` match: a silent mismatch of names would look like success.
-    """
+    """Copies another model's tensors of same name and shape; returns the counts. Raises BadInput if too few match."""
     expected = of(model)
     source = {plain(name): value for name, value in tensors.items()}
     absent = [name for name in expected if name not in source]
@@ -83,10 +74,8 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
         f"({', '.join(reshaped[:3]) or 'none'}), {len(absent)} are not there ({', '.join(absent[:3]) or 'none'})"
     )
     if len(matched) < least_share * len(expected):
-        raise BadInput(
-            f"The initial weights hardly fit the model: {counts}. That is less than {least_share:.0%}, the "
-            "run.initial_weights_share of the configuration. Give other weights, or lower it if this is intended."
-        )
+        what = f"That is less than {least_share:.0%} (run.initial_weights_share)"
+        raise BadInput(f"The initial weights hardly fit the model: {counts}. {what}. Give other weights, or lower it.")
     _copy(matched, source)
     return f"Initial weights: {counts}."
 
@@ -94,14 +83,11 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
 def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in into.items():
-            value.copy_(sharding.sharded_like(value, source[name]))
+            value.copy_(source[name])
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Reads weights by name: of a .safetensors file, a checkpoint, a run (its best, or newest), a published model.
-
-    `lib.checkpoint.frozen.source` also reads the frozen weights that a checkpoint omits. Raises BadInput.
-    """
+    """Reads weights by name: of a .safetensors file, a checkpoint, a run, a published model. Raises BadInput."""
     if inside := checkpoint_in(path):
         return load(inside).tensors["model"]
     if path.is_dir():
@@ -113,10 +99,8 @@ def read(path: Path) -> dict[str, Tensor]:
             advice = "Give a .safetensors file, a checkpoint, the folder of a run, or one with published weights."
             raise BadInput(f"There are no weights in {path} that can be taken. {error} {advice}") from None
     if path.suffix != ".safetensors":
-        raise BadInput(
-            f"{path} is no .safetensors file. Pickled weights (.pt, .pth, .bin) can run code when they are loaded, so "
-            "they are never opened here: convert them once with safetensors.torch.save_file."
-        )
+        why = "Pickled weights (.pt, .pth, .bin) can run code, and are never opened here"
+        raise BadInput(f"{path} is no .safetensors file. {why}: convert them once with safetensors.torch.save_file.")
     try:
         size_of(path)  # a pipe would be waited for
         return load_file(path)
@@ -141,5 +125,4 @@ def load(path: Path) -> checkpoint.Checkpoint:
 
 
 def damaged(path: Path, why: checkpoint.DamagedCheckpoint) -> BadInput:
-    """Returns the error for weights that do not verify."""
     return BadInput(f"The weights {path} are damaged ({why}). Download or copy them again.")

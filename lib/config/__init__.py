@@ -98,7 +98,6 @@ class Training:
     deterministic: bool = option(False, "Whether a GPU returns the same bits every time, more slowly.")
     cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms, in gigabytes.")
     compile: bool = option(False, "Whether torch.compile makes kernels, in minutes.")
-    fully_shard: bool = option(False, "Whether ranks share weights, gradients and optimizer (FSDP2).")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
@@ -122,7 +121,6 @@ class Training:
 
     @property
     def largest_micro_batch(self) -> int:
-        """The largest micro-batch that is configured: a whole slot where none is given."""
         return min(self.micro_batch or self.slot, self.slot)
 
     @staticmethod
@@ -189,9 +187,7 @@ class Checkpoint:
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
     lightweight: bool = option(False, "Omits the optimizer; a resumed run then differs in bits.")
-    frozen: Literal["hash", "save"] = option(
-        "hash", "Frozen weights: hash stores them once, or verifies those that model() loads; save: in each."
-    )
+    frozen: Literal["hash", "save"] = option("hash", "Frozen published weights: verified by hash, or saved in each.")
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
     keep_bytes: int = option(0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0)

@@ -11,12 +11,10 @@ _OVERLAYS = Path(__file__).with_name("overlays")  # what each promises: docs/con
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of all profiles."""
     return tuple(sorted(path.stem for path in _OVERLAYS.glob("*.yaml")))
 
 
 def settings(profile: str) -> dict[str, object]:
-    """Returns the values that a profile sets, by dotted key."""
     sections = yaml.safe_load((_OVERLAYS / f"{profile}.yaml").read_text("utf-8"))
     return {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
 

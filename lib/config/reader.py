@@ -119,7 +119,6 @@ def plain(name: str) -> str:
 
 
 def child(mapping: MappingNode, name: str | None) -> Node | None:
-    """Returns the value of a key, if it is given."""
     return next((value for key, value in mapping.value if key.value == name), None)
 
 

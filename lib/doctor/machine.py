@@ -1,7 +1,4 @@
-"""Checks what the machine and its platform have for training, and the installed versions.
-
-Nothing here runs a kernel, contacts a host or prints the value of an environment variable.
-"""
+"""Checks machine, platform and versions; runs no kernel, contacts no host, prints no value of the environment."""
 
 import importlib.metadata
 import importlib.util
@@ -79,10 +76,9 @@ def check_gpu(here: Platform) -> Finding:
         return Finding("GPU", value, "warning", advice)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return Finding("GPU", value, "warning", "CUDA_VISIBLE_DEVICES is set, and may hide the GPU. Unset it.")
-    advice = (
-        f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda}, and driver {driver.version} runs CUDA up "
-        f"to {hardware.dotted(driver.cuda)}. Install a newer driver, or a PyTorch build for an older CUDA."
-    )
+    runs = f"driver {driver.version} runs CUDA up to {hardware.dotted(driver.cuda)}"
+    what = f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda}, and {runs}"
+    advice = f"{what}. Install a newer driver, or a PyTorch build for an older CUDA."
     return Finding("GPU", value, "bad", advice)
 
 
@@ -95,18 +91,15 @@ def check_kernels() -> Finding:
         # machine code (sm) runs on its own major capability upwards, PTX (compute) on any later one
         same = ((kind, v) for kind, v in versions if v[0] == gpu.capability[0] or kind == "compute")
         if not any(version <= gpu.capability for _, version in same):
-            advice = (
-                "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > "
-                "Accelerator > GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names "
-                f"sm_{gpu.capability[0]}{gpu.capability[1]}."
-            )
+            build = f"a PyTorch build whose torch.cuda.get_arch_list() names sm_{gpu.capability[0]}{gpu.capability[1]}"
+            what = "The first kernel would fail with 'no kernel image is available'"
+            advice = f"{what}. On Kaggle choose Settings > Accelerator > GPU T4 x2; elsewhere install {build}."
             value = f"none for {gpu}: PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
             return Finding("kernels", value, "bad", advice)
     return Finding("kernels", f"PyTorch {torch.__version__} has some for each GPU")
 
 
 def check_gpu_memory(index: int) -> Finding:
-    """Checks the free memory of a GPU, with what other processes use."""
     reading = memory.readings()[1 + index]
     mine = torch.cuda.memory_reserved(index) > reading.used / 2
     mend = "Call memory.clear_memory(), or restart this kernel." if mine else "End other kernels that use the GPU."
@@ -123,7 +116,6 @@ def _judge(left: float, limits: tuple[float, float], advice: str) -> tuple[Verdi
 
 
 def check_ram() -> Finding:
-    """Checks the free memory of the machine, or of the container."""
     ram = hardware.ram()
     of = "the container's" if ram.limited else "the machine's"
     value = f"{ram.available / GIB:.2f} of {of} {ram.total / GIB:.2f} GiB free"
@@ -132,7 +124,6 @@ def check_ram() -> Finding:
 
 
 def check_cpus() -> Finding:
-    """Checks that PyTorch computes in no more threads than there are CPUs."""
     usable, total, threads = hardware.cpus(), os.cpu_count() or 1, torch.get_num_threads()
     of = f" of the machine's {total}" if usable < total else ""
     value = f"{usable:g}{of}; PyTorch computes in {threads} thread{'s'[: threads != 1]}"
@@ -158,7 +149,6 @@ def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
 
 
 def check_session(config: Config | None) -> Finding:
-    """Checks the time that is left, by the clock that ends the run."""
     options = config.session if config else Session()
     left = start_session(options.minutes, options.margin_seconds).remaining()
     if left == math.inf:

@@ -5,6 +5,7 @@ import json
 import re
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -47,7 +48,7 @@ def check_run(config: Config) -> list[Finding]:
         run_check("data", lambda: Finding("data", run.task.describe_data())),
         Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths])),
         check_save_interval(run.config),
-        run_check("resume", lambda: check_resume(run)),
+        run_check("resume", partial(check_resume, run)),
     ]
     if torch.cuda.is_available() and check_kernels().verdict == "bad":
         value = "not tried: this build of PyTorch has no kernels for the GPU"
@@ -136,10 +137,8 @@ def check_saving(run: Run) -> list[Finding]:
         return [_refusal("model", run.config, error)]
     if not run.config.checkpoint.keep_last:
         return [Finding("save and resume", "not tried: no checkpoint is kept")]
-    return [
-        run_check("checkpoints", lambda: check_room(run, state)),
-        run_check("save and resume", lambda: check_round_trip(run, state)),
-    ]
+    examinations = {"checkpoints": check_room, "save and resume": check_round_trip}
+    return [run_check(name, partial(check, run, state)) for name, check in examinations.items()]
 
 
 def check_room(run: Run, state: State) -> Finding:

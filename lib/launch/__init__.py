@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lib import checkpoint, ranks
-from lib.checkpoint import frozen, weights
+from lib.checkpoint import frozen
 from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
@@ -21,7 +21,6 @@ from lib.launch import resume
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue
 from lib.launch.run import Run, is_watched, keep_code, prepare, processes, progress
 from lib.machine import disk, hardware, platform
-from lib.ranks import sharding
 from lib.report import outputs
 from lib.report.figure import draw_metrics
 from lib.report.metrics import METRICS
@@ -55,22 +54,22 @@ def _train(run: Run) -> Summary:
     if earlier and not _is_resumed_to_be_tested(run, earlier):
         return _completed(run, earlier)
     session = start_session(config.session.minutes, config.session.margin_seconds)
-    number = earlier.session if earlier else ranks.from_first(resume.session_number(run))
-    count, saved = processes(config), None
+    number = earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
+    count = processes(config)
     with ranks.together():
+        begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
+        saved = _begin(run) if begins else None
         if count > 1:
             disk.check_writable(run.folder)
-        elif ranks.is_first() and (run.has_checkpoint or not earlier):
-            saved = _begin(run)
     if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
         predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
         with contextlib.suppress(OSError):  # a full disk is met by what matters more
             Card(predicted=predicted).write(run.folder)
     try:
         if count > 1:
-            from lib.launch import torchrun  # which a run in one process does without
+            from lib.launch import several  # which a run in one process does without
 
-            return torchrun.train(config, run.folder, count, progress(run))
+            return several.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             end_tracking = _track(run, saved is not None)
             stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
@@ -133,26 +132,21 @@ def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], Non
 
 def _tidy(folder: Path) -> None:
     """Removes what killed saves and deletions left."""
-    for kind in ("checkpoints", "best", frozen.FOLDER):
+    for kind in ("checkpoints", "best"):
         checkpoint.tidy(folder / kind)
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
     state, is_completed = outcome.state, outcome.reason == "completed"
-    tested, whole = _tested(run, state) if is_completed else {}, dict[str, Any]()
-    if is_completed and hasattr(run.task, "export") and state.sharded:
-        with state.averaged():
-            whole = sharding.on_first(weights.of(state.model))
+    tested = _tested(run, state) if is_completed else {}
     if not ranks.is_first():
         return run.summary(outcome.reason, state.step, number)
-    missing = tested.setdefault("missing", {})
-    with _noting(missing, "plot"):
+    with _noting(missing := tested.setdefault("missing", {}), "plot"):
         plot(run, tested.get("baseline", {}))
     learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
     facts = {
-        "identity": run.identity, "best": state.best,
-        "steps_per_second": round(outcome.steps_per_second, 4),
+        "identity": run.identity, "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
         "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
         "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
         "world_size": ranks.world(),
@@ -162,15 +156,12 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     _write_card(run.folder, ended, state)
     _print_result(ended)
     if is_completed and hasattr(run.task, "export"):
-        with _noting(missing, "export", alone=True), contextlib.nullcontext() if whole else state.averaged():
-            network = run.task.model() if whole else state.model
-            if whole:  # in one piece again
-                weights.put_back(network, whole)
+        with _noting(missing, "export", alone=True), state.averaged():
             if (run.folder / EXPORT).is_dir():
                 disk.discard(run.folder / EXPORT)
             with disk.whole(run.folder / EXPORT) as aside:
                 aside.mkdir()
-                run.task.export(network.eval(), aside)
+                run.task.export(state.model.eval(), aside)
         _write(run.folder, ended)  # with what failed
     return ended
 
@@ -190,9 +181,8 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
     if ranks.is_first():
         with _noting(missing, "baseline"):
             baseline = baseline_of(run.task)
-        if scores:
-            with _noting(missing, "report"):
-                report = str(run.task.report(scores, run.folder))
+        with _noting(missing, "report"):
+            report = str(run.task.report(scores, run.folder)) if scores else ""
     return {
         "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
         "test_loss": scores.get("loss"), "report": report,
@@ -200,11 +190,10 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
 
 
 def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Checkpoint | None:
-    """Returns the best weights that can be read; prints which are passed over."""
     for best in kept:
         path = checkpoint.path_of(folder, best["step"])
         try:
-            return frozen.completed(checkpoint.load_model(path))
+            return checkpoint.load_model(path)
         except checkpoint.DamagedCheckpoint as damage:
             print(f"The best weights {path} are skipped ({damage}).")
     return None
@@ -222,8 +211,7 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
     driver, predicted = hardware.driver(), Predicted()
     with contextlib.suppress(BadInput):
         predicted = read_card(folder / CARD).predicted
-    versions = {"Python": python_platform.python_version(), "torch": torch.__version__}
-    versions |= {"CUDA": torch.version.cuda} if torch.version.cuda else {}
+    versions = {"Python": python_platform.python_version(), "torch": torch.__version__, "CUDA": f"{torch.version.cuda}"}
     measured = Card(
         str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
         ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
@@ -245,8 +233,7 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
 
 
 def _print_result(summary: Summary) -> None:
-    # not in a notebook, where a cell shows it at every "run all"
-    if not platform.in_notebook() and (text := results(summary)):
+    if not platform.in_notebook() and (text := results(summary)):  # there a cell shows it at every "run all"
         print(text, flush=True)
 
 
@@ -282,10 +269,9 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
         return False
     has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
-    if ranks.from_first(run.has_checkpoint or has_best):
-        return True
-    print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
-    return False
+    if not (has_weights := ranks.from_first(run.has_checkpoint or has_best)):
+        print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
+    return has_weights
 
 
 def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
@@ -319,5 +305,4 @@ def _completed(run: Run, earlier: Summary) -> Summary:
 
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:
-    """Draws metrics.csv into plots/metrics.png."""
     return draw_metrics(run.folder / METRICS, run.folder / PICTURE, run.config.run.name, baseline, run.task.shown)

@@ -34,7 +34,7 @@ _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
     r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
     r"|data/\w[\w.-]{0,100}"  # files of what a task learned
-    r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+    r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000
@@ -91,12 +91,9 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
 
 
 def load_members(
-    runs: Sequence[Path],
-    own_task: str = "",
-    trusted: bool = False,
-    changes: Mapping[str, object] | None = None,
+    runs: Sequence[Path], own_task: str = "", trusted: bool = False, changes: Mapping[str, object] | None = None,
     name: str | None = None,
-) -> tuple[Task, list[nn.Module]]:
+) -> tuple[Task, list[nn.Module]]:  # fmt: skip
     """Returns the task and the models of runs with their best weights, on the device. Raises BadInput if they differ.
 
     Files of tasks are run only if `trusted`; `own_task` gives one. `name` takes a run or a queue's folds and seeds.
@@ -150,8 +147,8 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
 
 def _form(task: Task) -> tuple[Any, ...]:
     """Returns what models must have in common to predict together: their task, its `source` and the form of a batch."""
-    batch = task.example_batch(1, torch.device("cpu"))
-    forms = {name: (value.dtype, value.shape) for name, value in batch.items()}
+    example = task.example_batch(1, torch.device("cpu"))
+    forms = {name: (value.dtype, value.shape) for name, value in example.items()}
     return label(task.config.task), getattr(task.config.workload, "source", None), forms
 
 
@@ -166,10 +163,9 @@ def _check_together(members: Mapping[Path, Config]) -> None:
     votes = [Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")]
     names = [run.name for run in members]
     if len(queues) > 1 and not any(vote and set(names) <= set(vote.members) for vote in votes):
-        raise BadInput(
-            f"Only the folds and seeds of one queue predict together, and these are {len(queues)} experiments: "
-            f"{', '.join(names)}. Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
-        )
+        what = "Only the folds and seeds of one queue predict together"
+        advice = f"Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
+        raise BadInput(f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}")
 
 
 def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Config:
@@ -203,10 +199,8 @@ def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
             tasks[run] = ""
             continue
         if not (Path(file).resolve().is_relative_to(folder) and Path(file).is_file()):
-            what = (
-                f"The task of {printable(run.name)} is {printable(task, most=200)}, and no such file is in its folder"
-            )
-            raise BadInput(f"{what} {CODE}. Give the file here: --task file.py:Class.")
+            what = f"The task of {printable(run.name)} is {printable(task, most=200)}"
+            raise BadInput(f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class.")
         content = tuple((path.relative_to(folder), path.read_bytes()) for path in sorted(folder.rglob("*.py")))
         tasks[run] = first.setdefault((label(task), content), task)
     return tasks

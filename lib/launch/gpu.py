@@ -44,7 +44,6 @@ _FEW = 3  # waits that cost little: encoder and decoder of transformers look onc
 
 
 def few_batches(task: Task, config: Config) -> list[Batch]:
-    """Returns the first samples of a run in small batches."""
     train = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     order = dataclasses.replace(Order.of(train, config), effective_batch=_SIZE, slots=1)
     options = dataclasses.replace(config.data, num_workers=0)
@@ -67,10 +66,8 @@ class Fp16:
         """The verdict, with the line to write."""
         value = f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
         if self.elsewhere:
-            advice = (
-                "Compute what the loss makes of large numbers in fp32 (`with torch.autocast(x.device.type, "
-                "enabled=False):` on x.float()), and give it smaller ones: standardised targets, say."
-            )
+            how = "`with torch.autocast(x.device.type, enabled=False):` on x.float()"
+            advice = f"Compute the large numbers in fp32 ({how}), or give the loss smaller ones: standardised targets."
             return Finding("fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice)
         if self.modules:
             reached = [f"{name} ({size:,.0f})" if size > LARGEST else name for name, size in self.modules.items()]
@@ -86,7 +83,7 @@ class Fp16:
 
 def examine_fp16(task: Task, config: Config, device: torch.device | None = None) -> Fp16:
     """Trains some samples in fp32 and fp16; takes modules out of fp16 one by one until all is finite."""
-    changes = {"training.gradient_checkpointing": 0, "training.compile": False, "training.fully_shard": False}
+    changes = {"training.gradient_checkpointing": 0, "training.compile": False}
     config, result = with_changes(config, changes), Fp16()
     with put_back():
         batches = few_batches(task, config)
@@ -202,7 +199,7 @@ def _watched(
     with watched.watching(state.model), Fp16OnCpu() if is_simulated else contextlib.nullcontext():
         for task.step in sorted({0, *(group.from_step for group in state.groups)}):  # the first of each stage
             counts, weight = add_counts(map(task.count, batches)), task.term_weights(task.step)
-            for batch in data.on_device(iter(batches), state.device):
+            for batch in (data.to_device(batch, state.device) for batch in batches):
                 seed_all(mix(DROPOUT, config.seed), state.device)
                 with autocast(precision, state.device):
                     sums, _ = task.loss(state.model, batch)
@@ -240,12 +237,12 @@ class _Operators(TorchDispatchMode):
 
 def operators_of_step(task: Task, config: Config) -> Counter[str]:
     """Counts the operators with a kernel in loss and gradient of some samples."""
-    config = with_changes(config, {"training.compile": False, "training.fully_shard": False})
+    config = with_changes(config, {"training.compile": False})
     with put_back():
         state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
         task.step = max(group.from_step for group in state.groups)  # most is trained then
         counts, operators = add_counts(map(task.count, batches)), _Operators()
-        batch = next(iter(data.on_device(iter(batches[:1]), state.device)))
+        batch = data.to_device(batches[0], state.device)
         with torch.no_grad(), autocast(state.precision, state.device):
             task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
         with warnings.catch_warnings():

@@ -123,7 +123,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
         options = entry.config.session
         if start_session(options.minutes, options.margin_seconds).stop_reason():
             print(f"The session ends: {entry.name} and the runs after it are left for the next one.")
-            if not newest(entry):  # for whoever reads only summaries
+            if not newest(entry):  # for a chain of sessions, which reads only summaries
                 entry.folder.mkdir(parents=True, exist_ok=True)
                 max_steps = entry.config.training.max_steps
                 Summary(entry.name, entry.config.task, "deadline", max_steps=max_steps).write(entry.folder)
@@ -183,8 +183,8 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     seconds, unknown, rates = 0.0, 0, rates or _rates(runs)
     for entry in runs:
         summary = newest(entry) or Summary(entry.name, "", "deadline")
-        state: str = summary.reason if summary.reason in ("completed", "failed") else "stopped"
-        state = state if summary.task else "not started"
+        ended = summary.reason if summary.reason in ("completed", "failed") else "stopped"
+        state = ended if summary.task else "not started"
         steps = summary.max_steps or entry.config.training.max_steps
         if not steps:  # a length in epochs; where the data cannot be read, training reports it
             with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
@@ -203,8 +203,7 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
         sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
     sentence += f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
     if not seconds:
-        later = f"{unknown} runs are left, and none has a known speed: `trainbook queue` measures it before training."
-        sentence = later if unknown else "Nothing is left to train."
+        sentence = f"{unknown} runs are left, of unknown speed." if unknown else "Nothing is left to train."
     return f"{aligned(rows, left={0, 1})}\n{sentence}"
 
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from lib import checkpoint, ranks
-from lib.checkpoint import contents, frozen
+from lib.checkpoint import contents
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch.run import Run, accepted_changes, progress
 from lib.machine import disk, memory
@@ -73,25 +73,21 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     total, name = run.config.training.max_steps, run.config.run.name
     if saved is None:
         return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
-    waited = saved.state.get("stopping", {}).get("waited", 0)
-    if 0 < run.config.training.stop_after_evaluations <= waited and saved.step < total:
+    waited, left = saved.state.get("stopping", {}).get("waited", 0), max(0, total - saved.step)
+    if left and 0 < run.config.training.stop_after_evaluations <= waited:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
-    left = f"{max(0, total - saved.step):,} of {total:,} steps left"
-    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left}."
+    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
 
 
-def session_number(run: Run) -> int:
-    """Returns the number of this session: one more than in the newest summary; killed sessions leave none."""
-    return 1 + (earlier.session if (earlier := _newest_summary(run)) else 0)
-
-
-def _newest_summary(run: Run) -> Summary | None:
-    return next(filter(None, map(Summary.read, [run.folder, *run.places])), None)
+def newest_summary(run: Run) -> Summary:
+    """Returns the newest summary of an earlier session; sessions that were killed leave none."""
+    first = Summary(run.config.run.name, run.config.task, "failed", session=0)
+    return next(filter(None, map(Summary.read, [run.folder, *run.places])), first)
 
 
 def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
-    """Copies history, best and frozen weights of a run resumed from elsewhere. Raises BadInput."""
+    """Copies history and best weights of a run resumed from elsewhere. Raises BadInput."""
     origin = saved.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return
@@ -111,23 +107,16 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=irregular)
         except OSError as error:
             print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
-    weights_of = [(kind, step) for kind in ("best", frozen.FOLDER) for step in checkpoint.steps(origin / kind)]
-    for kind, step in weights_of:
-        with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
-            weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
-            try:
-                checkpoint.save(run.folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
-            except checkpoint.CheckpointNotSaved as error:
-                if kind == frozen.FOLDER:  # without which no later session could resume from this one
-                    what = f"The frozen weights of {origin} could not be copied. {error}"
-                    raise BadInput(f"{what} Nothing was trained, and {origin} stays as it is.") from error
+    for step in checkpoint.steps(origin / "best"):
+        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+            weights = checkpoint.load_model(checkpoint.path_of(origin / "best", step))
+            checkpoint.save(run.folder / "best", step, {"model": weights.tensors["model"]}, weights.state)
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
     """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
     training, folder = run.config.training, run.folder / "checkpoints"
-    earlier = _newest_summary(run)
-    limit = {"samples": 0} | (earlier.limit if earlier else {})
+    limit = {"samples": 0} | newest_summary(run).limit
     is_same = isinstance(limit["samples"], int) and limit == {"samples": limit["samples"], **training.sizes}
     most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):
@@ -143,7 +132,7 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
             elif isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
                 raise
             else:
-                advice = "Make the model smaller, take a larger card, or divide the states by training.fully_shard."
+                advice = "Make the model smaller, or take a larger card."
                 failure = OutOfMemory("Memory ran out before the first step: model and states do not fit.", 0, advice)
             now = checkpoint.newest_step(folder)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)

@@ -54,7 +54,6 @@ class Run:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What its checkpoints are recognised by."""
         return identity.facts(self.config, self.task)
 
     def summary(self, reason: Reason, step: int, session: int, **facts: Any) -> Summary:
@@ -93,9 +92,8 @@ def has_queue(path: Path, config: Config) -> bool:
 
 
 def names(first: str) -> Iterator[str]:
-    """Yields NAME, NAME-2, NAME-3 without end: a run, and those of its edits with `run.on_change: new`."""
-    yield first
-    yield from (f"{first}-{number}" for number in itertools.count(2))
+    """Returns NAME, NAME-2, NAME-3 without end: a run, and those of its edits with `run.on_change: new`."""
+    return itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
 
 
 def _own_name(run: Run) -> tuple[str, str]:
@@ -155,10 +153,8 @@ def processes(config: Config) -> int:
         ranks.check_count(count, cards)
     if slots % count == 0:
         return 1 if is_rank else count
-    problem = (
-        f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. Set it "
-        f"to {-(-slots // count) * count} in a new run; a run keeps its slots."
-    )
+    what = f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers"
+    problem = f"{what}. Set it to {-(-slots // count) * count} in a new run; a run keeps its slots."
     if is_rank or configured:
         raise BadInput(problem)
     fitting = max(number for number in range(1, count) if slots % number == 0)
@@ -220,12 +216,10 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
 
     try:
         plan = process.plan(config, card_of_gpu(ranks.cards(config.device.gpu_ids)[0]), count)
-    except NotTraceable as error:
-        return config, None, [f"{error} {_UNPLANNED}"]
-    except TrainingFailed as error:
-        if not platform.in_notebook():
+    except (NotTraceable, TrainingFailed) as error:
+        if isinstance(error, TrainingFailed) and not platform.in_notebook():
             raise
-        return config, None, [f"Warning: {str(error).splitlines()[-1]} {_UNPLANNED}"]
+        return config, None, [f"{str(error).splitlines()[-1]} {_UNPLANNED}"]
     if config.training.micro_batch:
         return config, plan, []
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
@@ -249,9 +243,8 @@ def keep_code(run: Path, config: Config) -> Config:
         return config
     own, folder = own_files(file), run / CODE
     contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
-    for old in folder.rglob("*"):
-        if old.is_file() and old not in contents:
-            old.unlink()
+    for old in (path for path in folder.rglob("*") if path.is_file() and path not in contents):
+        old.unlink()
     named = {key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()}
     contents |= {place: path.read_bytes() for place, path in named.values()}
     for path, content in contents.items():

@@ -28,11 +28,10 @@ def test(run: Run) -> str:
             print(f"Warning: {finding.value}. {finding.advice}", flush=True)
     if card and outcome.peak_bytes > FITS * card:
         smaller = f'Set OVERRIDES = {{"training.micro_batch": {max(1, outcome.state.micro_batch // 2)}}}'
-        raise TrainingFailed(
-            f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
-            f"({outcome.peak_bytes / card:.0%}); above {FITS:.0%} a longer batch or the evaluation may run out. "
-            f"{smaller} (now {outcome.state.micro_batch}), or recompute more layers (training.gradient_checkpointing)."
-        )
+        peak = f"{outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB ({outcome.peak_bytes / card:.0%})"
+        why = f"above {FITS:.0%} a longer batch or the evaluation may run out"
+        advice = f"{smaller}, or recompute more layers (training.gradient_checkpointing)."
+        raise TrainingFailed(f"The smoke test's peak is {peak}; {why}. {advice}")
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
     count, state, total = processes(run.config), outcome.state, run.config.training.max_steps
@@ -53,7 +52,6 @@ def test(run: Run) -> str:
 
 
 def few_steps(run: Run) -> Outcome:
-    """Trains `training.smoke_steps` in a folder that is thrown away."""
     steps = run.config.training.smoke_steps
     changes = dict.fromkeys(("training.max_steps", "training.evaluate_every_steps"), steps)
     changes |= {"training.log_every_steps": max(1, steps // 5), "checkpoint.keep_last": 0, "checkpoint.keep_best": 0}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lib.config import Config, profiles, resolve_lengths, with_changes
-from lib.errors import BadInput, NotTraceable
+from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
@@ -119,7 +119,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
 
     A memory profile is applied first; `samples` turns a length in epochs into steps. The options include the configured
     one. Raises BadInput if not even one sample fits, with the cards that would hold it, and if the cards do not divide
-    the slots; NotTraceable with `training.fully_shard`.
+    the slots.
     """
     config, changed = _configured(config, samples)
     search = _Search(*_dealt(config, target, count))
@@ -191,12 +191,6 @@ class _Search:
 
     def __init__(self, config: Config, target: Target, count: int):
         self.task = task = find_task(config.task)(config)
-        if config.training.fully_shard and count > 1:
-            raise NotTraceable(
-                "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which "
-                "a trace on one machine cannot follow. Activations are those without it: plan a micro-batch with "
-                "training.fully_shard=false."
-            )
         self.config, self.target, self.count = config, target, count
         self.slot = config.training.slot
         self.slots_each = config.training.micro_batch_slots // count

@@ -1,7 +1,7 @@
 """Joins the processes that train one run: who they are, and what they decide together.
 
-torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a notebook's
-kernel or a plain `python -m lib`, every function here is a no-op.
+`launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
+notebook's kernel or a plain `python -m lib`, every function here is a no-op.
 
 Numbers and decisions go over gloo on the CPU, gradients over nccl between GPUs and over gloo between CPU processes. Two
 addends commute, so the sum over two ranks has the bits of the sum in one process; of more addends the backend chooses
@@ -14,7 +14,6 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from lib.config import environment
 from lib.errors import BadInput, TrainingFailed
-from lib.ranks import boot
 from lib.ranks.boot import die_with
 
 JOIN_SECONDS = 300  # for all ranks to come together
@@ -56,7 +54,6 @@ def local_world() -> int:
 
 
 def rank() -> int:
-    """Returns the number of this process, from 0."""
     return _here.rank
 
 
@@ -66,8 +63,8 @@ def is_first() -> bool:
 
 
 def under_torchrun() -> bool:
-    """Returns whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    """Returns whether torchrun started this process, or `launch` as one of several."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or environment.RANK_FOLDER in os.environ
 
 
 def cards(gpu_ids: Sequence[int]) -> list[int]:
@@ -84,19 +81,17 @@ def cards(gpu_ids: Sequence[int]) -> list[int]:
 def check_count(processes: int, on: Sequence[int]) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > len(on):
-        raise BadInput(
-            f"{processes} processes are configured on a machine whose run may use {len(on)} GPU(s). One process a GPU: "
-            "lower device.processes (or torchrun's --nproc-per-node), or allow more in device.gpu_ids."
-        )
+        what = f"{processes} processes are configured on a machine whose run may use {len(on)} GPU(s)"
+        raise BadInput(f"{what}. Lower device.processes (or torchrun's --nproc-per-node), or raise device.gpu_ids.")
 
 
 def start(gpu_ids: Sequence[int] = ()) -> None:
-    """Joins the ranks that torchrun started, and chooses this process's GPU. Raises BadInput where that fails."""
+    """Joins the ranks, and chooses this process's GPU. Raises BadInput where that fails."""
     global _here
     if _here.size > 1:
         return
-    if under_torchrun():
-        die_with(int(os.environ.get(environment.AGENT, os.getppid())))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with(os.getppid())
     size, local_size = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     on, local = cards(gpu_ids), int(os.environ.get("LOCAL_RANK", 0))
     if size > 1:
@@ -104,9 +99,7 @@ def start(gpu_ids: Sequence[int] = ()) -> None:
     if on and on[local] != 0:  # the first is torch's default, and choosing it would touch the GPU early
         torch.cuda.set_device(on[local])
     if size > 1:
-        enter("waiting for the other ranks")
         _join()
-        enter("reading the data")
         flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
         _here = _Place(dist.get_rank(), size, local_size, flags)
 
@@ -120,16 +113,13 @@ def _join() -> None:
         if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
             raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
         where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
-        raise BadInput(
-            f"This process on {socket.gethostname()} did not find the other ranks at {where} within {JOIN_SECONDS} s. "
-            "Start all of them with this address, with a port that no other program uses (torchrun: --master-port or "
-            f"--rdzv-endpoint). torch's message: {first}"
-        ) from error
+        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}"
+        advice = "Start all with this address and a free port (torchrun: --master-port or --rdzv-endpoint)."
+        raise BadInput(f"{what} within {JOIN_SECONDS} s. {advice} torch's message: {first}") from error
     _expect(PATIENT_SECONDS)
 
 
 def end() -> None:
-    """Leaves the group. Each process then runs alone."""
     global _here
     if _here.size > 1:
         dist.destroy_process_group()
@@ -138,7 +128,6 @@ def end() -> None:
 
 def keep_pace() -> None:
     """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error. The start is over."""
-    enter(boot.TRAINING)
     if _here.size > 1:
         _expect(HANG_SECONDS)
 
@@ -146,12 +135,6 @@ def keep_pace() -> None:
 def _expect(seconds: float) -> None:
     for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
-
-
-def enter(stage: str) -> None:
-    """Tells the launcher, if there is one, how far the start of this rank is."""
-    if (folder := os.environ.get(environment.RANK_FOLDER)) and "RANK" in os.environ:
-        boot.write_stage(Path(folder), int(os.environ["RANK"]), stage)
 
 
 def highest(*values: float) -> list[float]:
@@ -164,12 +147,10 @@ def highest(*values: float) -> list[float]:
 
 
 def anywhere(flag: bool) -> bool:
-    """Returns whether `flag` is true on any rank."""
     return bool(highest(flag)[0])
 
 
 def gathered(value: Value) -> list[Value]:
-    """Returns the values of all ranks, in their order."""
     values: list[Any] = [value] * _here.size
     if _here.size > 1:
         dist.all_gather_object(values, value, group=_here.flags)
@@ -177,7 +158,6 @@ def gathered(value: Value) -> list[Value]:
 
 
 def from_first(value: Value) -> Value:
-    """Returns the first rank's value on every rank."""
     box = [value]
     if _here.size > 1:
         dist.broadcast_object_list(box, 0, group=_here.flags)

@@ -32,10 +32,8 @@ def _checked(term: str, number: Any) -> float:
         return number
     value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
     if not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise BadInput(
-            f"Task.count returned {value} for the loss term {term!r}. Return how many valid targets the term has in "
-            "the batch, or what they weigh together: a finite number, 0 or more."
-        )
+        advice = "Return how many valid targets the term has in the batch: a finite number, 0 or more."
+        raise BadInput(f"Task.count returned {value} for the loss term {term!r}. {advice}")
     return int(value) if isinstance(value, Integral) else float(value)
 
 
@@ -57,30 +55,24 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def over_ranks(
-    parameters: Sequence[nn.Parameter],
-    means: Mapping[str, Tensor],
-    with_buffers: Sequence[nn.Module],
+    parameters: Sequence[nn.Parameter], means: Mapping[str, Tensor], with_buffers: Sequence[nn.Module],
     buffers: Sequence[Mapping[str, Tensor]],
-    sharded: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
 
     `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
-    buffers from before this step. Gradients have the shapes of `parameters`; if `sharded`, they are summed already.
+    buffers from before this step. Gradients have the shapes of `parameters`.
     """
     if ranks.world() == 1:
         return
-    summed = list(means.values())
-    if not sharded:
-        used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
-        for parameter, somewhere in zip(parameters, used, strict=True):
-            if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
-                parameter.grad = torch.full_like(parameter, -0.0)
-        summed += [parameter.grad for parameter in parameters if parameter.grad is not None]
-    add_up(summed)
+    used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
+    for parameter, somewhere in zip(parameters, used, strict=True):
+        if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
+            parameter.grad = torch.full_like(parameter, -0.0)
+    add_up([*means.values(), *(parameter.grad for parameter in parameters if parameter.grad is not None)])
     # Batch statistics, each of shape (channels,): a rank's update is r -> D r + u, where D is the decay over its
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
-    summed, after = [], []
+    summed, after = list[Tensor](), []
     for module, old in zip(with_buffers, buffers, strict=True):
         if not (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats):
             continue
@@ -99,12 +91,9 @@ def over_ranks(
 
 
 def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
-    """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics.
-
-    Each rank makes `passes` after `seen` ones. Without a momentum, statistics are the mean over all passes.
-    """
+    """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics."""
     world, rank = ranks.world(), ranks.rank()
-    if momentum is None:
+    if momentum is None:  # they are the mean over all passes
         here, everywhere = seen + passes, max(1, seen + passes * world)
         return seen / max(1, here), seen / everywhere, here / everywhere
     decay = (1 - momentum) ** passes

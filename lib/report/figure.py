@@ -145,13 +145,11 @@ def draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, float
         if name in baseline:
             dashes = _DASHED[number % len(_DASHED)]
             axes.axhline(baseline[name], color=colour, linestyle=dashes, label=f"{name}, baseline (test)")
-    dashed = any(name in baseline for name in shown)
-    axes.set_title("validation (dashed: baseline)" if dashed else "validation")
+    axes.set_title(f"validation{' (dashed: baseline)' if baseline.keys() & {*shown} else ''}")
     _finish(axes, rows)
 
 
 def draw_best(axes: Any, rows: Sequence[Row], metric: str, mode: str) -> None:
-    """Draws a ring around the best validation, the first one of several."""
     points = zip(*series(rows, "validation", metric), strict=True)
     if finite := [(value, step) for step, value in points if math.isfinite(value)]:
         value, step = min(finite, key=lambda point: (-point[0] if mode == "max" else point[0], point[1]))

@@ -1,7 +1,7 @@
 """Measures mean losses, speed and memory between two logged rows."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,11 +23,7 @@ _ORDER = "order of terms"  # in `pending`
 
 
 def add_figures(
-    logged: Logged,
-    figures: Mapping[str, float | Tensor],
-    size: int,
-    terms: Collection[str],
-    columns: Collection[str] = (),
+    logged: Logged, figures: Mapping[str, Any], size: int, terms: Iterable[str], columns: Iterable[str] = ()
 ) -> None:
     """Adds a micro-batch's figures to `logged`. Raises BadInput for a column's name and for what is no number."""
     taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns, *(f"loss_{term}" for term in terms)}
@@ -39,14 +35,12 @@ def add_figures(
         elif value.numel() == 1:
             number = value.detach().double().reshape(())
         else:
-            raise BadInput(
-                f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. Return a single number for it, "
-                "the mean over the samples of the micro-batch."
-            )
+            advice = "Return a single number for it, the mean over the samples of the micro-batch."
+            raise BadInput(f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. {advice}")
         _add(logged, {name: (size * number, size)})
 
 
-def _add(logged: Logged, more: Logged) -> None:
+def _add(logged: dict[str, Any], more: Mapping[str, Any]) -> None:
     for name, (total, samples) in more.items():
         before, count = logged.get(name, (0.0, 0))
         logged[name] = before + total, count + samples
@@ -61,10 +55,8 @@ class Meter:
         self._sums = {name: torch.tensor(terms[name], device=device) for name in dict.fromkeys([*order, *terms])}
         self._steps = int(pending.get("steps", 0))
         self._logged: Logged = {}
-        figures = pending.get("figures", [])  # of each rank
-        gone = figures[ranks.world() :] if ranks.is_first() else []  # the first rank adds those of ranks that are gone
-        for of_rank in [*figures[ranks.rank() : ranks.rank() + 1], *gone]:
-            self.log({name: (float(total), samples) for name, (total, samples) in of_rank.items()})
+        for figures in pending.get("figures", []) if ranks.is_first() else []:
+            self.log({name: (float(total), samples) for name, (total, samples) in figures.items()})
         self._begin = self._mark = time.perf_counter()
         self._timed = np.zeros(3)  # steps, their seconds, and those of waiting for data, in this session
         self._row_begin = self._timed.copy()
@@ -86,7 +78,6 @@ class Meter:
             self._sums[term] = self._sums[term] + value if term in self._sums else value
 
     def log(self, logged: Logged) -> None:
-        """Counts the figures of a step that has just ended."""
         _add(self._logged, logged)
 
     @contextmanager
@@ -105,34 +96,33 @@ class Meter:
 
     def pending(self) -> dict[str, Any]:
         """Returns what `__init__` needs to resume within a row; sums survive JSON exactly. All ranks call it."""
-        numbers = {name: (float(total), samples) for name, (total, samples) in self._logged.items()}
-        by_rank = ranks.gathered(  # as text if JSON or the checkpoint's bounds do not take a number
-            {name: [total if abs(total) < _MOST else str(total), n] for name, (total, n) in numbers.items()}
-        )
-        state = {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
-        state |= {"figures": by_rank} if any(by_rank) else {}
+        state: dict[str, Any] = {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
+        if figures := self._figures():  # as text if JSON or the checkpoint's bounds do not take a number
+            state["figures"] = [{k: [v if abs(v) < _MOST else str(v), n] for k, (v, n) in figures.items()}]
         # JSON sorts the terms; three add up to other bits in another order
         return state | ({_ORDER: list(self._sums)} if len(self._sums) > 2 else {})
+
+    def _figures(self) -> dict[str, tuple[float, int]]:
+        """Returns the figures since the last row, of all ranks together."""
+        figures: dict[str, tuple[float, int]] = {}
+        for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
+            _add(figures, of_rank)
+        return figures
 
     def row(self, effective_batch: int) -> dict[str, float]:
         """Returns means since the last row, speed and memory; no losses if every step was skipped. For all ranks."""
         terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
         means = {"loss": sum(terms.values())} if terms else {}
         means |= {} if self._sums.keys() == {"loss"} else terms
-        figures: Logged = {}
-        for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
-            _add(figures, of_rank)
-        means |= {name: float(total) / samples for name, (total, samples) in figures.items()}
+        means |= {name: total / samples for name, (total, samples) in self._figures().items()}
         steps, seconds, waited = (self._timed - self._row_begin).tolist()
         self._row_begin = self._timed.copy()
         self._sums, self._steps, self._logged = {}, 0, {}
-        return {
-            **means,
-            "samples_per_second": round(steps / seconds * effective_batch, 4),
-            "peak_memory_bytes": memory.peak_bytes(),
+        return means | {
+            "samples_per_second": round(steps / seconds * effective_batch, 4), "peak_memory_bytes": memory.peak_bytes(),
             "elapsed_seconds": round(time.perf_counter() - self._begin, 3),
             "data_wait_share": round(min(1.0, waited / seconds), 4),
-        }
+        }  # fmt: skip
 
     def steps_per_second(self) -> float:
         """Returns the mean speed of this session, the unfinished row included; 0 before the first step."""

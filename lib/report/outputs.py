@@ -39,17 +39,13 @@ class _Bounded(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:  # type: ignore[override]
         if not 0 <= size <= _MOST_AT_ONCE:
             raise TooMuch(f"it has a header of {size:,} bytes")
-        content = self.stream.read(size)
-        self._check(self.stream.tell())
-        return content
+        self.seek(self.stream.tell())
+        return self.stream.read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._check(offset)
-        return self.stream.seek(offset, whence)
-
-    def _check(self, position: int) -> None:
-        if position > self.most:
+        if offset > self.most:
             raise TooMuch(f"unpacked it has more than {amount(self.most)}")
+        return self.stream.seek(offset, whence)
 
 
 def package(output_dir: Path) -> Path:
@@ -74,7 +70,6 @@ def package(output_dir: Path) -> Path:
 
 
 def is_current(output_dir: Path) -> bool:
-    """Returns whether the archive is as new as every file that it packs."""
     archive = output_dir / ARCHIVE
     packed = packed_files(output_dir)
     return archive.is_file() and all(path.stat().st_mtime <= archive.stat().st_mtime for path in packed)

@@ -57,11 +57,9 @@ class Progress:
         self._ended = ended
 
     def note(self, text: str) -> None:
-        """Prints a line that stays."""
         print(text, flush=True)
 
     def close(self) -> None:
-        """Ends the updating line, which keeps its last text."""
         self._show_pending()
 
     def _show_pending(self) -> None:
@@ -161,21 +159,14 @@ def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def working(name: str) -> Iterator[None]:
-    """Shows for how long the block has been at work, for work that has no steps to count; nothing below a second."""
-    progress, ended, begin = choose_progress(), threading.Event(), time.monotonic()
-
-    def show() -> None:
-        while not ended.wait(1.0):
-            progress.update(0, 0, f"{name}, {duration(time.monotonic() - begin)}")
-
-    thread = threading.Thread(target=show, name="working", daemon=True)
-    thread.start()
+    """Prints what the block does once it has taken a second, for work that has no steps to count."""
+    timer = threading.Timer(1.0, print, (f"{name} ...",), {"flush": True})
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
-        progress.close()
+        timer.cancel()
 
 
 @dataclass(frozen=True)
@@ -206,14 +197,11 @@ class Live(Progress):
         self._next = -math.inf  # when charts are drawn again
 
     def _write(self, done: int, total: int, text: str) -> None:
-        if total == self.watched.steps:
-            self._done, self._text = done, text
-        else:  # progress of a part, such as the test
-            self._text = f"{done:,}/{total:,} {text}"
+        is_whole = total == self.watched.steps  # or of a part, such as the test
+        self._done, self._text = (done, text) if is_whole else (self._done, f"{done:,}/{total:,} {text}")
         self._display(draws=time.perf_counter() >= self._next)
 
     def close(self) -> None:
-        """Leaves the charts of the whole table."""
         super().close()
         with self._guard:
             if self._handles[0] is not None:

@@ -54,7 +54,6 @@ class Summary:
 
     @property
     def why_early(self) -> str:
-        """The sentence on a run that was completed before its last step; empty for any other."""
         return str(self.stopped_early.get("text", ""))
 
     def write(self, folder: Path) -> None:
@@ -138,7 +137,6 @@ class Card:
     predicted: Predicted = field(default_factory=Predicted)
 
     def write(self, folder: Path) -> None:
-        """Writes `card.json` into a run's folder, whole or not at all. Raises OSError."""
         disk.make_folders(folder)
         disk.write_text(folder / CARD, json.dumps(asdict(self), indent=1) + "\n")
 

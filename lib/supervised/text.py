@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.machine import memory
-from lib.ranks import sharding
 from lib.supervised import scoring
 from lib.supervised.samples import IGNORED, target_of
 from lib.task import Batch
@@ -118,8 +117,6 @@ def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callab
             raise
 
     parts: Iterable[Sequence[Any]] = in_batches(part, range(size), most)
-    if sharding.is_shard(next(model.parameters())):  # the other ranks wait in the middle of a layer
-        parts = map(part, (range(first, min(first + most, size)) for first in range(0, size, most)))
     return [text for texts in parts for text in texts]
 
 

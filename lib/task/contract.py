@@ -167,7 +167,7 @@ class Task:
         return {}
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Returns the layers to recompute, which FSDP2 divides: called as modules. By default they are found."""
+        """Returns the layers to recompute: called as modules. By default they are found."""
         return find_blocks(model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:

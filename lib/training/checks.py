@@ -1,7 +1,4 @@
-"""Checks a task before quota is spent, for what would end a run late or spoil it in silence.
-
-A test of your own is one line: `def test_my_task(): check("my.yaml")`.
-"""
+"""Checks a task before quota is spent. A test of your own is one line: `def test_my_task(): check("my.yaml")`."""
 
 import dataclasses
 import itertools
@@ -294,10 +291,9 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
     gradients = {name: value.grad for parameters in groups for name, value in parameters.items()}
     probe.model.zero_grad(set_to_none=True)
     if missing := [name for name, value in gradients.items() if value is None]:
-        probe.doubts.append(
-            f"{len(missing)} of {len(gradients)} trained parameters, such as {missing[0]!r}, get no gradient from a "
-            f"batch. Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
-        )
+        what = f"{len(missing)} of {len(gradients)} trained parameters, such as {missing[0]!r}, get no gradient"
+        advice = f"Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
+        probe.doubts.append(f"{what} from a batch. {advice}")
 
 
 def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
@@ -355,7 +351,6 @@ def _evaluation(probe: _Probe) -> None:
 
 
 def _baseline(probe: _Probe) -> None:
-    """Computes the baseline, which may have only metrics of `evaluate`."""
     with put_back(), naming(f"{probe.name}.baseline()"):
         unknown = sorted(set(baseline_of(probe.task)) - probe.scores.keys())
     if probe.scores and unknown:

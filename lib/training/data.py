@@ -1,12 +1,10 @@
 """Loads the samples of a step, and brings them to the device. Workers have no state: their number changes nothing."""
 
-import contextlib
 import dataclasses
-import functools
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -44,14 +42,9 @@ class _SlotBatches(Dataset):
 
 
 def train_batches(
-    task: Task,
-    dataset: Any,
-    order: Order,
-    steps: range,
-    options: Data,
-    must_stop: Stop = lambda: None,
+    task: Task, dataset: Any, order: Order, steps: range, options: Data, must_stop: Stop = lambda: None,
     note: Note = print,
-) -> Iterator[tuple[int, list[Batch]]]:
+) -> Iterator[tuple[int, list[Batch]]]:  # fmt: skip
     """Yields each step with the batches of this rank's slots. Ends early if `must_stop` while one is late."""
     mine = order.share(ranks.rank(), ranks.world())
     batches = _SlotBatches(task, dataset, order, steps.start, mine)
@@ -76,18 +69,11 @@ def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, n
         try:
             workers.start_server()
             loader = DataLoader(
-                sent,  # type: ignore[arg-type]
-                batch_size=None,
-                sampler=range(done, count),
-                num_workers=number,
-                prefetch_factor=options.prefetch_factor,
-                pin_memory=pins,
-                timeout=_SLICE,
-                collate_fn=workers.share,
-                multiprocessing_context=workers.context,
-                worker_init_fn=workers.end_with_parent,
+                sent, batch_size=None, sampler=range(done, count), collate_fn=workers.share, pin_memory=pins,
+                num_workers=number, prefetch_factor=options.prefetch_factor, timeout=_SLICE,
+                multiprocessing_context=workers.context, worker_init_fn=workers.end_with_parent,
                 generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
-            )
+            )  # type: ignore[arg-type]  # fmt: skip
             slots = iter(loader)
             for batch in workers.waiting(slots, must_stop, note):
                 yield batch
@@ -110,11 +96,9 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
 
     changed = f"data.num_workers is {options.num_workers}, but"
     if reason := workers.unsendable(task, dataset):
-        note(
-            f"{changed} what loads the data cannot be sent to another process: {reason}. The training process loads "
-            "the data. No result changes. To use workers, open or make such a thing where it is first used, and leave "
-            "it out in __getstate__."
-        )
+        advice = "To use workers, open or make such a thing where it is first used, and leave it out in __getstate__."
+        what = f"{changed} what loads the data cannot be sent to another process: {reason}."
+        note(f"{what} The training process loads the data. No result changes. {advice}")
         return dataclasses.replace(options, num_workers=0)
     workers.start_server()
     if (most := hardware.cpus_per_process(ranks.local_world())) >= options.num_workers:
@@ -125,7 +109,6 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
 
 
 def most_workers(task: Task, dataset: Any) -> int:
-    """Returns the most loader workers that `limit_workers` lets a process have."""
     from lib.training import workers
 
     return 0 if workers.unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
@@ -144,7 +127,6 @@ def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
 
 
 def share(ratio: float | str) -> float:
-    """Returns `data.subset_ratio` as a number; it may be a stage's name."""
     return STAGES[ratio] if isinstance(ratio, str) else ratio
 
 
@@ -162,37 +144,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
 
 
-def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yields the same batches on the device; a GPU copies each on its own stream while it computes the one before."""
-    if device.type == "cpu":
-        for batch in batches:
-            yield to_device(batch, device)
-        return
-    stream = _copy_stream(device) if device.type == "cuda" else None
-    ahead: tuple[Batch, Any] | None = None
-    for batch in itertools.chain(batches, [None]):
-        coming = None
-        if batch:
-            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
-                coming = to_device(batch, device), stream.record_event() if stream else None
-        if ahead:
-            batch, copied = ahead  # another name would hold the batch while the next one is copied
-            if copied:
-                computing = torch.cuda.current_stream()
-                computing.wait_event(copied)
-                for value in batch.values():
-                    value.record_stream(computing)  # its memory is not given away while `computing` reads it
-            yield batch
-        ahead = coming
-
-
-@functools.cache  # a stream has memory of its own in the allocator
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
 def size_of(batch: Batch) -> int:
-    """Returns the number of samples in a batch."""
     return next(iter(batch.values())).shape[0]
 
 
@@ -208,15 +160,12 @@ def check_samples(batch: Batch) -> None:
     for name, value in batch.items():
         if not isinstance(value, Tensor) or not value.dim() or len(value) != size:
             shape = f" and shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-            raise BadInput(
-                f"A batch of {size} samples has {name!r} of type {type(value).__name__}{shape}. It is cut into "
-                f"micro-batches along the samples, so Task.collate must return tensors of shape ({size}, ...) alone. "
-                "Repeat it for each sample, or keep it in the task."
-            )
+            what = f"A batch of {size} samples has {name!r} of type {type(value).__name__}{shape}"
+            advice = f"Task.collate must return tensors of shape ({size}, ...) alone"
+            raise BadInput(f"{what}. {advice}: repeat it for each sample, or keep it in the task.")
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
-    """Yields slices of at most `most` samples."""
     if (size := size_of(batch)) <= most:
         yield batch
         return

@@ -16,7 +16,7 @@ from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast
 from lib.training.state import State
-from lib.training.step import halved, out_of_memory
+from lib.training.step import halved
 
 
 class EvaluationLoader:
@@ -28,16 +28,9 @@ class EvaluationLoader:
     """
 
     def __init__(
-        self,
-        task: Task,
-        dataset: Any,
-        batch_size: int,
-        device: torch.device,
-        seed: int = 0,
-        on_batch: Callable[[int, int], None] = lambda done, total: None,
-        most: int = 0,
-        step: int | None = None,
-    ):
+        self, task: Task, dataset: Any, batch_size: int, device: torch.device, seed: int = 0,
+        on_batch: Callable[[int, int], None] = lambda done, total: None, most: int = 0, step: int | None = None,
+    ):  # fmt: skip
         self.task, self.dataset, self.batch_size = task, dataset, batch_size
         self.device, self.seed, self.on_batch = device, seed, on_batch
         self.most, self.step = min(most or batch_size, batch_size), step
@@ -65,11 +58,10 @@ class EvaluationLoader:
 def evaluate(
     state: State, task: Task, config: Config, dataset: Any, progress: Progress | Within | None = None
 ) -> dict[str, float]:
-    """Returns the task's metrics on a data set, without gradients and in the run's precision.
+    """Returns the task's metrics on a data set. Raises TrainingFailed where a single sample does not fit.
 
     Every rank evaluates the whole data set, because metrics are no sums over parts; the first rank's scores count.
-    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes. Raises
-    TrainingFailed where a single sample does not fit.
+    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes.
     """
     collated = config.data.evaluation_batch or config.training.largest_micro_batch  # padding and draws follow from it
     text = time_left("batches evaluated")
@@ -84,17 +76,14 @@ def evaluate(
     while True:
         most = state.evaluation_batch or config.data.evaluation_batch or state.micro_batch
         loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, show, most, state.step)
-        scores = None
+        scores, cast = None, autocast(state.precision, state.device)
         try:
-            without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
-            with put_back(state.device), state.averaged(), without_gradients, autocast(state.precision, state.device):
+            with put_back(state.device), state.averaged(), torch.inference_mode(), cast:
                 seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)  # before the first sample
                 scores = checked_scores(task, task.evaluate(state.model, loader))
         except Exception as error:
             if not memory.is_oom(error):
                 raise
-            if state.sharded:
-                raise out_of_memory(state) from error
         # outside the except block, where the traceback no longer pins the activations
         if not ranks.anywhere(scores is None):
             return ranks.from_first(scores)
@@ -115,5 +104,4 @@ def baseline_of(task: Task) -> dict[str, float]:
 
 
 def known_baseline(task: Task) -> dict[str, float]:
-    """Returns the baseline's metrics if they were computed before in this process."""
     return dict(_baselines.get(task, {}))

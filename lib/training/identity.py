@@ -39,7 +39,7 @@ _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "r
 _COMPUTED = (
     *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.cudnn_benchmark",
-    "training.compile", "training.fully_shard", "training.log_every_steps", "training.evaluate_every",
+    "training.compile", "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
@@ -50,19 +50,17 @@ Differences = Mapping[str, tuple[Any, Any]]  # key -> its value saved, and now
 def facts(config: Config, task: Task) -> dict[str, Any]:
     """Returns what a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
     training = config.training
-    # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
-    # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
+    # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not: then the number of
+    # ranks changes bits.
     addends = training.slots * -(-training.slot // training.largest_micro_batch)
     return {
         **{key: value for key, value in _values(config).items() if not key.startswith(_HARMLESS)},
-        "data fingerprint": task.fingerprint(),
-        "version of torch": torch.__version__,
-        "version of Python": platform.python_version(),
+        "data fingerprint": task.fingerprint(), "CPU threads": torch.get_num_threads(),
+        "version of torch": torch.__version__, "version of Python": platform.python_version(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-        "CPU threads": torch.get_num_threads(),
-        **({"ranks": ranks.world()} if addends > 2 or training.fully_shard else {}),
+        **({"ranks": ranks.world()} if addends > 2 else {}),
         **_code(type(task), tuple(named_files(config).values())),
-    }
+    }  # fmt: skip
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -85,10 +83,7 @@ def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.name}\n".encode() + file.read_bytes())
-    return digest.hexdigest()[:12]
+    return hashlib.sha256(b"".join(f"{file.name}\n".encode() + file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def check(
@@ -96,8 +91,8 @@ def check(
 ) -> str:
     """Returns a warning about what differs between the run saved in the folder `run` and this one, or "".
 
-    Raises BadInput, with a table and the line to write, where settings, code of the task or data differ: the weights
-    would not be those of this run. Keys that begin with `accepted` may differ, those of the order of samples aside.
+    Raises BadInput, with a table and the line to write, where settings, code of the task or data differ. Keys that
+    begin with `accepted` may differ, those of the order of samples aside.
     """
     different, is_other = compare(saved, now, is_completed, accepted)
     if is_other:
@@ -134,9 +129,8 @@ def compare(
 
 def in_a_line(different: Differences) -> str:
     """Returns `optimizer.lr 0.1 -> 0.2, code of the task`: of a hash its name alone."""
-    return ", ".join(
-        printable(key if key in _HASHED else f"{key} {old} -> {new}", most=100) for key, (old, new) in different.items()
-    )
+    words = (key if key in _HASHED else f"{key} {old} -> {new}" for key, (old, new) in different.items())
+    return ", ".join(printable(word, most=100) for word in words)
 
 
 def _table(different: Differences) -> str:
@@ -147,11 +141,8 @@ def _table(different: Differences) -> str:
 def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the facts with names for paths: elsewhere, and from elsewhere, task files and folders lie differently."""
     file, colon, name = str(facts.get("task", "")).rpartition(":")
-    named = {
-        key: PurePath(value).name
-        for key, value in facts.items()
-        if key.startswith("workload.") and isinstance(value, str) and "/" in value
-    }
+    texts = {key: value for key, value in facts.items() if key.startswith("workload.") and isinstance(value, str)}
+    named = {key: PurePath(value).name for key, value in texts.items() if "/" in value}
     return {**facts, **named, **({"task": f"{PurePath(file).name}:{name}"} if colon else {})}
 
 

@@ -37,10 +37,8 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
         advice = "Return text, finite numbers, paths of files, lists, and dicts whose keys are text: str(key)."
         raise BadInput(f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}") from None
     if len(text) > _MOST_BYTES:
-        raise BadInput(
-            f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; {_MOST_BYTES:,} are the "
-            "most. Write a large table into a file and return its Path."
-        )
+        what = f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold"
+        raise BadInput(f"{what}; {_MOST_BYTES:,} are the most. Write a large table into a file and return its Path.")
     if own and type(task).take_learned is Task.take_learned:
         raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")
     plain = json.loads(json.dumps(json.loads(text), sort_keys=True))  # whole numbers, as keys, became text
@@ -65,10 +63,8 @@ def store(task: Task, run: Path) -> None:
                 shutil.copyfile(path, aside)
             disk.calls.sync_folder(place.parent)
         except OSError as error:
-            print(
-                f"The data of the run is not kept, because {place} cannot be written ({error.strerror or error}). The "
-                "run resumes only where its data is the same as now."
-            )
+            what = f"The data of the run is not kept, because {place} cannot be written ({error.strerror or error})."
+            print(f"{what} The run resumes only where its data is the same as now.")
             continue
         size = disk.held(place.parent)[0]
         archived = "" if size <= DATA_BYTES else f"; the archive leaves it out, which takes {amount(DATA_BYTES)} of it"

@@ -1,10 +1,11 @@
 """Parameter groups, the optimizer, and the learning rate: a function of the step, or of the validations."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from lib.checkpoint.weights import plain
 from lib.config import Config
 from lib.errors import BadInput, printable
-from lib.ranks import sharding
 from lib.task import Task
 
 _FUSED_ON = ("cuda", "meta")  # meta: in a plan for CUDA
@@ -46,10 +46,8 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
     left = {plain(name): p for name, p in model.named_parameters() if p.requires_grad}
     if not left:
         why = f"all of its {len(names):,} tensors have requires_grad False" if names else "it has no parameters"
-        raise BadInput(
-            f"{type(task).__name__}.model() returns a model in which nothing is trained: {why}. Set requires_grad of "
-            "what is to be trained, or give it a layer."
-        )
+        what = f"{type(task).__name__}.model() returns a model in which nothing is trained: {why}"
+        raise BadInput(f"{what}. Set requires_grad of what is to be trained, or give it a layer.")
     groups: list[Group] = []
     for number, entry in enumerate(task.parameter_groups(model) or (), 1):
         where = f"{type(task).__name__}.parameter_groups, entry {number}"
@@ -59,9 +57,8 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
             matches = {n: p for n, p in left.items() if any(fnmatchcase(alias, pattern) for alias in names[id(p)])}
             if not matches:
                 shown = ", ".join([*list(left)[:6], *["..."] * (len(left) > 6)])
-                raise BadInput(
-                    f"{where}: {pattern!r} matches no trained parameter that is not in an earlier entry: {shown}."
-                )
+                what = f"{pattern!r} matches no trained parameter that is not in an earlier entry"
+                raise BadInput(f"{where}: {what}: {shown}.")
             taken |= matches
         left = {name: p for name, p in left.items() if name not in taken}
         label = "+".join(pattern.strip("*.") for pattern in patterns) or f"group{number}"
@@ -106,7 +103,7 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     if options.name == "sgd":
         return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
     every = [parameter for part in parts for parameter in part["params"]]
-    is_fused = all(p.device.type in _FUSED_ON and not sharding.is_shard(p) for p in every)
+    is_fused = all(p.device.type in _FUSED_ON for p in every)
     return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps, fused=is_fused or None)
 
 
@@ -122,16 +119,13 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     if len(optimizer.state) == sum([len(group["params"]) for group in optimizer.param_groups]):
         return
     for group in optimizer.param_groups:
+        # torch's momentum begins with the gradient itself, and -0.0 plus that has its bits
+        first, names = -0.0 if "momentum" in group else 0.0, state_names(group)
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                # torch's momentum begins with the gradient itself, and -0.0 plus that has its bits
-                first = -0.0 if "momentum" in group else 0.0
-                optimizer.state[parameter] = {
-                    name: torch.tensor(0.0, device=step_device(group, parameter))
-                    if name == "step"
-                    else torch.full_like(parameter, first, memory_format=torch.preserve_format)
-                    for name in state_names(group)
-                }
+                like = partial(torch.full_like, parameter, first, memory_format=torch.preserve_format)
+                step = torch.tensor(0.0, device=step_device(group, parameter))
+                optimizer.state[parameter] = {name: step if name == "step" else like() for name in names}
 
 
 def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
@@ -148,11 +142,9 @@ class Plateau:
     """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
 
     def __init__(self, config: Config, direction: str):
-        options = config.scheduler
+        options, plateau = config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
         self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
-        self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            self._rate, direction, options.factor, options.patience, min_lr=options.min_lr
-        )
+        self._scheduler = plateau(self._rate, direction, options.factor, options.patience, min_lr=options.min_lr)
 
     @property
     def lr(self) -> float:
@@ -202,12 +194,9 @@ class Stopping:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
     def sentence(self, step: int, total: int) -> str:
-        """Returns at which step the run stopped, and why."""
         than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
-        return (
-            f"It stopped early, at step {step:,} of {total:,}: in {self.waited} validations in a row {self.metric} was "
-            f"not better than {than} (training.stop_after_evaluations)."
-        )
+        why = f"in {self.waited} validations in a row {self.metric} was not better than {than}"
+        return f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
 
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
@@ -223,16 +212,12 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Gives each group of the optimizer a rate, times its own factor."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("scale", 1.0)
 
 
 class Ema:
-    """Averages trained parameters after each step; validation, test and best weights use the average.
-
-    The decay grows to `decay` as (1 + step) / (10 + step): a short run is no average over its first steps.
-    """
+    """Averages trained parameters after each step; validation, test and best weights use the average."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
@@ -242,37 +227,28 @@ class Ema:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Moves the average towards the weights after the step with this number (from 0)."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+        decay = min(self.decay, (1 + step) / (10 + step))  # a short run is no average over its first steps
         torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model the averaged weights in the block: parameters point at the average, and nothing is copied.
-
-        FSDP2 keeps addresses of its own, so shards are copied; the weights are set aside before one of them changes.
-        """
+        """Gives the model the averaged weights in the block: parameters point at the average, and nothing is copied."""
         weights = {name: parameter.data for name, parameter in self._parameters.items()}
-        aside = {name: value.clone() for name, value in weights.items() if sharding.is_shard(value)}
         try:
-            self._put(self.average, aside.keys())
+            self._put(self.average)
             yield
         finally:
             try:
-                self._put({**weights, **aside}, aside.keys())
+                self._put(weights)
             except BaseException:  # of a signal's handler, which may run between two of them
-                self._put({**weights, **aside}, aside.keys())
+                self._put(weights)
                 raise
 
-    @torch.no_grad()
-    def _put(self, values: Mapping[str, Tensor], copied: Collection[str]) -> None:
-        """Makes these the values of the parameters: of those in `copied` by a copy, of the others by their memory."""
+    def _put(self, values: Mapping[str, Tensor]) -> None:
         for name, parameter in self._parameters.items():
-            if name in copied:
-                parameter.copy_(values[name])
-            else:
-                parameter.data = values[name]
+            parameter.data = values[name]
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for name, value in self.average.items():
-            value.copy_(sharding.sharded_like(value, tensors[name]))
+            value.copy_(tensors[name])

@@ -107,10 +107,8 @@ def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -
         order = order[order >= 0]
     length = len(_by_method(dataset, places, seed, 0)) if epoch else len(order)
     if not len(order) or len(order) != length:
-        raise BadInput(
-            f"{name} gives {len(order)} samples in epoch {epoch}, and {length} in epoch 0. Return as many in every "
-            "epoch, and one at least."
-        )
+        what = f"{name} gives {len(order)} samples in epoch {epoch}, and {length} in epoch 0"
+        raise BadInput(f"{what}. Return as many in every epoch, and one at least.")
     return order
 
 
@@ -123,25 +121,20 @@ def _epochs(dataset: Any, seed: int, batch: int, pool: int) -> Epochs | None:
         whole, places = whole.dataset, inside
     has_order = callable(getattr(whole, "order", None))
     if has_order + (weights_of(dataset) is not None) + bool(pool) > 1:
-        raise BadInput(
-            "Two of a method `order`, `weights` and data.buckets decide the order of the training samples. Leave one."
-        )
+        deciding = "Two of a method `order`, `weights` and data.buckets"
+        raise BadInput(f"{deciding} decide the order of the training samples. Leave one.")
     if has_order:
         epochs = Epochs(partial(_by_method, whole, places, seed))
         if not np.array_equal(epochs(0), epochs.make(0)):
-            raise BadInput(
-                f"{type(whole).__name__}.order returned two orders for the same seed and epoch, so a resumed run would "
-                "see other samples. Draw from what it is given: np.random.default_rng([seed, epoch])."
-            )
+            what = f"{type(whole).__name__}.order returned two orders for the same seed and epoch"
+            raise BadInput(f"{what}. Draw from what it is given: np.random.default_rng([seed, epoch]).")
         return epochs
     if not pool:
         return None
     lengths = weights_of(dataset, "lengths")
     if lengths is None or lengths.shape != (len(dataset),):
-        raise BadInput(
-            f"data.buckets is {pool}, and the training data set has no attribute `lengths` with a "
-            f"number for each of its {len(dataset)} samples. Set it, or write 0."
-        )
+        lacks = f"no attribute `lengths` with a number for each of its {len(dataset)} samples"
+        raise BadInput(f"data.buckets is {pool}, and the training data set has {lacks}. Set it, or write 0.")
     return Epochs(partial(buckets, lengths, seed, batch=batch, pool=pool))
 
 
@@ -234,7 +227,6 @@ def put_back(device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded_draws(seed: int) -> Iterator[None]:
-    """Seeds the three generators for the block, and puts them back after it."""
     with put_back():
         seed_draws(seed)
         yield

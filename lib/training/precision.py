@@ -33,11 +33,7 @@ def set_determinism(training: Training) -> None:
 
 
 def choose_precision(setting: str, on: torch.device) -> Precision:
-    """Returns the precision to compute in: "auto" is bf16 where the card has hardware for it, else fp16, fp32 on a CPU.
-
-    `torch.cuda.is_bf16_supported()` is True on a T4, which only emulates it, several times slower than fp16; the
-    capability (8.0 and up) is what counts.
-    """
+    """Returns the precision to compute in: "auto" is bf16 where the card has it, else fp16, and fp32 on a CPU."""
     if on.type == "cpu":
         return "fp32" if setting == "auto" else setting  # type: ignore[return-value]
     return precision_on_card(setting, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on))
@@ -45,12 +41,10 @@ def choose_precision(setting: str, on: torch.device) -> Precision:
 
 def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> Precision:
     """Returns what `choose_precision` gives on a card with this capability, here or not. Raises BadInput."""
-    has_bf16 = capability >= (8, 0)
+    has_bf16 = capability >= (8, 0)  # torch.cuda.is_bf16_supported() is True on a T4, which only emulates it
     if setting == "bf16" and not has_bf16:
         raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")
-    if setting == "auto":
-        return "bf16" if has_bf16 else "fp16"
-    return setting  # type: ignore[return-value]
+    return ("bf16" if has_bf16 else "fp16") if setting == "auto" else setting  # type: ignore[return-value]
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
@@ -107,10 +101,8 @@ def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
     trained, frozen = ([p for p in parameters if p.requires_grad == state] for state in (True, False))
     kind = config.training.frozen_precision if frozen else ""
     if kind and precision == "fp32":
-        raise BadInput(
-            f"training.frozen_precision is {kind}, but this run computes in fp32, which takes no weights of another "
-            "type. Leave it empty here, or write training.precision: bf16 or fp16 where the processor has it."
-        )
+        advice = "Leave it empty here, or write training.precision: bf16 or fp16 where the processor has it."
+        raise BadInput(f"training.frozen_precision is {kind}, but this run computes in fp32. {advice}")
     for parameter in frozen:
         if kind and parameter.dim() >= 2:
             parameter.data = parameter.data.to(_HALVES[kind])

@@ -29,11 +29,10 @@ def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.M
 def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
     """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput without any."""
     if setting and not blocks:
-        raise BadInput(
-            f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute: it repeats no "
-            "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
-            "leave that call out, or let blocks(model) of the task return its layers."
-        )
+        what = f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute"
+        why = "it repeats no layer that was found, or recomputes its layers itself already"
+        advice = "Write 0, leave gradient_checkpointing_enable out, or let blocks(model) of the task return its layers."
+        raise BadInput(f"{what}: {why}. {advice}")
     return len(blocks) if setting == "all" else min(int(setting), len(blocks))
 
 
@@ -69,11 +68,9 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
         # Tensors by position: torch keeps the random state of the devices that it sees there, and of no others.
         out = recomputed(run, *values, use_reentrant=False, **more)
         if _versions(values) != before:
-            raise NotRecomputable(
-                f"A {type(block).__name__} that is to be recomputed changes its input in place, and a second pass "
-                "would read what it left. Write inplace=False in its first layer, let blocks(model) of the task leave "
-                "it out, or set training.gradient_checkpointing to 0."
-            )
+            what = f"A {type(block).__name__} that is to be recomputed changes its input in place"
+            advice = "Write inplace=False in its first layer, let blocks(model) of the task leave it out"
+            raise NotRecomputable(f"{what}. {advice}, or set training.gradient_checkpointing to 0.")
         return out
 
     return wrapped
@@ -93,11 +90,9 @@ def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict
     if not values.get("use_cache") and not caches:
         return args, kwargs
     if any(not hasattr(cache, "get_seq_length") or cache.get_seq_length() for cache in caches):
-        raise NotRecomputable(
-            f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache (a prefix, or "
-            "those of layers before it), which a second pass would change. Call the model with use_cache=False "
-            "and without a prefix, or set training.gradient_checkpointing to 0."
-        )
+        what = f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache"
+        advice = "Call the model with use_cache=False and without a prefix"
+        raise NotRecomputable(f"{what}. {advice}, or set training.gradient_checkpointing to 0.")
     left = tuple(_NO_CACHE.get(name, value) for name, value in zip(names, args, strict=False))
     return (*left, *args[len(names) :]), {name: _NO_CACHE.get(name, value) for name, value in kwargs.items()}
 

@@ -6,8 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Literal
 
@@ -52,7 +51,6 @@ class Session:
         self._is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
-        """Returns the seconds until the deadline; infinite without one."""
         return self.deadline - now()
 
     @contextmanager
@@ -128,10 +126,13 @@ def handling_signals(
 
 
 def start_session(minutes: float, margin_seconds: float) -> Session:
-    """Returns the session of this process. `minutes` 0 takes the platform's limit, from the container's start."""
+    """Returns the session of this process. `minutes` 0: the platform's limit, from the start of the container."""
     here = platform.detect()
     has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
-    begun = _container_start() if has_container and not minutes else _process_start()
+    begun = _process_start()
+    if has_container and not minutes:
+        with suppress(psutil.Error):
+            begun = psutil.Process(1).create_time()
     return Session(minutes or here.session_minutes, margin_seconds, begun)
 
 
@@ -143,12 +144,3 @@ def handed_down() -> str:
 def _process_start() -> float:
     handed = os.environ.get(environment.SESSION_START)
     return float(handed) if handed else _STARTED
-
-
-def _container_start() -> float:
-    """Returns the Unix time at which process 1 started (field 22 of its stat, in clock ticks after boot)."""
-    try:
-        fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
-        return _ANCHOR + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return _process_start()

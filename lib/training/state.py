@@ -1,8 +1,8 @@
 """The state of a run: what a checkpoint holds, how it is put together and put back."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
-from lib.config import Config, with_changes
+from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
-from lib.ranks import sharding
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import identity, optimization
@@ -37,7 +36,6 @@ class State:
     device: torch.device
     precision: Precision
     micro_batch: int
-    sharded: bool = False  # among the ranks, by FSDP2
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -47,8 +45,7 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     stopping: Stopping | None = None
-    left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
-    once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
+    left_out: dict[str, str] = field(default_factory=dict)  # published frozen weights, in no checkpoint, with seals
     unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
@@ -66,12 +63,9 @@ class State:
         self.trained = frozen.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
-        alone = sharding.gathered_alone(self.model) if self.sharded else nullcontext()
-        with alone, self.ema.applied() if self.ema else nullcontext():
-            yield
+        return self.ema.applied() if self.ema else nullcontext()
 
     @property
     def has_stopped(self) -> bool:
@@ -92,11 +86,8 @@ class State:
 def first_state(
     task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None], most: int = 0
 ) -> State:
-    """Returns the state that a session starts from: of the first rank's `saved`, of another run's weights, or fresh.
-
-    A micro-batch has at most `most` samples, unless that is 0. Raises BadInput where `saved` does not fit.
-    """
-    saved = checkpoint_from_first(frozen.completed(saved))
+    """Returns the state that a session starts from: of the first rank's `saved`, of another run's weights, or fresh."""
+    saved = checkpoint_from_first(saved)
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
     state.micro_batch = min(state.micro_batch, most or state.micro_batch)
@@ -108,10 +99,9 @@ def first_state(
         _seal_frozen(state, task, config)
     state.unsaved, names = frozen.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
-        note(
-            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(names)}) are not "
-            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
-        )
+        what = f"its buffers with persistent=False ({', '.join(names)}) are not those of the checkpoint"
+        advice = "If model() reads them from a file, put the file of before in its place."
+        note(f"The run resumes, but not bit for bit: {what}. {advice}")
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
@@ -145,9 +135,6 @@ def new_state(
     blocks = checked_blocks(task, model)
     set_types(model, config, precision)
     keep_in_fp32(model, training.fp32_modules, device)
-    sharded = training.fully_shard and ranks.world() > 1
-    if sharded:
-        sharding.shard(model, device, blocks)
     model.to(device)
     recompute(model, training.gradient_checkpointing, blocks)
     if training.compile and device.type != "meta":
@@ -155,7 +142,7 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     parts = optimization.groups_of(task, model)
     optimizer = optimization.build(parts, config)
-    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, sharded, groups=parts)
+    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, groups=parts)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if training.stop_after_evaluations:
@@ -186,45 +173,26 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
-    """Notes the hashes of frozen weights, and which of them are in no published file. All ranks must call this."""
+    """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
     options, parameters = config.checkpoint, frozen.parameters(state.model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
-    state.left_out = {name: frozen.seal(value) for name, value in parameters.items()}
-    names: list[str] = []
     if ranks.is_first():
-        kinds = {text.partition(" ")[0] for text in state.left_out.values()}  # of number
         from lib.machine import published
 
+        seals = {name: frozen.seal(value) for name, value in parameters.items()}
+        kinds = {text.partition(" ")[0] for text in seals.values()}  # of number
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
         in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
         packed = {n for n, value in parameters.items() if sources and hasattr(value, "is_packed")}  # made of these
-        names = [name for name, text in state.left_out.items() if text not in in_files and name not in packed]
-    state.once = frozenset(ranks.from_first(names))
-
-
-def _keep_frozen(state: State, saver: Saver) -> None:
-    """Writes frozen weights into the run's folder, or else into every checkpoint. All ranks must call this."""
-    if not state.once:
-        return
-    parameters = frozen.parameters(state.model).items()
-    tensors = sharding.on_first({name: value for name, value in parameters if name in state.once})
-    lacking = frozenset[str]()
-    if ranks.is_first():
-        try:
-            saver.write_now(frozen.FOLDER, checkpoint.pack(0, {"model": tensors}, checkpoint.to_json({"step": 0})))
-        except checkpoint.CheckpointNotSaved as error:
-            print(f"Warning: {error} The frozen weights are in every checkpoint instead.", flush=True)
-            lacking = state.once
-    lacking = ranks.from_first(lacking)
-    state.left_out = {name: seal for name, seal in state.left_out.items() if name not in lacking}
-    state.once = frozenset()
+        state.left_out = {name: text for name, text in seals.items() if text in in_files or name in packed}
+    state.left_out = ranks.from_first(state.left_out)
 
 
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Allocates the saver's copies while training runs, as soon as the optimizer has its tensors."""
-    if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
+    if config.checkpoint.keep_last and ranks.is_first():
         tensors = state_tensors(state, config.checkpoint.lightweight)
         saver.prepare("checkpoints", tensors)
         saver.prepare("best", {"model": tensors["model"]} if config.checkpoint.keep_best else {})
@@ -234,36 +202,23 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     """Saves everything in the background. Raises TrainingFailed where the weights are no longer finite."""
     if not config.checkpoint.keep_last:
         return
-    local = [sharding.local(p.detach()) for p in state.parameters if p.requires_grad]
-    largest = torch._foreach_norm([value for value in local if value.numel()], math.inf)
+    largest = torch._foreach_norm([p.detach() for p in state.parameters if p.requires_grad and p.numel()], math.inf)
     if ranks.anywhere(bool(largest) and not bool(torch.stack(largest).isfinite().all())):
-        raise TrainingFailed(
-            f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
-            "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
-        )
+        advice = "the checkpoint before is kept. Lower optimizer.lr, or train in fp32, and run again from that."
+        raise TrainingFailed(f"The weights are no longer finite at step {state.step}, so {advice}")
     state.events.flush()
-    _keep_frozen(state, saver)
+    names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained")
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
         **({"unsaved": state.unsaved} if state.unsaved else {}),
-        "identity": identity.facts(config, task),
-        "kept_best": state.kept_best,
-        "skipped_steps": state.skipped_steps,
-        "skipped_in_a_row": state.skipped_in_a_row,
-        "pending": state.pending,
-        "rows": state.rows,
+        **{name: getattr(state, name) for name in names},
+        "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
         "plateau": state.plateau.facts() if state.plateau else None,
-        "scaler": state.scaler.state_dict(),
-        "micro_batch": state.micro_batch,
-        "learned": task.saved_values,
-        "trained": state.trained,
-        "frozen": state.left_out,
-        "published": task.published,
-    }
+        "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
+    }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    tensors = state_tensors(state, config.checkpoint.lightweight)  # all ranks take part where it is sharded
     if ranks.is_first():
-        saver.save("checkpoints", state.step, tensors, facts, keep)
+        saver.save("checkpoints", state.step, state_tensors(state, config.checkpoint.lightweight), facts, keep)
 
 
 def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str, float]]:
@@ -287,11 +242,9 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
     if state.plateau:
         before = state.plateau.lr
         if state.plateau.observe(scores[metric]):
-            state.events.record(
-                state.step, "plateau", before, state.plateau.lr,
-                f"Step {state.step:,}: {metric} has not improved for {config.scheduler.patience + 1} validations; the "
-                f"learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
-            )  # fmt: skip
+            why = f"{metric} has not improved for {config.scheduler.patience + 1} validations"
+            text = f"{why}; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}."
+            state.events.record(state.step, "plateau", before, state.plateau.lr, f"Step {state.step:,}: {text}")
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -305,14 +258,12 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
     ranked = sorted([*others, new], key=lambda best: sign * best["value"])[: config.checkpoint.keep_best]
     if new in ranked:
         state.kept_best = ranked
-        _keep_frozen(state, saver)
         keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
         then = None if config.checkpoint.keep_last else keep
-        with state.averaged():
-            tensors = {"model": sharding.on_first(_saved_weights(state))}
-            if ranks.is_first():
-                facts = {"frozen": state.left_out, "published": task.published, "learned": task.saved_values}
-                saver.save("best", state.step, tensors, {"best": new, **facts}, then)
+        if ranks.is_first():
+            facts = {"frozen": state.left_out, "published": task.published, "learned": task.saved_values}
+            with state.averaged():
+                saver.save("best", state.step, {"model": _saved_weights(state)}, {"best": new, **facts}, then)
 
 
 def restore_state(
@@ -327,9 +278,9 @@ def restore_state(
     _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
     if state.scaler.is_enabled() and facts["scaler"]:
         state.scaler.load_state_dict(facts["scaler"])
-    state.step, state.kept_best, state.pending = saved.step, facts["kept_best"], facts["pending"]
-    state.skipped_steps, state.skipped_in_a_row = facts["skipped_steps"], facts["skipped_in_a_row"]
-    state.rows = facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    state.step, state.rows = saved.step, facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    for name in ("kept_best", "pending", "skipped_steps", "skipped_in_a_row"):
+        setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(facts["plateau"])
@@ -354,17 +305,14 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         if values and values.keys() == names.get(parameter, values.keys()):
             if "step" in values:
                 values["step"] = values["step"].to(optimization.step_device(group_of[parameter], parameter))
-            state.optimizer.state[parameter] = {
-                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
-                for kind, value in values.items()
-            }
+            state.optimizer.state[parameter] = values
         unused += bool(values) and parameter not in state.optimizer.state
     if unused:
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(names)} parameters.")
 
 
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
-    """Returns a checkpoint's tensors by group; the optimizer's as "exp_avg/NAME", sharded ones on the first rank."""
+    """Returns a checkpoint's tensors by group; the optimizer's as "exp_avg/NAME"."""
     tensors = {"model": _saved_weights(state)}
     if not lightweight:
         tensors["optimizer"] = {
@@ -374,25 +322,23 @@ def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor
         }
     if state.ema:
         tensors["ema"] = state.ema.average
-    return {group: sharding.on_first(named) for group, named in tensors.items()} if state.sharded else tensors
+    return tensors
 
 
 def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     """Returns the bytes of a checkpoint and of best weights, on `meta`, without frozen ones that are left out."""
-    make = partial(new_state, task, with_changes(config, {"training.fully_shard": False}), torch.device("meta"), "fp32")
+    make = partial(new_state, task, config, torch.device("meta"), "fp32")
     try:
         with torch.device("meta"):
             state = make()
     except Exception:  # a model that reads its own numbers while it is built needs real ones
         state = make()
-    if config.checkpoint.frozen != "save":
+    if config.checkpoint.frozen != "save" and any("config" in taken for taken in task.published.values()):
         state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
     optimization.make_moments(state.optimizer)
-    sizes = {
-        group: sum(v.nbytes for v in named.values())
-        for group, named in state_tensors(state, config.checkpoint.lightweight).items()
-    }
+    tensors = state_tensors(state, config.checkpoint.lightweight)
+    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
     return sum(sizes.values()), sizes["model"]

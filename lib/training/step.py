@@ -12,7 +12,6 @@ from lib import ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
-from lib.ranks import sharding
 from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
@@ -36,10 +35,8 @@ def optimizer_step(
 ) -> dict[str, Tensor]:
     """Takes one step on the whole effective batch; returns the mean of each loss term as a () tensor on the device.
 
-    Where memory runs out before the weights change, all ranks repeat the step with half the micro-batch; where it runs
-    out later, a bare error of torch's leaves weights that are of no step. A step whose gradient is not finite is
-    skipped, by all ranks alike, and returns no losses. Raises TrainingFailed after 20 of those in a row, and where a
-    single sample does not fit.
+    Where memory runs out before the weights change, all ranks repeat the step with half the micro-batch. A step whose
+    gradient is not finite is skipped by all and returns no losses. Raises TrainingFailed after 20 of those in a row.
     """
     for slot in slots:
         data.check_samples(slot)
@@ -64,7 +61,7 @@ def optimizer_step(
         meter.log(logged)
     else:
         _count_skipped(state, step, order)
-    sharding.update_scale(state.scaler, state.optimizer, is_finite)
+    state.scaler.update()
     _drop_gradients(state.parameters)
     meter.allocated_at("after optimizer step")
     return means if is_finite else {}
@@ -75,26 +72,24 @@ def _before_update(
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
     """Computes losses, figures and the clipped gradient; returns None, with all as before, where memory ran out."""
     buffers, computed = list[dict[str, Tensor]](), None
-    resting = [] if state.sharded else state.frozen  # FSDP2 asks only once which parameters need a gradient
     try:
         # A failed step must leave batch statistics alone.
         buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
-        for parameter in resting:
+        for parameter in state.frozen:
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
-        # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
-        if state.sharded or not memory.is_oom(error):
+        if not memory.is_oom(error):
             raise
     finally:
-        for parameter in resting:
+        for parameter in state.frozen:
             parameter.requires_grad_(True)
     # Outside the except block, where the traceback no longer pins the activations.
     _drop_gradients(state.frozen)
     if not ranks.anywhere(computed is None):
         means, logged = computed
         try:
-            over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
+            over_ranks(state.parameters, means, state.with_buffers, buffers)
             if not (is_finite := _prepare_update(state, config.training.clip_norm)):
                 _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
             return means, logged, is_finite
@@ -124,23 +119,20 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
-    if not gradients or sharding.is_shard(gradients[0]):
-        return sharding.whole(nn.utils.get_total_norm(gradients))
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients) if gradients else [torch.zeros(())]))
 
 
 def _gradients(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
 ) -> tuple[dict[str, Tensor], Logged]:
     """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); returns means, figures."""
-    means: dict[str, Tensor] = {}
-    logged: Logged = {}
+    means, logged = dict[str, Tensor](), Logged()
     weight = task.term_weights(step)
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
-    for micro in data.on_device(micro_batches, state.device):
+    for micro in (data.to_device(micro, state.device) for micro in micro_batches):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a user's loss.
         seed_all(mix(DROPOUT, config.seed, step, position), state.device)
@@ -158,7 +150,8 @@ def _gradients(
         if parts:
             total = functools.reduce(torch.add, parts.values())
             if not total.requires_grad:
-                raise _without_gradient(task, step)
+                what = f"The loss of step {step} has no gradient: {type(task).__name__}.loss computes it"
+                raise BadInput(f"{what} with .detach() or torch.no_grad(), or of what is frozen (until_step, say).")
             state.scaler.scale(total).backward()
         meter.allocated_at("after backward")
         for term, value in parts.items():
@@ -169,14 +162,6 @@ def _gradients(
         check_terms(task, counts, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     return means, logged
-
-
-def _without_gradient(task: Task, step: int) -> BadInput:
-    return BadInput(
-        f"The loss of step {step} has no gradient: {type(task).__name__}.loss computes it of nothing that is trained. "
-        "Compute it in torch, without .item(), .detach(), .numpy() and torch.no_grad() on the way, of layers that are "
-        "not frozen by requires_grad, or by from_step and until_step of parameter_groups."
-    )
 
 
 @contextlib.contextmanager
@@ -206,10 +191,8 @@ def halved(state: State, tried: list[int], kind: str, where: str, stays: str, ad
     """Clears memory; returns half of the last size, with an event. Raises TrainingFailed where no half is left."""
     before, size = tried[-1], (tried[-1] + 1) // 2
     if before <= 1:
-        raise TrainingFailed(
-            f"Memory ran out {where} with one sample at once (tried: {', '.join(map(str, tried))}). {advice}, make the "
-            "model or its input smaller, or take a card with more memory."
-        )
+        what = f"Memory ran out {where} with one sample at once (tried: {', '.join(map(str, tried))})"
+        raise TrainingFailed(f"{what}. {advice}, make the model or its input smaller, or take a larger card.")
     memory.clear_memory()
     sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."
     state.events.record(state.step, kind, before, size, sentence)
@@ -236,11 +219,10 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
     _watch_scale(state, step)
     if state.skipped_in_a_row >= NON_FINITE_LIMIT:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
-        raise TrainingFailed(
-            f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
-            f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr and run "
-            "again from the newest checkpoint: skipped steps change no weights."
-        )
+        last = f"the last of them step {step} on samples {samples[:16]}{'...' if len(samples) > 16 else ''}"
+        what = f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, {last}"
+        advice = "Look at these, or lower optimizer.lr and run again: skipped steps change no weights."
+        raise TrainingFailed(f"{what}. {advice}")
 
 
 def _watch_scale(state: State, step: int) -> None:
@@ -251,11 +233,10 @@ def _watch_scale(state: State, step: int) -> None:
     if scale >= 1 and not scale < LOW_SCALE <= 2 * scale:
         return
     trained = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
-    names = [name for name, gradient in trained if not bool(sharding.whole(gradient).isfinite().all())]
-    sentence = (
-        f"The loss scale of fp16 is {scale:g} after step {step}, because the gradient of {names[-1]} is not finite. "
-        "`trainbook precision CONFIG` finds the layer that fp16 does not hold, to be named in training.fp32_modules."
-    )
+    names = [name for name, gradient in trained if not bool(gradient.isfinite().all())]
+    advice = "`trainbook precision CONFIG` finds the layer to name in training.fp32_modules."
+    why = f"because the gradient of {names[-1]} is not finite"
+    sentence = f"The loss scale of fp16 is {scale:g} after step {step}, {why}. {advice}"
     if scale < 1:
         raise TrainingFailed(f"{sentence} Smaller gradients are 0 at this scale, so the run ends here.")
     state.events.record(step, "low_loss_scale", 2 * scale, scale, sentence)

@@ -1,9 +1,7 @@
 """Starts the processes that load data, sends them task and data set, and ends them.
 
-They are forked from a server, a small process without threads: a fork of the training process itself would copy locks
-that its other threads hold. So a worker inherits nothing, and task and data set are pickled. Functions and classes that
-a worker cannot import, such as those of a notebook, are sent with their code; mapped files as path and offset; large
-arrays once, in a file that all workers map.
+They are forked from a server without threads: a fork of this process would copy locks that its threads hold. So task
+and data set are pickled; what a worker cannot import goes with its code, large arrays in a file that all workers map.
 """
 
 import contextlib
@@ -73,9 +71,8 @@ def start_server() -> None:
     if _METHOD != "forkserver":
         return
     context.set_forkserver_preload(["lib.training.data", "lib.training.workers"])  # and with them torch and NumPy
-    path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    changes = {"PYTHONPATH": os.pathsep.join(path)}
-    changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
+    path = os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # a folder lib of one's own is not taken for this one
     former, folder = dict(os.environ), tempfile.gettempdir()
     os.environ.update(changes)
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
@@ -132,7 +129,6 @@ def _received(
 def end_with_parent(worker: int) -> None:
     """Ends this worker when the training process is gone, even by kill -9. An interrupt is for that process alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = _without_lost_peers
     parent = multiprocessing.parent_process()
     assert parent
 
@@ -141,12 +137,6 @@ def end_with_parent(worker: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="end with parent", daemon=True).start()
-
-
-def _without_lost_peers(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Prints an error, but that of multiprocessing's thread that hands out shared memory when its peer is killed."""
-    if not isinstance(error, ConnectionError | EOFError):
-        sys.__excepthook__(kind, error, trace)
 
 
 def share(batch: Any) -> Any:
@@ -177,10 +167,8 @@ def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str],
             batch = pickle.loads(batch)
             if not is_noted:
                 is_noted = True
-                note(
-                    "/dev/shm is full, so batches of the loader workers come through a pipe, which is slower. Give the "
-                    "container more (docker run --shm-size=2g), or lower data.prefetch_factor. No result changes."
-                )
+                advice = "Give the container more (docker run --shm-size=2g), or lower data.prefetch_factor."
+                note(f"/dev/shm is full: batches come through a slower pipe. {advice} No result changes.")
         yield batch
 
 

@@ -218,14 +218,12 @@ def test_the_trainers_own_step_is_what_is_traced(toy):
 
 
 def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
-    sharded = {"training.fully_shard": True, "training.micro_batch_slots": 2}
     for overrides, card, count, sentence in (
         ({}, "8 GiB", -2, "-2 cards were chosen"),
         ({}, "t4", 3, "3 cards were chosen, and training.micro_batch_slots is 1"),
         ({}, "0.22 GiB", 0, r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"),
         ({}, "0.1 GiB", 0, "No micro-batch of tall fits"),
         ({"training.precision": "bf16"}, "t4", 0, "bf16, which T4 lacks"),
-        (sharded, "t4", 2, "plan a micro-batch with training.fully_shard=false"),
     ):
         with pytest.raises(BadInput, match=sentence):
             made(tall(overrides), card, count)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from lib import checkpoint, ranks
 from lib.errors import BadInput
-from lib.ranks import sharding, sums
+from lib.ranks import sums
 from lib.report.metrics import read
 from tests import several
 from tests.conftest import VOLATILE_COLUMNS
@@ -21,11 +21,7 @@ def run(name, overrides=None, task="", **more):
     return {"config": {**SLOTS, "run.name": name, **(overrides or {})}, "task": task, **more}
 
 
-RECOMPUTED = {"training.fully_shard": True, "training.gradient_checkpointing": "all"}
-AVERAGED = {
-    "training.fully_shard": True, "training.clip_norm": 0, "training.ema_decay": 0.9,
-    "training.evaluate_every_steps": 4, "checkpoint.keep_best": 0,
-}  # fmt: skip
+AVERAGED = {"training.ema_decay": 0.9, "training.evaluate_every_steps": 4, "checkpoint.keep_best": 0}
 # Each of these is done by one process and by two.
 BOTH = [
     run("dropout", {"workload.dropout": 0.5, "training.ema_decay": 0.9, "data.num_workers": 1}),
@@ -34,15 +30,11 @@ BOTH = [
     run("norms", {"workload.batch_norm": True}),
     run("cumulative norms", {"workload.batch_norm": True}, task="CumulativeNorm"),
     run("four slots", {"training.micro_batch_slots": 4, "training.effective_batch": 8, "training.max_steps": 24}),
-    run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
-    run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
     run("early", {"training.stop_after_evaluations": 1, "training.evaluate_every_steps": 2, "optimizer.lr": 5.0}),
-    run("frozen and sharded", {"training.fully_shard": True, "training.clip_norm": 0}, task="Frozen"),
-    run("momentum, sharded", {"training.fully_shard": True, "training.clip_norm": 0, "optimizer.name": "sgd"}),
-    run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
-    run("found layers", {**RECOMPUTED, "training.clip_norm": 0}, task="Listed"),
-    run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
+    run("frozen", task="Frozen"),
+    run("momentum", {"optimizer.name": "sgd"}),
+    run("found layers", {"training.gradient_checkpointing": "all"}, task="Listed"),
 ]
 # And these by two alone.
 TWO = [
@@ -51,16 +43,10 @@ TWO = [
     run("missing", task="Missing"),
     run("deadline", cut=5, on=1),
 ]
-# These change hands: some steps in one process, then on two ranks, then on shards or not, then in one again.
+# This one changes hands: some steps in one process, then on two ranks, then in one again.
 PLAIN = {"training.clip_norm": 0}
 MOVED = [run("moved", PLAIN, "Figured", cut=n) for n in (3, 4)]
-SHARDED = [run("shards", {**PLAIN, **sharded}, "Figured", cut=4) for sharded in ({}, {"training.fully_shard": True})]
-
-
-SAME = [
-    "dropout", "branches", "not finite", "sharded", "recomputed and sharded", "found layers",
-    "frozen and sharded", "momentum, sharded", "averaged, sharded and exported",
-]  # fmt: skip
+SAME = ["dropout", "branches", "not finite", "found layers", "frozen", "momentum", "averaged and exported"]
 
 
 class Ends:
@@ -71,14 +57,14 @@ class Ends:
         self.given = several.Exported(None).model().state_dict()  # the weights that one of the runs starts from
         save_file(self.given, base / "given.safetensors")
         given = {**AVERAGED, "run.initial_weights": str(base / "given.safetensors")}
-        both = [*BOTH, run("averaged, sharded and exported", given, task="Exported")]
+        both = [*BOTH, run("averaged and exported", given, task="Exported")]
         several.here(base / "two", MOVED[:1])
-        there = [*both, *TWO, MOVED[1], *SHARDED]
+        there = [*both, *TWO, MOVED[1]]
         several.here(base / "one", [*both, run("plain", PLAIN, "Figured")])
         names = [each["config"]["run.name"] for each in there]
         results = zip(*several.on_ranks(base / "two", there), strict=True)
         self.said = dict(zip(names, results, strict=True))
-        several.here(base / "two", [run(name, PLAIN, "Figured") for name in ("moved", "shards")])
+        several.here(base / "two", [run("moved", PLAIN, "Figured")])
 
     def newest(self, place, name):
         return checkpoint.load_newest(self.base / place / "runs" / name / "checkpoints")[0]
@@ -114,12 +100,12 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
 
 
 def test_an_export_without_best_weights_has_the_average_and_what_is_frozen_of_any_number_of_ranks(ends):
-    name = "averaged, sharded and exported"
+    name = "averaged and exported"
     for place in ("one", "two"):
         saved = ends.newest(place, name).tensors
         exported = load_file(ends.base / place / "runs" / name / "export" / "all.safetensors")
         frozen = {*exported} - {*saved["ema"]}
-        assert frozen == {"0.weight", "0.bias"} and not frozen & {*saved["model"]}  # they lie beside the checkpoints
+        assert frozen == {"0.weight", "0.bias"} <= {*saved["model"]}
         assert all(torch.equal(exported[n], ends.given[n]) for n in frozen)
         assert all(torch.equal(value, saved["ema"][n]) for n, value in exported.items() if n in saved["ema"])
         assert any(not torch.equal(value, saved["model"][n]) for n, value in exported.items() if n in saved["ema"])
@@ -132,13 +118,10 @@ def test_all_ranks_stop_early_at_the_same_step(ends):
     assert ends.summary("early")["stopped_early"]["evaluations"] == 1
 
 
-@pytest.mark.parametrize("name", ["moved", "shards"])
-def test_a_run_may_move_between_one_process_ranks_and_shards_without_a_trace(ends, name):
-    assert ends.newest("two", name).step == 12
-    assert ends.furthest(name, one="plain") == ends.furthest(name, "optimizer", one="plain") == 0
-    assert ends.rows("one", "plain") == ends.rows("two", name)
-    files = {path.name for path in ends.newest("two", "sharded").path.iterdir()}
-    assert files == {path.name for path in ends.newest("one", "sharded").path.iterdir()}
+def test_a_run_may_move_between_one_process_and_ranks_without_a_trace(ends):
+    assert ends.newest("two", "moved").step == 12
+    assert ends.furthest("moved", one="plain") == ends.furthest("moved", "optimizer", one="plain") == 0
+    assert ends.rows("one", "plain") == ends.rows("two", "moved")
 
 
 def test_a_parameter_that_one_rank_alone_uses_gets_its_gradient_and_one_that_none_uses_stays(ends):
@@ -160,13 +143,6 @@ def test_batch_statistics_are_those_of_one_process(ends, name):
 
 def test_more_slots_see_the_same_samples_and_differ_by_rounding(ends):
     assert ends.furthest("four slots") < 1e-3
-
-
-@pytest.mark.parametrize("name", ["sharded and clipped", "recomputed, sharded and clipped"])
-def test_a_sharded_gradient_is_clipped_by_the_norm_of_the_whole(ends, name):
-    """The squares are summed in pieces, so the norm may be rounded in another way."""
-    for group in set(ends.newest("one", name).tensors) - {"optimizer"}:
-        assert ends.furthest(name, group) < 1e-6
 
 
 def test_memory_that_runs_out_on_one_rank_repeats_the_step_on_all(ends):
@@ -202,9 +178,7 @@ def test_in_one_process_everything_is_as_it_was_given():
     assert ranks.highest(1, 2.5) == [1, 2.5] and ranks.gathered("a") == ["a"] and ranks.from_first({}) == {}
     assert ranks.world() == ranks.local_world() == 1 and ranks.rank() == 0 and ranks.is_first()
     assert ranks.anywhere(True) and not ranks.anywhere(False) and ranks.tensors_from_first(None) is None
-    tensor, other = torch.ones(2), torch.zeros(2)
-    assert not sharding.is_shard(tensor) and sharding.local(tensor) is sharding.whole(tensor) is tensor
-    assert sharding.sharded_like(tensor, other) is other and sharding.on_first({"w": tensor})["w"] is tensor
+    tensor = torch.ones(2)
     sums.add_up([tensor])
     assert tensor.tolist() == [1, 1] and sums.add_counts([{"a": 1}, {"a": 2, "b": 1.0}]) == {"a": 3, "b": 1}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lib import ranks
 from lib.errors import BadInput
-from lib.ranks import sharding, sums
+from lib.ranks import sums
 from lib.ranks.sums import add_counts, add_up, decays
 
 
@@ -78,28 +78,3 @@ def test_counts_have_the_same_sum_on_any_number_of_ranks(counts, cut):
 def test_what_is_no_count_is_refused_with_its_term(number):
     with pytest.raises(BadInput, match=f"Task.count returned {number} for the loss term 'water'.*0 or more"):
         add_counts([{"land": 3, "water": number}])
-
-
-class Scaler:
-    """A loss scaler that notes what it knows of infinite gradients when it is updated."""
-
-    def __init__(self):
-        self.mine, self.updates = torch.zeros(1), []
-
-    def is_enabled(self):
-        return True
-
-    def _found_inf_per_device(self, optimizer):
-        return {"cpu": self.mine}
-
-    def update(self):
-        self.updates.append(float(self.mine))
-
-
-def test_a_gradient_that_is_infinite_on_another_rank_lowers_the_scale_here_too(monkeypatch):
-    scaler = Scaler()
-    sharding.update_scale(scaler, None, finite=False)
-    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
-    sharding.update_scale(scaler, None, finite=True)
-    sharding.update_scale(scaler, None, finite=False)
-    assert scaler.updates == [0, 0, 1]

@@ -117,17 +117,12 @@ def test_another_model_writes_beside_the_tested_one_whose_texts_alone_are_watche
     assert [float(score) for _, score in rows] == pytest.approx([0, 0, 1 / 6], abs=1e-6)
 
 
-def test_where_memory_runs_out_it_goes_on_from_there_but_not_under_shards_where_others_wait(capitals, monkeypatch):
+def test_where_memory_runs_out_it_goes_on_from_there(capitals):
     model, batch = capitals.model(), {"ids": torch.ones(7, 3, dtype=torch.long)}
     capitals.beams_at_once, capitals.most = 8, 2
     assert len(text.in_parts(capitals, model, batch, 2, capitals.write)) == 7 and capitals.tried == (4, 2, 2, 2, 1)
     text.in_parts(capitals, model, batch, 2, capitals.write)
     assert capitals.tried[5:] == (2, 2, 2, 1)
-    capitals.beams_at_once, capitals.tried = 8, ()
-    monkeypatch.setattr(text.sharding, "is_shard", lambda parameter: True)
-    with pytest.raises(torch.OutOfMemoryError):
-        text.in_parts(capitals, model, batch, 2, capitals.write)
-    assert capitals.tried == (4,)
 
 
 def test_several_models_write_by_the_mean_of_their_probabilities(capitals, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib import planner, ranks
+from lib import planner
 from lib.errors import BadInput
 from lib.planner import make
 from lib.planner.card import FITS, find_card
@@ -253,7 +253,7 @@ def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not
     assert plan.layers == 3 and plan.chosen.micro_batch < 4096 and {o.recomputed for o in plan.options} == {0}
 
 
-def test_a_task_names_its_layers_itself_and_fsdp2_divides_layers_and_then_the_rest(learner, monkeypatch):
+def test_a_task_names_its_layers_itself(learner):
     def model_of(kind="Learner", **overrides):
         config = learner(kind, **overrides)
         return new_state(load_task(config), config).model
@@ -265,10 +265,3 @@ def test_a_task_names_its_layers_itself_and_fsdp2_divides_layers_and_then_the_re
     assert [name for name, module in modules if "forward" in vars(module)] == ["bert.encoder.layer.0"]
     with pytest.raises(BadInput, match="Foreign.blocks returned a Linear that is no module of the model"):
         model_of("Foreign")
-    divided = []
-    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, mesh: divided.append(module))
-    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
-    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
-    monkeypatch.setattr(ranks, "tensors_from_first", lambda mine: mine)
-    model = model_of(**{"training.fully_shard": True})
-    assert divided == [*model.bert.encoder.layer, model]

@@ -80,7 +80,7 @@ def test_a_disk_or_an_interrupt_is_a_sentence_and_a_mistake_of_a_task_its_traceb
         with contextlib.nullcontext() if code else pytest.raises(type(error)):
             assert commands.main(TRAIN) == code
             assert sentence in capsys.readouterr().err
-    monkeypatch.setattr("lib.launch.torchrun.as_rank", contextlib.nullcontext)
+    monkeypatch.setattr("lib.launch.several.as_rank", contextlib.nullcontext)
     monkeypatch.setenv("RANK", "1")  # of several: one of them says it
     assert commands.main(TRAIN) == 130 and capsys.readouterr().err == ""
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lib.config import with_changes
-from lib.errors import OutOfMemory, TrainingFailed
+from lib.errors import TrainingFailed
 from lib.task import load_task
 from lib.training import data
 from lib.training.evaluation import EvaluationLoader, evaluate
@@ -50,22 +50,6 @@ def test_slices_of_an_evaluation_hold_what_the_whole_batches_hold(toy):
     assert counted == [(n, 5) for n in range(1, 6)]
     for name in ("x", "y", "id"):
         assert torch.equal(torch.cat([b[name] for b in whole]), torch.cat([b[name] for b in parts]))
-
-
-def test_memory_that_runs_out_in_an_evaluation_under_shards_ends_the_launch_too(toy, monkeypatch):
-    """The other ranks wait inside a layer; an agreement would never come."""
-    config = toy({"training.micro_batch": 4})
-    task = load_task(config)
-    state = new_state(task, config)
-    state.sharded = True
-
-    def tight(self, model, loader):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(type(task), "evaluate", tight)
-    with pytest.raises(OutOfMemory, match="where it cannot be repeated") as raised:
-        evaluate(state, task, config, range(5))
-    assert raised.value.micro_batch == 2
 
 
 def seen_by(config, state=None):

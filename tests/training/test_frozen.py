@@ -1,4 +1,4 @@
-"""Fine-tuning with adapters: what is trained is kept by name, and what is frozen is left out, checked and kept once."""
+"""Fine-tuning with adapters: what is trained is kept by name, and what is frozen and published is left out."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.task import find_task
 from lib.training.precision import set_types
-from lib.training.state import new_state, saved_bytes, start_from
+from lib.training.state import saved_bytes
 from tests.adapters import Lora
 from tests.conftest import ROOT
 from tests.toy import Toy
@@ -67,8 +67,10 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_a_base_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut, other_draw, drawn):
-    """It is kept once: no file and no draw need give it again."""
+def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exact(
+    lora, tmp_path, cut, other_draw, drawn
+):
+    """No file and no draw need give it again."""
     more = DRAWN if drawn else {}
     cut(None)
     launch.train(lora({**more, "run.name": "whole", "training.ema_decay": 0.5}))
@@ -78,11 +80,10 @@ def test_a_base_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut, o
     other_draw(drawn)
     launch.train(lora({**more, "training.ema_decay": 0.5}))
     run, saved = tmp_path / "runs" / "toy", newest(tmp_path)
-    assert saved.state["trained"] == TRAINED and saved.state["frozen"].keys() == BASE
-    assert saved.tensors["model"].keys() == saved.tensors["ema"].keys() == TRAINED.keys()
+    assert saved.state["trained"] == TRAINED and not saved.state["frozen"]
+    assert saved.tensors["model"].keys() == TRAINED.keys() | BASE and saved.tensors["ema"].keys() == TRAINED.keys()
     (best,) = (run / "best").iterdir()
-    assert load_file(best / "model.safetensors").keys() == TRAINED.keys()
-    assert checkpoint.load(run / "frozen" / "step-00000000").tensors["model"].keys() == BASE
+    assert load_file(best / "model.safetensors").keys() == TRAINED.keys() | BASE
     assert same(saved, newest(tmp_path, "whole"))
 
 
@@ -90,7 +91,7 @@ def test_a_base_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut, o
     "wrong, sentence",
     [
         ("frozen", r"2 trained then and frozen now \(blocks.0.down.weight, blocks.0.up.weight\)"),
-        ("wrapped twice", r"4 trained tensors: 2 trained now and not in the model then \(blocks.0.base.down"),
+        ("wrapped twice", r"4 trained tensors: 2 trained now and not then \(blocks.0.base.down"),
     ],
 )
 def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sentence):
@@ -101,54 +102,13 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sen
         launch.train(lora({"workload.wrong": wrong, "run.accept_changes": True}))
 
 
-def test_a_base_that_is_lost_is_a_sentence_and_an_earlier_output_brings_it_along(lora, tmp_path, cut, other_draw):
-    cut(3)
-    launch.train(lora(DRAWN))
-    shutil.copytree(tmp_path / "runs", tmp_path / "earlier")
-    shutil.rmtree(tmp_path / "runs" / "toy" / "frozen")
-    other_draw(True)
-    with pytest.raises(BadInput, match=r"take the version of torch that the run began with"):
-        launch.train(lora(DRAWN))
-    shutil.rmtree(tmp_path / "runs")
-    cut(1)
-    launch.train(lora({**DRAWN, "run.resume_from": str(tmp_path / "earlier")}))
-    assert (tmp_path / "runs" / "toy" / "frozen" / "step-00000000" / "manifest.json").is_file()
-    shutil.rmtree(tmp_path / "runs" / "toy" / "frozen")
-    other_draw(False)
-    cut(None)
-    assert launch.train(lora(DRAWN)).step == 6  # drawn once more, it is the same one
-
-
-def test_initial_weights_of_a_run_have_the_base_that_it_keeps_once(lora, tmp_path):
-    launch.train(lora(DRAWN))
-    run = tmp_path / "runs" / "toy"
-    base = checkpoint.load(run / "frozen" / "step-00000000").tensors["model"]
-    for path in (run, run / "best", next((run / "best").iterdir())):
-        other = launch.prepare(lora({**DRAWN, "seed": 4, "run.name": "other", "run.initial_weights": str(path)}))
-        state = new_state(other.task, other.config)
-        sentence = start_from(state, other.task, other.config)
-        assert sentence == "Initial weights: 6 of 6 tensors match; 0 have another shape (none), 0 are not there (none)."
-        assert all(torch.equal(state.model.get_parameter(name), value) for name, value in base.items())
-
-
-def test_the_base_is_in_every_checkpoint_where_it_is_wanted_or_cannot_be_kept_once(lora, tmp_path, capsys):
-    (tmp_path / "runs" / "toy").mkdir(parents=True)
-    (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
-    for more in (DRAWN, {"checkpoint.frozen": "save", "run.name": "saved"}):
-        assert launch.train(lora(more)).reason == "completed"
-        saved = newest(tmp_path, more.get("run.name", "toy"))
-        assert saved.tensors["model"].keys() == TRAINED.keys() | BASE and not saved.state["frozen"]
-    assert capsys.readouterr().out.count("The frozen weights are in every checkpoint instead.") == 1
-
-
 def test_a_plan_counts_for_the_hosts_copy_what_a_checkpoint_has(lora, tmp_path):
-    for more in ({"run.name": "hashed"}, {"run.name": "saved", "checkpoint.frozen": "save"}):
-        run = launch.prepare(lora(more))
-        counted = saved_bytes(run.task, run.config)
-        launch.train(run)
-        tensors = newest(tmp_path, more["run.name"]).tensors
-        sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
-        assert counted == (sum(sizes.values()), sizes["model"])
+    run = launch.prepare(lora())
+    counted = saved_bytes(run.task, run.config)
+    launch.train(run)
+    tensors = newest(tmp_path).tensors
+    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
+    assert counted == (sum(sizes.values()), sizes["model"])
 
 
 def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora, tmp_path):
@@ -162,9 +122,8 @@ def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora
         packed.extractall(tmp_path / "there", filter="data")
     run = tmp_path / "there" / "toy"
     (best,) = (run / "best").iterdir()
-    for folder in (best, run / "frozen" / "step-00000000"):
-        for name, value in load_file(folder / "model.safetensors").items():
-            assert torch.equal(model.get_parameter(name), value)
+    for name, value in load_file(best / "model.safetensors").items():
+        assert torch.equal(model.get_parameter(name), value)
     assert json.loads((run / "export" / "weights.txt").read_text()) == model(torch.ones(1, 3)).tolist()
     assert torch.load(run / "export" / "mode.pt") is False, "the tested model is exported"
 
@@ -191,8 +150,8 @@ def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cu
     cut(None)
     assert launch.train(lora(halves)).reason == "completed"
     saved = newest(tmp_path)
-    assert saved.state["frozen"]["blocks.0.base.weight"].startswith("bfloat16 (4, 3) ")
-    assert saved.state["frozen"]["blocks.0.base.bias"].startswith("float32 (4,) ")
+    assert saved.tensors["model"]["blocks.0.base.weight"].dtype is torch.bfloat16
+    assert saved.tensors["model"]["blocks.0.base.bias"].dtype is torch.float32
     assert saved.state["trained"] == TRAINED and same(saved, newest(tmp_path, "whole"))
     _, (model,) = ensemble.load(tmp_path / "runs" / "toy", lora().task)
     base = load_file(tmp_path / "base.safetensors")["weight"]

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from unittest import mock
 
 import psutil
 import pytest
@@ -44,7 +45,8 @@ def test_the_limit_is_counted_from_the_process_or_from_what_the_parent_hands_dow
 
 def test_an_imitated_kaggle_did_not_begin_with_this_machine_and_a_real_one_with_its_container(monkeypatch, tmp_path):
     assert start_session(0, 0).remaining() == float("inf"), "at home there is no limit"
-    monkeypatch.setattr(session, "_container_start", lambda: session.now() - 13 * 3600)
+    container = mock.Mock(**{"create_time.return_value": session.now() - 13 * 3600})
+    monkeypatch.setattr(session.psutil, "Process", lambda number: container)
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
     assert 3600 < start_session(0, 0).remaining() < 690 * 60
