@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `add_argument` for an option as options.yaml has it."""
-    keywords = {"help": form} if isinstance(form, str) else dict(form)
+    keywords: dict[str, Any] = {"help": form} if isinstance(form, str) else dict(form)
     for kind, action in (("flag", "store_true"), ("either", argparse.BooleanOptionalAction)):
         if kind in keywords:
             keywords |= {"action": action, "help": keywords.pop(kind)}

@@ -214,8 +214,8 @@ def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
 def _edit(before: Path, after: Path) -> str:
     """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
     paths = ([*sorted(code.rglob("*.py"))] for code in (before, after))
-    codes = ([line for p in some for line in p.read_text("utf-8", "replace").splitlines()] for some in paths)
-    different = [line for line in difflib.ndiff(*codes) if line[0] in "+-" and line[2:].strip()]
+    old, new = ([line for p in some for line in p.read_text("utf-8", "replace").splitlines()] for some in paths)
+    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
     sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
     old, new = (" ".join(side[:1]).split() for side in sides)
     for place in (0, -1):  # the words that both lines begin and end with

@@ -123,7 +123,7 @@ def submission(answers: Mapping[str, Mapping[str, Any]], sample: Path, out: Path
             by_id[key] = None if key in by_id else row["prediction"]  # None: two files of one name
     if missing := [row[0] for row in rows if by_id.get(row[0]) is None]:
         which = f"{len(missing):,} of {len(rows):,} ids in {printable(sample)}"
-        one, file = (printable(name, most=60) for name in (missing[0], next(iter(answers))))
-        what = f"{which}, such as {one}, are the name of no predicted file, or of two. A file is {file}"
+        one, other = (printable(name, most=60) for name in (missing[0], next(iter(answers))))
+        what = f"{which}, such as {one}, are the name of no predicted file, or of two. A file is {other}"
         raise BadInput(f"{what}. Give the folder with the files that the ids name.")
     return write_table(out, [head, *([row[0], by_id[row[0]]] for row in rows)])

@@ -30,9 +30,9 @@ def check(name: str) -> None:
 def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
     if len(config.data.dirs) > 1:
         raise BadInput(f"data.dir lists {', '.join(config.data.dirs)}. Pack each folder by itself: --data.")
-    source = Path(config.data.dir).expanduser()
-    if not config.data.dir or not source.is_dir():
-        raise BadInput(f"{config.data.dir or 'An empty data.dir'} is no folder. Give the one with the data: --data.")
+    source = Path(next(iter(config.data.dirs), "")).expanduser()
+    if not config.data.dirs or not source.is_dir():
+        raise BadInput(f"{next(iter(config.data.dirs), 'An empty data.dir')} is no folder. Give one with --data.")
     from lib.launch.run import resolved  # not at the top: torch takes seconds to import
     from lib.task.files import label
 
