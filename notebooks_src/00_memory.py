@@ -67,7 +67,7 @@ notebook.show(findings.table(doctor.examine()))
 # - **Profile**: sets of sizes that go together; choosing one sets the controls below it.
 # - **Precision**: *auto* is bf16 if the card has units for it, else fp16.
 #
-# *Where it goes*, below the answer, has what each layer takes, the course of a step, and the tensors that are alive at its peak.
+# *Where it goes*, below the answer, has what each layer takes.
 #
 # **Use this plan** prints the line for the Parameters of the training notebook, and writes it to a file. A training notebook
 # that runs beside this one reads that file and prints that it does.

@@ -163,7 +163,7 @@ def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_
     here, mount = tmp_path / "here", tmp_path / "input" / "datasets" / "ada" / "graphs"
     here.mkdir()
     config, single = toy({"data.dir": [str(here), "ada/graphs"]}), toy({"data.dir": [str(here)]})
-    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
+    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name one, or their parent"):
         load_task(config)
     assert load_task(single).sources == (here,)
     monkeypatch.setattr("lib.task.loading.find_task", lambda name: type("Several", (Task,), {"several": True}))

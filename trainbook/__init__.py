@@ -13,17 +13,11 @@ HOME = _PACKAGE / "home" if (_PACKAGE / "home").is_dir() else _PACKAGE.parent  #
 
 
 def use(home: Path = HOME) -> None:
-    """Puts the folder of `lib` before all others, so that a folder `lib` of one's own is not taken for it.
-
-    Raises ImportError where another `lib` is imported already.
-    """
+    """Puts the folder of `lib` before all others. Raises ImportError where another `lib` is imported already."""
     other = next(iter(getattr(sys.modules.get("lib"), "__path__", [])), None)
     if "lib" in sys.modules and (other is None or Path(other).resolve() != home / "lib"):
-        raise ImportError(
-            f"Another module named lib is imported already ({other or 'a single file'}), and Trainbook's library has "
-            "that name too. Import trainbook before it, or give yours another name.",
-            name="lib",
-        )
+        what = f"Another module named lib is imported already ({other or 'a single file'}), as Trainbook's is named too"
+        raise ImportError(f"{what}. Import trainbook before it, or give yours another name.", name="lib")
     sys.path[:] = [str(home), *(entry for entry in sys.path if entry != str(home))]
     others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", str(home))]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(home), *others])

@@ -4,7 +4,6 @@ import trainbook  # noqa: F401  which lets `lib` be found
 
 
 def main() -> None:
-    """Runs the command line and ends this process with its exit code."""
     from lib import command
     from trainbook import commands
 

@@ -1,16 +1,19 @@
-"""The command line `trainbook`. What imports torch, which takes seconds, is imported by the commands that need it."""
+"""The command line `trainbook`, with its options in options.yaml. What imports torch is imported where it is needed."""
 
 import argparse
 import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from lib import __version__, command
 from lib.config import split_overrides
 from lib.errors import printable
 from lib.text import aligned
+from trainbook import new
 from trainbook.kaggle import commands as kaggle_commands
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ _MOST_MODULES = 12  # of the table of what fp16 holds
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code."""
     options = _parser().parse_args(arguments)
     return command.exit_code(lambda: options.run(options))
 
@@ -31,70 +33,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"Trainbook {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     command.add_train(commands)
-    _add_plan(commands)
-    checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
-    checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
-    checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    checks.add_argument("--json", action="store_true", help="print the findings as JSON")
-    checks.set_defaults(run=_doctor)
-    formats = commands.add_parser("precision", help="what of a task fp16 cannot hold, by module; on a CPU too")
-    formats.add_argument("config", help="a YAML file")
-    formats.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    formats.set_defaults(run=_precision)
-    card = commands.add_parser("card", help="what was off on a GPU beside the plan: the card.json of a run's archive")
-    card.add_argument("report", help="card.json")
-    card.set_defaults(run=_card)
-    runs = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
-    runs.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
-    runs.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    runs.add_argument("--table", action="store_true", help="only show how far each run is")
-    runs.set_defaults(run=_queue)
-    predict = commands.add_parser("predict", help="apply the trained models of an archive to new data")
-    predict.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs")
-    predict.add_argument("data", help="the folder to predict, or one file where the task takes one")
-    predict.add_argument("out", help="the folder that results are written to")
-    predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    predict.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
-    predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
-    predict.add_argument("--run", default="", dest="name", metavar="NAME", help="one of several runs, or of queues")
-    predict.set_defaults(run=_predict)
-    kaggle_commands.add(commands)
-    _add_fits(commands)
+    kaggle = commands.add_parser("kaggle", help="data sets, notebooks and chains of sessions on Kaggle")
+    below = kaggle.add_subparsers(required=True, metavar="command")
+    runs: dict[str, Any] = {
+        "new": new.run, "plan": _plan, "doctor": _doctor, "precision": _precision, "card": _card, "queue": _queue,
+        "predict": _predict, "fits": _fits, **kaggle_commands.RUNS,
+    }  # fmt: skip
+    for name, options in yaml.safe_load(Path(__file__).with_name("options.yaml").read_text("utf-8")).items():
+        inner = (below if " " in name else commands).add_parser(name.split()[-1], help=options.pop("about"))
+        inner.set_defaults(run=runs[name])
+        for option, form in options.items():
+            if form:
+                inner.add_argument(option, **_keywords(option, form))
     return parser
 
 
-def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
-    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
-    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
-    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
-    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
-    plan.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
-    plan.add_argument("--page", default="", metavar="FILE", help="write the plans as a page of HTML, with a picture")
-    plan.add_argument("--json", action="store_true", help="print everything as JSON")
-    plan.set_defaults(run=_plan)
-
-
-def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    fits = commands.add_parser("fits", help="whether a language model fits a card: inference, LoRA, QLoRA or all of it")
-    fits.add_argument("model", help="Llama-3.2-1B, Qwen2.5-7B ..., or a folder with a config.json of Hugging Face")
-    fits.add_argument("--method", default="qlora", help="inference, lora, qlora (the default) or full")
-    fits.add_argument("--gpu", default="t4", metavar="CARD", help="as plan takes it")
-    fits.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
-    fits.add_argument("--length", type=int, default=1024, metavar="N", help="tokens; in inference prompt and answer")
-    fits.add_argument("--quantised", default="", metavar="KIND", help="nf4, nf4-dq or int8 weights")
-    fits.add_argument("--precision", default="auto", help="auto, fp16, bf16 or fp32")
-    fits.add_argument("--rank", type=int, default=16, metavar="N", help="of the adapters")
-    fits.add_argument("--optimizer", default="adamw", help="adamw, adamw_8bit or paged_adamw_8bit")
-    fits.add_argument("--tokens", type=int, default=1_000_000, metavar="N", help="to train on in all, for the time")
-    fits.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
-    fits.set_defaults(run=_fits)
+def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
+    """Returns the keywords of `add_argument` for an option as options.yaml has it."""
+    keywords: dict[str, Any] = {"help": form} if isinstance(form, str) else dict(form)
+    for kind, action in (("flag", "store_true"), ("either", argparse.BooleanOptionalAction)):
+        if kind in keywords:
+            keywords |= {"action": action, "help": keywords.pop(kind)}
+    if "list" in keywords:
+        keywords |= {"action": "append", "default": [], "metavar": keywords.pop("list")}
+    if "type" in keywords:
+        keywords["type"] = {"int": int, "float": float}[keywords["type"]]
+    has_default = keywords.keys() & {"action", "default", "required"} or not option.startswith("--")
+    return keywords if has_default else {"default": "", **keywords}
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Prints the findings; returns 2 where one is bad, else 0."""
     from lib import doctor
     from lib.doctor import rehearsal
     from lib.task import load_config
@@ -108,7 +76,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _precision(options: argparse.Namespace) -> int:
-    """Prints the largest values of the task's modules; returns 2 where fp16 does not hold them."""
     from lib import launch
     from lib.launch import gpu
     from lib.task import load_config
@@ -135,10 +102,8 @@ def compared(card: "Card") -> str:
     from lib.machine.memory import GIB
 
     plan, versions = card.predicted, ", ".join(f"{name} {version}" for name, version in card.versions.items())
-    lines = [
-        f"{card.run}: {card.steps:,} steps in {card.precision} on {card.world_size} x {card.gpu}",
-        f"driver {card.driver or 'unknown'}, {versions}",
-    ]
+    steps = f"{card.steps:,} steps in {card.precision} on {card.world_size} x {card.gpu}"
+    lines = [f"{card.run}: {steps}", f"driver {card.driver or 'unknown'}, {versions}"]
     if not plan.peak_bytes or len(plan.step_seconds) != 2:
         lines.append(f"peak {card.peak_bytes / GIB:.2f} GiB, {card.step_seconds:.3g} s a step; there was no plan")
     else:
@@ -183,7 +148,6 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _fits(options: argparse.Namespace) -> int:
-    """Prints the prediction for a language model; returns 2 where it does not fit."""
     from lib.planner import of_layers
     from trainbook.fits import language
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lib.config import Config, with_changes
-from lib.planner.half import Fp16OnCpu
+from lib.planner.cuda import Fp16OnCpu
 from lib.planner.kernels import LAUNCH_SECONDS
 from lib.ranks.sums import add_counts
 from lib.report.findings import Finding

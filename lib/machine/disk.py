@@ -51,7 +51,6 @@ class Disk:
         old.rename(new)
 
     def remove(self, path: Path) -> None:
-        """Removes one file or one empty folder."""
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -59,7 +58,6 @@ calls = Disk()
 
 
 def exists(path: Path) -> bool:
-    """Says whether anything has this name, a broken link too."""
     return os.path.lexists(path)
 
 
@@ -95,9 +93,8 @@ def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
 def whole(path: Path, cache: bool = False) -> Iterator[Path]:
     """Yields a path beside `path` to write a file or folder to, and renames it to `path` when the block ends.
 
-    Whatever happens in the block, `path` is as it was or has the whole new content. A file is synced before it is
-    renamed. `cache` is for what can be made again: not synced, and several processes may write it at once. Raises
-    whatever the block raises, and OSError.
+    Whatever happens in the block, `path` is as it was or has the whole new content, synced. `cache` is for what can be
+    made again: not synced, and several processes may write it at once.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp" if cache else f"{path.name}.tmp")
     try:
@@ -143,9 +140,8 @@ class Busy(BadInput):
 def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
     """Holds a lock on a folder, in which it leaves no file; yields its descriptor, None where none can be locked.
 
-    The folder is made, and removed if it stays empty. The lock ends with this process and every child that inherits the
-    descriptor; the same process may take it again. Raises Busy with the words of `busy` where another process holds it;
-    without words it waits. Raises OSError where the folder cannot be made.
+    The folder is made, and removed if it stays empty. The lock ends with this process and every child that inherits it;
+    the same process may take it again. Where another holds it, it raises Busy with the words of `busy`, or waits.
     """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     handle = None
@@ -206,17 +202,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def held(folder: Path) -> tuple[int, int]:
-    """Returns the bytes and the number of the files below a folder."""
     sizes = []
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):  # deleted while this counts
-                sizes.append(os.lstat(os.path.join(parent, name)).st_size)  # noqa: PTH118  thousands of names
+    for path in (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names):  # noqa: PTH118
+        with contextlib.suppress(FileNotFoundError):  # deleted while this counts
+            sizes.append(os.lstat(path).st_size)
     return sum(sizes), len(sizes)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file of text, whole or not at all. Raises OSError."""
     with whole(path) as aside:
         aside.write_text(text, "utf-8")
 
@@ -240,14 +233,11 @@ def needed(path: Path, then: str) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Makes the folder and tries to write into it. Raises BadInput if that fails."""
     try:
         make_folders(folder)
         remove_tree(probe := folder / ".writable.tmp")
         write_file(probe, [memoryview(bytes(_PROBE_BYTES))])
         calls.remove(probe)
     except OSError as error:
-        raise BadInput(
-            f"The output folder {folder} cannot be written to ({error.strerror or error}). Give another output_dir: "
-            "not a mounted input, with permission to write, on a disk with room."
-        ) from error
+        what = f"The output folder {folder} cannot be written to ({error.strerror or error})"
+        raise BadInput(f"{what}. Give another output_dir: no mounted input, on a disk with room.") from error

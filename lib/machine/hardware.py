@@ -4,9 +4,8 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -15,8 +14,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A GPU by its name and properties, which torch reads without running a kernel."""
 
     name: str
@@ -28,7 +26,6 @@ class Gpu:
 
 
 def dotted(version: Iterable[int]) -> str:
-    """Writes the numbers of a version with dots: 12.8."""
     return ".".join(map(str, version))
 
 
@@ -50,8 +47,7 @@ def _nvml() -> Any:
     return pynvml
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(NamedTuple):
     """NVIDIA's driver by NVML: its version, the newest CUDA that it runs, and the GPUs that it sees."""
 
     version: str
@@ -60,7 +56,6 @@ class Driver:
 
 
 def driver() -> Driver | None:
-    """Returns NVIDIA's driver, or None if NVML is missing or does not answer."""
     with contextlib.suppress(Exception):
         nvml = _nvml()
         number = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
@@ -75,16 +70,13 @@ def clocks() -> dict[str, int]:
     with contextlib.suppress(Exception):
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        return {
-            "MHz": int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "MHz at most": int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "degrees": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        }
+        now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
+        mhz = {name: int(of(handle, nvml.NVML_CLOCK_SM)) for name, of in (("MHz", now), ("MHz at most", most))}
+        return {**mhz, "degrees": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
     return {}
 
 
-@dataclass(frozen=True)
-class GpuLoad:
+class GpuLoad(NamedTuple):
     """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""
 
     used: int
@@ -113,8 +105,7 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
     return read
 
 
-@dataclass(frozen=True)
-class Ram:
+class Ram(NamedTuple):
     """Bytes that this process may use, now and in all; `limited` by a container rather than by the machine."""
 
     available: int
@@ -150,7 +141,6 @@ def cpus() -> float:
 
 
 def cpus_per_process(processes: int) -> int:
-    """Returns the whole CPUs for each of so many processes on this machine, at least 1."""
     return max(1, int(cpus() // processes))
 
 
@@ -166,7 +156,6 @@ def _cgroups(controller: str) -> list[Path]:
 
 
 def _read(*paths: Path) -> str:
-    """Reads the first of several small files of the kernel that is there, stripped; empty without one."""
     for path in paths:
         with contextlib.suppress(OSError):
             return path.read_text().strip()

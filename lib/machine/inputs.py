@@ -63,7 +63,6 @@ def find_input(name: str, platform: Platform) -> Path:
 
 
 def named(name: str, platform: Platform) -> list[Path]:
-    """Lists the mounted inputs that go by "slug" or "owner/slug"."""
     wanted = Path(name).parts
 
     def goes_by_it(parts: tuple[str, ...]) -> bool:
@@ -111,10 +110,7 @@ def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
 
 
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
-    """Lists the outermost folders, among and below these, that hold a file matching a glob pattern, shallow ones first.
-
-    For train/*/*.png it is the one that holds train. Links are not followed; weights and a run's files are no data.
-    """
+    """Lists the outermost folders here and below with a file that matches a glob: for train/*/*.png that with train."""
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1
     matches: dict[Path, int] = {}  # with their depths

@@ -17,7 +17,6 @@ _OOM_MARKS = (
 
 
 def device() -> torch.device:
-    """Returns this process's GPU, or the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
@@ -45,12 +44,10 @@ def _resident_bytes() -> int:
 
 
 def card_bytes() -> int:
-    """Returns the bytes of this process's GPU as torch sees it; 0 without one."""
     return torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
 
 
 def allocated_bytes() -> int:
-    """Returns the bytes in tensors on the GPU; on a CPU the resident memory of the process."""
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
@@ -60,7 +57,6 @@ def peak_bytes() -> int:
 
 
 def reset_peak() -> None:
-    """Starts a new measurement of `peak_bytes` on the GPU."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 

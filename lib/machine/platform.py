@@ -56,7 +56,6 @@ def in_notebook() -> bool:
 
 
 def _shell() -> object | None:
-    """Returns IPython's shell if this process runs in one; IPython is then imported already, so not here."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 

@@ -1,8 +1,4 @@
-"""Finds, checks and reads published weights as Hugging Face lays them out, and builds models that begin with them.
-
-They are untrusted: only files inside the folder are read, a pickle only from a named folder or hub model and by
-torch's reader that runs no code.
-"""
+"""Finds, checks and reads published weights, which are untrusted, and builds models that begin with them."""
 
 import hashlib
 import json

@@ -18,7 +18,7 @@ from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
 from lib.launch.run import CODE, has_queue, names, run_folders
 from lib.machine import disk, platform
-from lib.planner import file
+from lib.notebook import widgets
 from lib.planner.html import of_plan
 from lib.report.summary import Summary, results
 from lib.task import load_config
@@ -29,13 +29,10 @@ Parameters = Mapping[str, Any]  # the names of the parameters cell
 
 # Parameter -> the configuration key that it overrides when it is not empty.
 KEYS = {
-    "DATA_DIR": "data.dir",
-    "OUTPUT_DIR": "output_dir",
-    "SMOKE_STEPS": "training.smoke_steps",
-    "MAX_STEPS": "training.max_steps",
-    "SESSION_MINUTES": "session.minutes",
-    "RESUME_FROM": "run.resume_from",
-}
+    "DATA_DIR": "data.dir", "OUTPUT_DIR": "output_dir", "SMOKE_STEPS": "training.smoke_steps",
+    "MAX_STEPS": "training.max_steps", "SESSION_MINUTES": "session.minutes", "RESUME_FROM": "run.resume_from",
+}  # fmt: skip
+_LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 # Jupyter breaks what cells print inside of words, and its classic pages the packed line of the library into thousands.
 _WRAPS = """<style>.jp-OutputArea-output pre,div.output_area pre{white-space:pre-wrap;word-break:normal}
 div.input_area pre{white-space:pre;overflow-x:auto}</style>"""
@@ -75,32 +72,25 @@ def save_cells(configuration: str, path: Path) -> None:
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
     if not task or task[2] not in defined:
         wanted = f"the class {task[2]}, which `task:` names" if task else "a class for `task: my_task.py:CLASS`"
-        raise BadInput(
-            f"No cell that was run defines {wanted} in the configuration. Classes of cells: "
-            f"{', '.join(defined) or 'none'}. Run the cell of yours, and write its name behind `task: my_task.py:`."
-        )
+        what = f"No cell that was run defines {wanted} in the configuration. Classes of cells: "
+        advice = "Run the cell of yours, and write its name behind `task: my_task.py:`."
+        raise BadInput(f"{what}{', '.join(defined) or 'none'}. {advice}")
     disk.make_folders(path.parent)
     for place, text in ((path.with_name(task[1]), defined[task[2]]), (path, configuration)):
-        with disk.whole(place) as aside:
-            aside.write_text(text.strip() + "\n", "utf-8")
+        disk.write_text(place, text.strip() + "\n")
     print(f"The cell of {task[2]} is now the file {path.with_name(task[1])}, and its configuration {path}.")
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
-    """Returns the configuration of the parameters cell, below `home`; prints its file, its overrides and their plan.
-
-    Raises BadInput for a queue of runs.
-    """
+    """Returns the configuration of the parameters cell, below `home`. Raises BadInput for a queue of runs."""
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
     if has_queue(path, config):
         values = [f"--set={key}={value}" for key, value in overrides.items()]
-        train = [sys.executable, "-m", "lib", "train", str(path.absolute()), *values]
-        raise BadInput(
-            "This notebook trains one run, and its parameters ask for a queue of several (the queue: section of "
-            f"{path.name}, or queue.* in OVERRIDES). Take queue.* out, or train the queue from a cell:\n"
-            f"!cd {shlex.quote(str(home))} && {shlex.join(train)}"
-        )
+        train = shlex.join([sys.executable, "-m", "lib", "train", str(path.absolute()), *values])
+        what = f"This notebook trains one run, and its parameters ask for a queue (in {path.name}, or in OVERRIDES)"
+        command = f"!cd {shlex.quote(str(home))} && {train}"
+        raise BadInput(f"{what}. Take queue.* out, or train the queue from a cell:\n{command}")
     return config
 
 
@@ -115,9 +105,8 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         path = Path(parameters["CONFIG"])
         path = path if path.exists() else home / path
     else:
-        name, why = default_config(
-            workload, torch.cuda.is_available(), (home / f"configs/{workload}_small.yaml").is_file()
-        )
+        has_small = (home / f"configs/{workload}_small.yaml").is_file()
+        name, why = default_config(workload, torch.cuda.is_available(), has_small)
         path = home / name
         print(f"CONFIG is empty: taking {name}, because {why}.")
     overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
@@ -125,7 +114,7 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
     folder = platform.output_dir(config.output_dir)
-    file_name, planned = file.find(folder, path.stem, lambda plan: load_config(path, plan | overrides)) or ("", {})
+    file_name, planned = widgets.find(folder, path.stem, lambda plan: load_config(path, plan | overrides)) or ("", {})
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")
@@ -133,7 +122,6 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
 
 
 def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, str]:
-    """Returns the configuration file of an empty CONFIG, and why it is that one."""
     small = f"{workload}_small.yaml"
     if has_small and not has_gpu:
         return f"configs/{small}", "there is no GPU, so this is the small size for a laptop"
@@ -158,15 +146,9 @@ def plan(run: launch.Run) -> None:
 
 
 def ended(summary: Summary) -> str:
-    """Returns how a run ended, and how to continue it."""
-    way = {
-        "interrupted": ": everything is saved. Run this cell again to continue.",
-        "deadline": ": everything is saved. Run again in a new session, with this run's output as an input.",
-    }.get(summary.reason, ".")
+    again = {"interrupted": "this cell again to continue", "deadline": "again in a new session, with this output"}
+    way = f": everything is saved. Run {again[summary.reason]}." if summary.reason in again else "."
     return f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}{way} {summary.why_early}".rstrip()
-
-
-_LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 
 
 def picture(path: Path | io.BytesIO) -> Any:
@@ -221,11 +203,9 @@ def runs(run: launch.Run) -> str:
 
 
 def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
-    """Returns the folder and the summary of each run of a series that has one, here or in a mounted earlier output."""
     series: list[tuple[Path, Summary]] = []
     for name in names(re.sub(r"-\d+$", "", run.config.run.name)):
-        places = [place for place in run_folders(with_changes(run.config, {"run.name": name})) if place.is_dir()]
-        if not places:
+        if not (places := [*filter(Path.is_dir, run_folders(with_changes(run.config, {"run.name": name})))]):
             break
         series += [(place, summary) for place in places if (summary := Summary.read(place)) and summary.identity][:1]
     return series
@@ -233,11 +213,9 @@ def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
 
 def _edit(before: Path, after: Path) -> str:
     """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
-    old_code, new_code = (
-        [line for path in sorted(code.rglob("*.py")) for line in path.read_text("utf-8", "replace").splitlines()]
-        for code in (before, after)
-    )
-    different = [line for line in difflib.ndiff(old_code, new_code) if line[0] in "+-" and line[2:].strip()]
+    paths = ([*sorted(code.rglob("*.py"))] for code in (before, after))
+    old, new = ([line for p in some for line in p.read_text("utf-8", "replace").splitlines()] for some in paths)
+    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
     sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
     old, new = (" ".join(side[:1]).split() for side in sides)
     for place in (0, -1):  # the words that both lines begin and end with

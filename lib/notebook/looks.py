@@ -50,12 +50,16 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         return None
     _, (model,) = _best(run)
 
+    def title(label: int, shares: Sequence[float]) -> str:
+        guess = int(np.argmax(shares))
+        return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
+
     def judged(indices: Sequence[int]) -> list[tuple[float, int, str]]:
         data = task.collate([part[index] for index in indices], torch.Generator())
         data = {name: value.to(next(model.parameters()).device) for name, value in data.items()}
         shares = task.outputs(model, data).float().softmax(-1)
         rows = zip(indices, data["labels"].tolist(), shares.tolist(), task.known(data["labels"]), strict=True)
-        return [(row[label], index, _title(task, label, row)) for index, label, row, is_known in rows if is_known]
+        return [(row[label], index, title(label, row)) for index, label, row, is_known in rows if is_known]
 
     judgments: list[tuple[float, int, str]] = []
     for more in in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE):
@@ -63,11 +67,6 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
     rows = sorted(judgments)[:number]
     images = _images(run, task.collate([part[index] for _, index, _ in rows], torch.Generator()))
     return None if images is None else _drawn(images, [title for *_, title in rows])
-
-
-def _title(task: Any, label: int, shares: Sequence[float]) -> str:
-    guess = int(np.argmax(shares))
-    return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
 
 
 def _images(run: Run, data: Batch) -> Tensor | None:
@@ -96,10 +95,7 @@ def _best(run: Run) -> tuple[Task, list[nn.Module]]:
 
 
 def predict(run: Run, source: str, sample: str = "", tta: bool = False) -> str:
-    """Predicts all files of a folder by the best weights; returns the first answers and what was written, as text.
-
-    With `sample`, a competition's sample submission, it writes submission.csv in its form. Raises BadInput.
-    """
+    """Predicts a folder by the best weights; returns what was written, with a submission in the form of `sample`."""
     here = platform.detect()
     task, models = _best(run)
     task.tta = tta  # type: ignore[attr-defined]
@@ -114,10 +110,7 @@ def predict(run: Run, source: str, sample: str = "", tta: bool = False) -> str:
 
 
 def submission(answers: Mapping[str, Mapping[str, Any]], sample: Path, out: Path) -> Path:
-    """Writes the `prediction` of each id of a sample submission, in its columns and its order; returns `out`.
-
-    An id is a file by its path, or by its name, with or without its suffix. Raises BadInput for an id without a file.
-    """
+    """Writes the `prediction` of each id, a file's path or name, of a sample submission; returns `out`."""
     with sample.open(encoding="utf-8-sig", newline="") as file:
         head, *rows = [row for row in csv.reader(file) if row] or [[]]
     if len(head) != 2:
@@ -129,9 +122,8 @@ def submission(answers: Mapping[str, Mapping[str, Any]], sample: Path, out: Path
         for key in {name, str(path.with_suffix("")), path.name, path.stem}:
             by_id[key] = None if key in by_id else row["prediction"]  # None: two files of one name
     if missing := [row[0] for row in rows if by_id.get(row[0]) is None]:
-        raise BadInput(
-            f"{len(missing):,} of {len(rows):,} ids in {printable(sample)}, such as {printable(missing[0], most=60)}, "
-            f"are the name of no predicted file, or of two. A file is {printable(next(iter(answers)), most=60)}. Give "
-            "the folder with the files that the ids name."
-        )
+        which = f"{len(missing):,} of {len(rows):,} ids in {printable(sample)}"
+        one, other = (printable(name, most=60) for name in (missing[0], next(iter(answers))))
+        what = f"{which}, such as {one}, are the name of no predicted file, or of two. A file is {other}"
+        raise BadInput(f"{what}. Give the folder with the files that the ids name.")
     return write_table(out, [head, *([row[0], by_id[row[0]]] for row in rows)])

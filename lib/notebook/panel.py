@@ -1,8 +1,4 @@
-"""The memory panel: choose workload, card and sizes, and see what training takes and how long it runs.
-
-A child process makes a plan in 2 to 12 seconds. A thread waits for it, so that the controls stay usable; a newer choice
-ends that process.
-"""
+"""The memory panel: choose workload, card and sizes, and see what training takes and how long it runs."""
 
 import threading
 import traceback
@@ -22,7 +18,7 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.facts import CARDS
 from lib.notebook import widgets
-from lib.planner import Plan, file
+from lib.planner import Plan
 from lib.planner.card import card_of_gpu, find_card
 from lib.planner.html import computing, framed, gauge, of_plan, refusal
 from lib.planner.process import Cancelled
@@ -30,7 +26,6 @@ from lib.task import find_task, load_config, model_on_meta
 
 HERE = "this machine's GPU"  # as a card
 _OWN = "own"
-_COUNTS = (1, 2, 4, 8)
 _BATCHES = tuple(sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)}))  # 4 to 1024
 
 
@@ -61,22 +56,14 @@ class Choice:
 
 
 def _by_profile(path: Path, overrides: Mapping[str, Any]) -> Config:
-    """Returns a configuration as its memory profile makes it."""
     return profiles.apply(load_config(path, overrides), has_gpu=True)[0]
 
 
 def show(
-    folder: Path,
-    config: str = "",
-    card: str = "",
-    count: int = 0,
-    overrides: Mapping[str, Any] | None = None,
+    folder: Path, config: str = "", card: str = "", count: int = 0, overrides: Mapping[str, Any] | None = None,
     output_dir: str = "",
-) -> None:
-    """Shows the panel in a live notebook, at first for these values; elsewhere their answer. Raises BadInput.
-
-    `folder` holds the configurations, of which `config` is a name; an empty `card` is this machine's GPU, or a T4.
-    """
+) -> None:  # fmt: skip
+    """Shows the panel in a live notebook, else the answer; by default for this machine's GPU, or a T4."""
     paths = sorted(folder.glob("*.yaml"))
     path = next((path for path in paths if not config or path.stem == Path(config).stem), None)
     if path is None:
@@ -90,8 +77,7 @@ def show(
 
 
 def in_text(choice: Choice, plan: Plan) -> str:
-    """Returns a plan as text, with the line to paste."""
-    line = file.as_code(choice.to_paste(plan))
+    line = widgets.as_code(choice.to_paste(plan))
     return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n{line}"
 
 
@@ -131,7 +117,7 @@ class Panel:
         card = start.card if start.card == HERE else start.card.lower()
         is_known = card in [value for _, value in cards]
         cards.append(("my own ...", _OWN))
-        counts = [(str(n) if n else "as a session has", n) for n in sorted({0, *_COUNTS, start.cards})]
+        counts = [(str(n) if n else "as a session has", n) for n in sorted({0, 1, 2, 4, 8, start.cards})]
         self.workload = self._control(w.Dropdown, "Workload", options=list(self._paths))
         self.card = self._control(w.Dropdown, "Card", options=cards, value=card if is_known else _OWN)
         own = "" if is_known else start.card
@@ -146,18 +132,15 @@ class Panel:
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
-        whose, sizes = [self.workload, self.card, self.own, self.count], [self.profile, self.batch, self.precision]
-        left = w.VBox(
-            [*whose, *sizes, self.recomputed, self.dials, self.about, self.use, self.status, self.gauge],
-            layout={"width": "330px"},
-        )
+        choices = [self.workload, self.card, self.own, self.count, self.profile, self.batch, self.precision]
+        rest = [self.recomputed, self.dials, self.about, self.use, self.status, self.gauge]
+        left = w.VBox([*choices, *rest], layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
         self.box = w.Box([left, right], layout=wraps)
         self._show_own()
 
     def _control(self, kind: Any, description: str, **values: Any) -> Any:
-        """Returns a widget that plans anew when its value changes."""
         look = {"style": {"description_width": "112px"}, "layout": {"width": "auto"}}
         control = kind(description=description, **look, **values)
         control.continuous_update = False  # plan when a slider is released, a text is left
@@ -176,11 +159,9 @@ class Panel:
         for key, sizes in dials.items():
             options = {"options": sorted({*sizes, values[key]}), "value": values[key]}
             self._dials[key] = self._control(self._w.SelectionSlider, names[key], **options)
-        self.about.value = "".join(
-            f'<div style="font-size:12px;line-height:16px;margin-bottom:4px"><b>{escape(names[key])}</b>: '
-            f"{escape(helps[key])}</div>"
-            for key in dials
-        )
+        look = "font-size:12px;line-height:16px;margin-bottom:4px"
+        lines = (f"<b>{escape(names[key])}</b>: {escape(helps[key])}" for key in dials)
+        self.about.value = "".join(f'<div style="{look}">{line}</div>' for line in lines)
         self._setting = True
         try:
             self.workload.value, self.profile.value = path.stem, profile
@@ -197,22 +178,23 @@ class Panel:
         self.own.layout.display = "" if self.card.value == _OWN else "none"
 
     def choice(self) -> Choice:
-        """Returns what the controls are set to."""
         path = self._paths[self.workload.value]
         values = {
-            "memory.profile": self.profile.value,
-            "training.effective_batch": self.batch.value,
-            "training.precision": self.precision.value,
-            "training.gradient_checkpointing": self.recomputed.value,
+            "memory.profile": self.profile.value, "training.effective_batch": self.batch.value,
+            "training.precision": self.precision.value, "training.gradient_checkpointing": self.recomputed.value,
             **{key: dial.value for key, dial in self._dials.items()},
-        }
+        }  # fmt: skip
         card = self.own.value.strip() if self.card.value == _OWN else self.card.value
         overrides = self.start.overrides if path == self.start.path else {}
         return Choice(path, {**overrides, **values}, card, self.count.value)
 
     def show(self) -> None:
         """Shows the panel and waits for its first answer; clicks in the meantime are handled after it."""
-        widgets.show_live(self.box, "The controls need a live kernel; this is the last answer.")
+        from IPython.display import display
+
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        otherwise = "The controls need a live kernel; this is the last answer."
+        display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
         choice = self.choice()
         self._show_computing(choice)
         self._work(choice, self._cancelled)
@@ -277,17 +259,14 @@ class Panel:
         self._is_saved = True
 
     def _use(self, _: Any) -> None:
-        """Shows the line to paste, and writes the file that a training notebook reads."""
         if self._planned is None:
             return
         choice, plan = self._planned
         overrides = choice.to_paste(plan)
         try:
-            path = file.write(self.output_dir, choice.path.stem, overrides)
-            note = (
-                f"Written to <code>{escape(str(path))}</code>: a training notebook that runs {choice.path.stem} with "
-                "the same output folder takes it where its own OVERRIDES says nothing else."
-            )
+            path = widgets.write(self.output_dir, choice.path.stem, overrides)
+            who = f"a training notebook that runs {choice.path.stem} with the same output folder takes it"
+            note = f"Written to <code>{escape(str(path))}</code>: {who} where its own OVERRIDES says nothing else."
         except BadInput as error:
             note = refusal(str(error))
         line = widgets.code(overrides)

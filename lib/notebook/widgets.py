@@ -1,11 +1,19 @@
-"""Interactive cells, of core widgets only; without widgets or a live kernel the same cell prints the same answer."""
+"""Interactive cells, of core widgets only; without widgets or a live kernel the same cell prints the same answer.
 
+A plan that is chosen in the memory panel is dotted keys as JSON, in a file that a training notebook reads.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
 from html import escape
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from lib.machine import memory, platform
-from lib.planner import file
+from lib import untrusted
+from lib.errors import BadInput, printable
+from lib.machine import disk, memory, platform
 
 
 def live() -> bool:
@@ -13,21 +21,40 @@ def live() -> bool:
     return platform.in_notebook() and not platform.detect().batch and find_spec("ipywidgets") is not None
 
 
-def show_live(widget: Any, otherwise: str) -> None:
-    """Shows a widget; where there is no kernel, as in an exported page, the text `otherwise`."""
-    from IPython.display import display
-
-    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
-
-
 def code(overrides: dict[str, Any]) -> str:
     """Returns the line to paste, as HTML that one click selects."""
-    return (
-        '<pre style="user-select:all;-webkit-user-select:all;white-space:pre-wrap;border:1px solid #888;'
-        'border-radius:3px;padding:6px 8px;margin:4px 0;line-height:18px;font-size:12px">'
-        f"{escape(file.as_code(overrides))}</pre>"
-    )
+    look = "user-select:all;-webkit-user-select:all;white-space:pre-wrap;border:1px solid #888;border-radius:3px"
+    look += ";padding:6px 8px;margin:4px 0;line-height:18px;font-size:12px"
+    return f'<pre style="{look}">{escape(as_code(overrides))}</pre>'
+
+
+def as_code(overrides: Mapping[str, Any]) -> str:
+    return "OVERRIDES = {" + ", ".join(f"{json.dumps(key)}: {value!r}" for key, value in overrides.items()) + "}"
+
+
+def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
+    """Writes `plan-CONFIG.json` into a folder and returns its path. Raises BadInput where that fails."""
+    path = folder / f"plan-{config}.json"
+    try:
+        disk.make_folders(folder)
+        disk.write_text(path, json.dumps(dict(overrides), indent=2) + "\n")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error}. Paste the line above, or change OUTPUT_DIR.") from None
+    return path
+
+
+def find(folder: Path, name: str, check: Callable[[dict[str, Any]], object]) -> tuple[Path, dict[str, Any]] | None:
+    """Returns the file and keys of the plan for configuration `name`; prints that a file `check` refuses is ignored."""
+    path = folder / f"plan-{name}.json"
+    if not os.path.lexists(path):
+        return None
+    try:
+        overrides = untrusted.objects(untrusted.read(path, 64 * 1024))
+        check(overrides)
+    except (OSError, BadInput) as reason:
+        print(f"{printable(path)} is ignored: {str(reason).rstrip('.')}.")
+        return None
+    return path, overrides
 
 
 def memory_panel() -> Any:

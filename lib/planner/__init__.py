@@ -1,8 +1,4 @@
-"""Predicts memory and time of a training run for a named card, on a machine without one.
-
-`plan` plans the run of a configuration in a child process (`make` in this one); `predict` takes any model and step,
-`predict_inference` any forward pass.
-"""
+"""Predicts memory and time of a training run, or of any model and step, for a card that this machine lacks."""
 
 from lib.planner.card import FITS, find_card
 from lib.planner.log import Prediction

@@ -9,9 +9,7 @@ import bisect
 from dataclasses import dataclass, field
 
 MIB = 2**20
-ROUNDING = 512
-_SMALL = MIB
-_MEDIUM = 10 * MIB
+ROUNDING, _SMALL, _MEDIUM = 512, MIB, 10 * MIB
 
 
 @dataclass(eq=False, slots=True)

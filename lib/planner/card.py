@@ -42,7 +42,6 @@ class Target:
 
     @property
     def limit_bytes(self) -> int:
-        """The most bytes that a plan may allocate at its peak."""
         return int(FITS * self.usable_bytes)
 
     @property
@@ -70,12 +69,9 @@ class Target:
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 # What a description of one's own card may have, each once, between commas.
 _PARTS = {
-    "memory": re.compile(rf"{_NUMBER}\s*GiB", re.IGNORECASE),
-    "capability": re.compile(r"capability\s*(\d+)\.(\d+)", re.IGNORECASE),
-    "half": re.compile(rf"{_NUMBER}\s*TFLOP/s(?:\s*(?:fp16|bf16))?", re.IGNORECASE),
-    "single": re.compile(rf"{_NUMBER}\s*TFLOP/s\s*fp32", re.IGNORECASE),
-    "bandwidth": re.compile(rf"{_NUMBER}\s*(GB|TB)/s", re.IGNORECASE),
-}
+    "memory": rf"{_NUMBER}\s*GiB", "capability": r"capability\s*(\d+)\.(\d+)", "bandwidth": rf"{_NUMBER}\s*(GB|TB)/s",
+    "half": rf"{_NUMBER}\s*TFLOP/s(?:\s*(?:fp16|bf16))?", "single": rf"{_NUMBER}\s*TFLOP/s\s*fp32",
+}  # fmt: skip
 _ALIASES = {"a100": "a100-40", "v100": "v100-16", "h100-sxm": "h100", "rtxa6000": "a6000"}
 OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 
@@ -83,22 +79,19 @@ OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 def find_card(name: str) -> Target:
     """Returns the card called `name` ("t4", "a100-40", ...), or the user's own by its figures.
 
-    Its figures are "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory and what is known of the rest; TFLOP/s are
-    those of fp16 products, or "NN TFLOP/s fp32". The nearest known card fills the gaps, and `assumed` says so. Raises
-    BadInput with the known cards and this form.
+    "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory and what is known of the rest; TFLOP/s are those of fp16, or
+    "NN TFLOP/s fp32". The nearest known card fills the gaps, and `assumed` says so. Raises BadInput.
     """
     key = re.sub(r"\s+", "", name.lower())
     if card := CARDS.get(_ALIASES.get(key, key)):
         return Target(card)
     parts = [(key, match) for part in name.split(",") for key, form in _PARTS.items()
-             if (match := form.fullmatch(part.strip()))]  # fmt: skip
+             if (match := re.fullmatch(form, part.strip(), re.IGNORECASE))]  # fmt: skip
     by_key = dict(parts)
     rates = {key: float(match[1]) for key, match in by_key.items() if key in ("half", "single", "bandwidth")}
     if "memory" not in by_key or len(by_key) != name.count(",") + 1 or len(parts) > len(by_key) or 0 in rates.values():
-        raise BadInput(
-            f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
-            f'for example "8 GiB, capability 8.6", and its rates where you know them: {OWN_FORM}.'
-        )
+        what = f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and"
+        raise BadInput(f'{what} capability, for example "8 GiB, capability 8.6", and rates that you know: {OWN_FORM}.')
     if "bandwidth" in rates and by_key["bandwidth"][2].upper() == "TB":
         rates["bandwidth"] *= 1000
     capability, memory_gib = by_key.get("capability"), float(by_key["memory"][1])
@@ -112,11 +105,8 @@ def find_card(name: str) -> Target:
 def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: Mapping[str, float]) -> Target:
     """Returns a card with the `rates` of the nearest known one of its generation, or of an older one, in its gaps."""
     older = [card for card in CARDS.values() if card.capability <= level] or list(CARDS.values())
-    major, minor = level
-    like = min(
-        older,
-        key=lambda c: (abs(c.capability[0] - major), abs(c.capability[1] - minor), abs(c.memory_gib - memory_gib)),
-    )
+    place = (*level, memory_gib)
+    like = min(older, key=lambda c: [abs(a - b) for a, b in zip((*c.capability, c.memory_gib), place, strict=True)])
     half, single, bandwidth = (rates.get(key) for key in ("half", "single", "bandwidth"))
     like_half = like.bf16_tflops or like.fp16_tflops
     figures: dict[str, float | None] = {"bandwidth_gb_s": bandwidth or like.bandwidth_gb_s}
@@ -128,14 +118,12 @@ def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: M
     card: Any = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **figures)  # type: ignore[arg-type]
     taken = [f"{like.fp16_tflops:g} TFLOP/s in fp16"] * (not faster)
     taken += [f"{like.bandwidth_gb_s:g} GB/s"] * (not bandwidth)
-    assumed = []
+    other = "fp16" if single else "fp32"
+    assumed = f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}."
     if taken:
         rates_of = f"{' and '.join(taken)} of {like.name} were taken"
-        assumed = [f"how fast {name} is: {rates_of}. Give its own, as in {OWN_FORM}."]
-    elif not (half and single):
-        other = "fp16" if single else "fp32"
-        assumed = [f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}."]
-    return Target(card, assumed=tuple(assumed))
+        assumed = f"how fast {name} is: {rates_of}. Give its own, as in {OWN_FORM}."
+    return Target(card, assumed=(assumed,) if taken or not (half and single) else ())
 
 
 def card_of_gpu(index: int) -> Target:

@@ -1,6 +1,5 @@
 """Gives `meta` tensors the behaviour of a CUDA device; the model's code runs unchanged and may say "cuda".
 
-Autocast has no `meta` device, `meta` attention takes the slow kernel, dropout keeps a mask of floats instead of bytes.
 What a script asks of torch.cuda is answered as on the card; a second card is refused.
 """
 
@@ -12,43 +11,28 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
+import yaml
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lib.errors import NotTraceable
-from lib.planner import recurrent
+from lib.planner import kernels
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
 from lib.planner.tracker import users_line
 
-# The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
-TO_HALF = frozenset(
-    """
-    conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm
-    addmv addr matmul __matmul__ __rmatmul__ einsum mm mv linear addbmm baddbmm bmm chain_matmul multi_dot
-    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell vecdot lstm gru rnn_tanh rnn_relu
-    """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
+_LISTS = yaml.safe_load(Path(__file__).with_name("autocast.yaml").read_text("utf-8"))
+TO_HALF, TO_FP32, RESULT_FP32, TO_WIDEST = (
+    frozenset(_LISTS[name].split()) for name in ("to_half", "to_fp32", "result_fp32", "to_widest")
 )
-TO_FP32 = frozenset(
-    """
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
-    layer_norm native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss_nd
-    kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
-    soft_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
-    upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
-    _upsample_nearest_exact2d cross_entropy_loss
-    """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
-)
-RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
-TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = {0: "math", 1: "flash", 2: "efficient"}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
@@ -99,11 +83,11 @@ class CudaSemantics(InnerCalls):
         if name == "dropout" and _drops(*args, **kwargs):
             return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
         half = self._autocast()
-        if name in recurrent.RESERVED and args[0].is_meta:
+        if name in kernels.RESERVED and args[0].is_meta:
             if half is not None:
                 args, kwargs = self._cast_all(args, kwargs, half)
             self.recurrent += 1
-            return recurrent.run(name, args, kwargs)
+            return kernels.run_recurrent(name, args, kwargs)
         return func(*args, **kwargs) if half is None else self._autocast_call(func, name, args, kwargs, half)
 
     def _autocast(self) -> torch.dtype | None:
@@ -190,10 +174,8 @@ def card_index(device: Any) -> int:
     """Returns the number of a CUDA device, 0 where it has none. Raises NotTraceable for a second card."""
     number = str(device) if isinstance(device, int) else str(device).partition(":")[2]
     if (index := int(number) if number.isdigit() else 0) > 0:
-        raise NotTraceable(
-            f"The traced step uses a second card, cuda:{index} ({users_line()}), and a prediction follows one. Write "
-            '"cuda", or predict the part on each card alone.'
-        )
+        what = f"The traced step uses a second card, cuda:{index} ({users_line()}), and a prediction follows one"
+        raise NotTraceable(f'{what}. Write "cuda", or predict the part on each card alone.')
     return index
 
 
@@ -241,9 +223,8 @@ def _for_cuda(function: Callable) -> Callable:
 def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
     """Returns the functions of torch.cuda as they are on `target`, with the simulated allocator's figures."""
     card, total = target.card, int(target.card.memory_gib * 2**30)
-    properties = types.SimpleNamespace(
-        name=card.name, major=card.capability[0], minor=card.capability[1], total_memory=total
-    )
+    major, minor = card.capability
+    properties = types.SimpleNamespace(name=card.name, major=major, minor=minor, total_memory=total)
     values = {
         "is_available": True, "is_bf16_supported": True, "is_current_stream_capturing": False, "device_count": 1,
         "current_device": 0, "get_device_name": card.name, "get_device_capability": card.capability,
@@ -293,10 +274,7 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
                 getattr(getattr(module, name, None), "cache_clear", lambda: None)()
 
 
-def attend(
-    kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool,
-    scale: float | None,
-) -> Tensor:  # fmt: skip
+def attend(kernel, query, key, value, mask: Tensor | None, dropout: float, causal: bool, scale: float | None) -> Tensor:
     """Attends by a kernel. query (B, H, L, E), key and value (B, H, S, E)."""
     if kernel == "flash":
         width = query.shape[-1]
@@ -320,9 +298,7 @@ def attend(
     return efficient(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
 
 
-def _plain(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, scale: float | None
-) -> Tensor:
+def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float | None) -> Tensor:
     """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
     root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
     scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
@@ -335,17 +311,10 @@ def _plain(
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """Returns the first kernel that can attend: "flash", "efficient" or "math".
-
-    `sdpa_kernel` and torch.backends.cuda switch kernels on and order them. query and value (B, H, L, E). The conditions
-    are those of sdp_utils.cpp. Raises NotTraceable if none can.
-    """
-    on = {
-        "math": torch._C._get_math_sdp_enabled(),
-        "flash": torch._C._get_flash_sdp_enabled(),
-        "efficient": torch._C._get_mem_efficient_sdp_enabled(),
-    }
-    order = [_NUMBERS.get(int(number), "") for number in torch._C._get_sdp_priority_order()]
+    """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E). Raises NotTraceable."""
+    cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in torch._C._get_sdp_priority_order()]
+    flash, efficient = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
+    on = {"math": cuda.math_sdp_enabled(), "flash": flash, "efficient": efficient}
     enabled = [kernel for kernel in order if on.get(kernel)]
     width, newer, aligned = query.shape[-1], capability >= (8, 0), 16 // query.element_size()
     has_half = query.dtype in HALF and newer and query.dim() == 4 and value.shape[-1] == width
@@ -359,8 +328,41 @@ def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, 
     }  # fmt: skip
     if kernel := next((kernel for kernel in enabled if can[kernel]), None):
         return kernel
-    raise NotTraceable(
-        f"No attention kernel that is switched on ({', '.join(enabled) or 'none'}) takes heads of {width} in "
-        f"{query.dtype} on a card of capability {capability[0]}.{capability[1]} ({users_line()}). "
-        "Let sdpa_kernel name MATH too."
-    )
+    what = f"No attention kernel that is switched on ({', '.join(enabled) or 'none'}) takes heads of {width}"
+    card = f"in {query.dtype} on a card of capability {capability[0]}.{capability[1]} ({users_line()})"
+    raise NotTraceable(f"{what} {card}. Let sdpa_kernel name MATH too.")
+
+
+class Fp16OnCpu(InnerCalls):
+    """Inside `torch.autocast("cpu")`, as CUDA's: products take and give fp16, but add up in fp32."""
+
+    def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if not torch.is_autocast_enabled("cpu"):
+            return func(*args, **kwargs)
+        if is_python_layer(func):
+            return self.inside(func, args, kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return self._call(func, name, args, kwargs)
+
+    def _call(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor | torch.dtype)]
+        halves = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dtype is torch.float16]
+        has_dtype = any(isinstance(leaf, torch.dtype) for leaf in leaves)
+        if name in TO_HALF or name == "scaled_dot_product_attention":
+            rounded = tree_map_only(Tensor, lambda t: t.half().float() if t.is_floating_point() else t, (args, kwargs))
+            return _cast(func(*rounded[0], **rounded[1]), torch.float32, torch.float16)
+        wide = name in TO_FP32 or (name in (*RESULT_FP32, *_SOFTMAX) and not has_dtype)
+        if halves and (wide or (name in TO_WIDEST and len({t.dtype for t in leaves if isinstance(t, Tensor)}) > 1)):
+            args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if not halves or "Half" not in str(error):
+                raise
+        args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)  # a kernel that a CPU lacks
+        return _cast(func(*args, **kwargs), torch.float32, torch.float16)
+
+
+def _cast(values: Any, before: torch.dtype, after: torch.dtype) -> Any:
+    return tree_map_only(Tensor, lambda t: t.to(after) if t.dtype is before else t, values)

@@ -1,13 +1,16 @@
-"""The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline."""
+"""The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline.
+
+LSTM, GRU and plain recurrent layers run as cuDNN has them, in one kernel; on `meta` PyTorch would unroll them.
+"""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from lib.planner.allocator import round_up
 from lib.planner.card import Arithmetic, Target
@@ -23,11 +26,8 @@ _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_d
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """Returns the tensors among an operator's arguments or results, alone or in lists."""
     tensors: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif isinstance(value, list | tuple):
-            tensors += tensors_of(value)
+    for x in values:
+        tensors += [x] if isinstance(x, Tensor) else tensors_of(x) if isinstance(x, list | tuple) else []
     return tensors
 
 
@@ -41,10 +41,8 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     tensors = [t for t in tensors_of((*args, *kwargs.values(), out)) if t.is_meta]
     if func.is_view or name in _NO_KERNEL or not tensors:
         return np.zeros(5)
-    touched = sum(
-        t.element_size() * math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)
-        for t in tensors
-    )
+    held = (math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride) for t in tensors)
+    touched = sum(number * t.element_size() for number, t in zip(held, tensors, strict=True))
     traffic = touched / (1e9 * target.card.bandwidth_gb_s)
     count = flop_registry.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=out) if count else 0
@@ -116,3 +114,51 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
         tiles = 4 * weight.nbytes + 9 * (read + written) // 4
         most = max(most, tiles * (2 if backward else 1))
     return most
+
+
+# What cuDNN keeps for backward, in widths of the hidden state for each step, layer and direction: the gates after their
+# activation, and an LSTM's cell with its tanh. How cuDNN counts (cudnnGetRNNTempSpaceSizes) is not published, so this
+# is an assumption.
+RESERVED = {"lstm": 6, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
+
+_LIBRARY = torch.library.Library("trainbook_planner", "FRAGMENT")
+_LIBRARY.define("kernel(Tensor[] read, Tensor[] written, int flops) -> Tensor")
+_LIBRARY.impl("kernel", lambda read, written, flops: torch.empty(0, device="meta"), "Meta")
+register_flop_formula(torch.ops.trainbook_planner.kernel)(lambda read, written, flops, **_: flops)
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, shape: list[int], flops: int, reserved: int, count: int, x: Tensor, *rest: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.flops = flops
+        with torch.enable_grad():  # so that the results count as activations; nothing here has a gradient
+            out, reserve = (torch.empty(size, dtype=x.dtype, device="meta") for size in (shape, [reserved]))
+            last = [torch.empty_like(state.detach()) for state in rest[:count]]
+        torch.ops.trainbook_planner.kernel([x, *rest], [out, *last, reserve], flops)
+        ctx.save_for_backward(x, out, reserve, *rest)
+        return out, *last
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
+        x, _, _, *rest = ctx.saved_tensors
+        gradients = [torch.empty_like(tensor) for tensor in (x, *rest)]
+        torch.ops.trainbook_planner.kernel([x, *rest], gradients, 2 * ctx.flops)
+        return None, None, None, None, *gradients
+
+
+def run_recurrent(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Returns (output, last states ...) of x (L, B, I), or (B, L, I), or packed (rows, I) with batch sizes."""
+    packed = isinstance(args[1 if name == "lstm" else 2], Tensor)
+    x, states, weights = args[0], args[2 if packed else 1], args[3 if packed else 2]
+    more = dict(zip(("num_layers", "dropout", "train", "bidirectional"), args[4 + packed :], strict=False)) | kwargs
+    layers, train, both = (more.get(name) for name in ("num_layers", "train", "bidirectional"))
+    states = list(states) if isinstance(states, list | tuple) else [states]
+    rows, sides = math.prod(x.shape[:-1]), 2 if both else 1
+    keeps = train and torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
+    reserved = rows * layers * sides * RESERVED[name] * states[-1].shape[-1] if keeps else 0
+    shape = [*x.shape[:-1], sides * states[0].shape[-1]]
+    flops = 2 * rows * sum(weight.numel() for weight in weights if weight.dim() == 2)  # each is multiplied once a row
+    out, *last = _Recurrent.apply(shape, flops, reserved, len(states), x, *states, *weights)
+    return out, *last

@@ -4,9 +4,8 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from pathlib import PurePath
 from typing import Any
 
 from lib.machine.memory import GIB
@@ -15,20 +14,16 @@ from lib.planner.card import CONTEXT_BYTES, FITS
 
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
 OUTSIDE = "(outside of layers)"
-_LARGEST = 20  # groups of tensors that are alive at the peak
 
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """One allocation: bytes, category, module and line that made it; category and module may become known later."""
+    """One allocation: bytes, category and module that made it; category and module may become known later."""
 
     size: int
     category: str
     module: str  # its whole dotted name; empty outside of all
     block: Block | None
-    line: tuple[str, int] | None = None  # file and number
-    what: str = ""  # the parameter, or the operator
-    shape: tuple[int, ...] = ()
     alive: weakref.ref | None = None
 
 
@@ -44,18 +39,9 @@ class Layer:
     activations: int  # that wait for the backward pass
     at_peak: int  # all of it that is alive then
 
-
-@dataclass(frozen=True)
-class Alive:
-    """Tensors of one line that are alive at the peak; a star in `module` stands for the numbers of several layers."""
-
-    module: str
-    what: str
-    category: str
-    line: str
-    count: int
-    size: int  # bytes of all
-    shape: tuple[int, ...]  # of the largest
+    @property
+    def held(self) -> tuple[int, int, int, int]:
+        return self.weights, self.gradients, self.optimizer, self.activations
 
 
 @dataclass(frozen=True)
@@ -79,7 +65,6 @@ class Prediction:
     unseen: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     trained: int = 0  # parameters
-    alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
     # The same where cuDNN sets aside all that it may for convolutions; 0 without any
     most_peak_bytes: int = 0
     most_reserved_bytes: int = 0
@@ -89,21 +74,15 @@ class Prediction:
         return self.peak_bytes / self.usable_bytes
 
     @property
-    def driver_bytes(self) -> int:
-        """What nvidia-smi shows of the process: what the allocator reserves, and the CUDA context."""
-        return self.reserved_bytes + CONTEXT_BYTES
-
-    @property
-    def most_driver_bytes(self) -> int:
-        """The same where convolutions take all workspaces that they may."""
-        return max(self.reserved_bytes, self.most_reserved_bytes) + CONTEXT_BYTES
+    def driver_bytes(self) -> tuple[int, int]:
+        """What nvidia-smi shows of the process, allocator and CUDA context: least, and with all workspaces."""
+        return self.reserved_bytes + CONTEXT_BYTES, max(self.reserved_bytes, self.most_reserved_bytes) + CONTEXT_BYTES
 
     def of_driver(self) -> str:
         """Returns what nvidia-smi will show, as an interval where cuDNN may set workspaces aside."""
-        least, most = (f"{size / GIB:.2f}" for size in (self.driver_bytes, self.most_driver_bytes))
-        if most == least:
-            return f"{least} GiB"
-        return f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
+        least, most = (f"{size / GIB:.2f}" for size in self.driver_bytes)
+        interval = f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
+        return f"{least} GiB" if most == least else interval
 
     def __str__(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
@@ -140,23 +119,17 @@ class Log:
 
     def alive(self, end: int) -> list[Storage]:
         """Returns the storages that are alive after the first `end` events, in the order of their allocation."""
-        storages: dict[Storage, None] = {}
-        for action, what in self.events[:end]:
-            if action == "alloc":
-                storages[what] = None
-            elif action == "free":
-                storages.pop(what, None)
-        return list(storages)
+        events = self.events[:end]
+        freed = {what for action, what in events if action == "free"}
+        return [what for action, what in events if action == "alloc" and what not in freed]
 
     def at_peak(self) -> dict[str, int]:
-        """Returns the bytes by category, in their order."""
         sizes: Counter[str] = Counter()
         for storage in self.alive(self.peak):
             sizes[storage.category] += storage.size
         return {name: sizes[name] for name in CATEGORIES if sizes[name]}
 
     def layers(self) -> tuple[Layer, ...]:
-        """Returns the bytes of each layer, in the model's order; what belongs to none comes last."""
         marks, end = self.marks, len(self.events)
         columns = {
             "weights": _by_layer(self.alive(marks.get("after load", end)), "weights"),
@@ -166,26 +139,8 @@ class Log:
             "at_peak": _by_layer(self.alive(self.peak)),
         }
         names = dict.fromkeys(name for column in columns.values() for name in column if name != OUTSIDE)
-        return tuple(
-            Layer(name, 1, **{column: sizes[name] for column, sizes in columns.items()})
-            for name in [*names, OUTSIDE]
-            if any(sizes[name] for sizes in columns.values())
-        )
-
-    def largest_at_peak(self) -> tuple[Alive, ...]:
-        """Returns the largest groups of tensors at the peak: those that one line made, in whatever layer."""
-        groups: dict[tuple, list[Storage]] = {}
-        for storage in self.alive(self.peak):
-            module = ".".join("*" if part.isdigit() else part for part in storage.module.split("."))
-            by_optimizer = storage.category in ("weights", "gradients", "optimizer")  # whose line says nothing
-            file, number = ("", 0) if by_optimizer or not storage.line else storage.line
-            line = f"{'/'.join(PurePath(file).parts[-2:])}:{number}" if file else ""
-            groups.setdefault((module, storage.what, storage.category, line), []).append(storage)
-        alive = [
-            Alive(*key, len(some), sum(s.size for s in some), max(some, key=lambda s: s.size).shape)
-            for key, some in groups.items()
-        ]
-        return tuple(sorted(alive, key=lambda group: -group.size)[:_LARGEST])
+        rows = (Layer(n, 1, **{column: sizes[n] for column, sizes in columns.items()}) for n in [*names, OUTSIDE])
+        return tuple(row for row in rows if any(columns[column][row.name] for column in columns))
 
 
 def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
@@ -200,14 +155,12 @@ def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
 
 
 def folded(layers: Iterable[Layer]) -> list[Layer]:
-    """Returns the layers with those alike that follow one another as one row, which has the bytes of all of them."""
-    # Alike are layers of the same name but for its number, with equal weights and states.
+    """Sums layers that follow one another and are alike: one name but for its number, equal weights and states."""
     runs = groupby(layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer))
     rows = [list(run) for _, run in runs]
     return [row[0] if len(row) == 1 else summed(f"{row[0].name} ... {row[-1].name}", row) for row in rows]
 
 
 def summed(name: str, layers: list[Layer]) -> Layer:
-    """Returns several layers as one row."""
     sizes = ("count", "weights", "gradients", "optimizer", "activations", "at_peak")
     return Layer(name, *(sum(getattr(layer, size) for layer in layers) for size in sizes))

@@ -17,8 +17,6 @@ from lib.planner.search import Plan, make
 from lib.task import load_config
 from lib.task.place import explained, place_of
 
-_LOOK_SECONDS = 0.1  # between two looks at whether a plan is still wanted
-
 
 class Cancelled(Exception):
     """Ends a plan that is no longer wanted, after its process."""
@@ -27,8 +25,7 @@ class Cancelled(Exception):
 def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: threading.Event | None = None) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has). Reads no data and needs no GPU.
 
-    Raises BadInput for an unknown card and if not even one sample fits; NotTraceable; TrainingFailed, with the line, if
-    the task's own code fails; Cancelled soon after the event `cancelled` is set.
+    Raises as `make`; TrainingFailed, with the line, if the task's own code fails; Cancelled once `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
     config, changed = profiles.apply(config, has_gpu=True)  # the child does not know what was given as override
@@ -47,11 +44,8 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: t
         error = _wait(child, cancelled)
         if child.returncode == 0:
             return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
-    match child.returncode:
-        case 2:
-            raise BadInput(error)
-        case 3:
-            raise NotTraceable(error)
+    if kind := {2: BadInput, 3: NotTraceable}.get(child.returncode):
+        raise kind(error)
     raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{error}")
 
 
@@ -61,7 +55,7 @@ def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
         try:
             while True:
                 try:
-                    return child.communicate(timeout=_LOOK_SECONDS if cancelled else None)[1].strip()
+                    return child.communicate(timeout=0.1 if cancelled else None)[1].strip()
                 except subprocess.TimeoutExpired:
                     if cancelled and cancelled.is_set():
                         raise Cancelled from None

@@ -58,11 +58,10 @@ class Host:
 
     def sentence(self) -> str:
         copied = f"{amount(self.copied_bytes)} for the copy that checkpoints are written from, "
-        by = f" prepared by {self.workers} workers" if self.workers else ""
-        return (
-            f"The machine's own memory: {copied if self.copied_bytes else ''}{amount(self.waiting_bytes)} for "
-            f"batches{by}; beside these Python, PyTorch and the data take theirs."
-        )
+        copied *= bool(self.copied_bytes)
+        by = f" prepared by {self.workers} workers" * bool(self.workers)
+        sizes = f"{copied}{amount(self.waiting_bytes)} for batches{by}"
+        return f"The machine's own memory: {sizes}; beside these Python, PyTorch and the data take theirs."
 
 
 @dataclass(frozen=True)
@@ -90,36 +89,30 @@ class Plan:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The dotted keys that make a run follow the plan."""
         return _overrides(self.chosen.micro_batch, self.chosen.recomputed)
 
     def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
-        """Returns the option with these numbers, if it was traced."""
         return next((o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)), None)
 
     def seconds(self, steps: int, option: Option | None = None) -> float:
-        """Returns the expected time of so many steps."""
         return steps * (option or self.chosen).expected_seconds
 
     def steps_for(self, samples: int) -> int:
-        """Returns the steps of `epochs` over so many training samples."""
         return math.ceil(self.epochs * round(samples * self.share) / self.effective_batch)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all of it for a program; layers, and who is alive at the peak, of the chosen option alone."""
+        """Returns all of it for a program; layers of the chosen option alone."""
         values = dataclasses.asdict(self)
         for option in values["options"]:
-            for name in ("layers", "alive"):
-                del option["prediction"][name]
+            del option["prediction"]["layers"]
         return values | {"overrides": self.overrides}
 
 
 def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
 
-    A memory profile is applied first; `samples` turns a length in epochs into steps. The options include the configured
-    one. Raises BadInput if not even one sample fits, with the cards that would hold it, and if the cards do not divide
-    the slots.
+    A memory profile is applied first; `samples` turns a length in epochs into steps. Raises BadInput if not even one
+    sample fits, or the cards do not divide the slots.
     """
     config, changed = _configured(config, samples)
     search = _Search(*_dealt(config, target, count))
@@ -128,10 +121,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     fitting = [option for option in options if option.fits]
     if not fitting:
         raise BadInput(_nothing_fits(search, min(options, key=lambda option: option.prediction.peak_bytes)))
-    chosen, *others = (
-        max((o for o in fitting if o.recomputed == layers), key=lambda o: o.micro_batch)
-        for layers in sorted({o.recomputed for o in fitting})
-    )
+    by_layers = {o.recomputed: o for o in sorted(fitting, key=lambda o: o.micro_batch)}  # the largest of each
+    chosen, *others = (by_layers[layers] for layers in sorted(by_layers))
     for option in others:  # more layers only where they allow a micro-batch so much larger that a step is faster
         if option.expected_seconds < _MUCH_FASTER * chosen.expected_seconds:
             chosen = option
@@ -177,10 +168,8 @@ def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, 
     config = with_slots(config, count or in_session)
     slots = config.training.micro_batch_slots
     if count < 0 or (count and slots % count):
-        raise BadInput(
-            f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
-            "give a number of slots that is a multiple of the cards, or 0 cards for as many as a session has."
-        )
+        what = f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots"
+        raise BadInput(f"{what}: give a multiple of the cards, or 0 cards for as many as a session has.")
     count = count or math.gcd(slots, in_session)
     libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
     return config, dataclasses.replace(target, set_aside=target.set_aside + libraries), count
@@ -259,7 +248,6 @@ def _overrides(micro_batch: int, recomputed: int) -> dict[str, Any]:
 
 
 def even_sizes(slot: int) -> list[int]:
-    """Returns the micro-batches that split a slot into nearly equal parts: for 32 that is 1, 2, 3, 4 ... 11, 16, 32."""
     return sorted({-(-slot // passes) for passes in range(1, slot + 1)})
 
 
@@ -268,9 +256,8 @@ def _nothing_fits(search: _Search, least: Option) -> str:
     larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
     where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
     states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))
-    return (
-        f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of "
-        f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB "
-        f"({states / GIB:.2f} of it weights, gradients and optimizer) of the {search.target.limit_bytes / GIB:.2f} GiB "
-        f"that a plan may use. {where} Or make the model or its input smaller (workload.*)."
-    )
+    what = f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of"
+    takes = f"{least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB ({states / GIB:.2f} of it weights"
+    limit = f"the {search.target.limit_bytes / GIB:.2f} GiB that a plan may use. {where} Or make the model or its input"
+    layers = f"{search.layers} layers recomputed"
+    return f"{what} {layers}, {takes}, gradients and optimizer) of {limit} smaller (workload.*)."

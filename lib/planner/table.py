@@ -31,27 +31,20 @@ class Sheet:
 
 
 def describe(plan: Plan) -> Sheet:
-    """Returns the rows and sentences of a plan."""
     prediction = plan.chosen.prediction
+    batch = f"effective batch {plan.effective_batch} in {plan.slots} slot(s)"
+    reserved = f"PyTorch's allocator reserves {prediction.reserved_bytes / GIB:.2f} GiB"
     about = [
-        f"{weights(plan.parameters)} parameters, {plan.precision}, effective batch {plan.effective_batch} in "
-        f"{plan.slots} slot(s).",
-        f"PyTorch's allocator reserves {prediction.reserved_bytes / GIB:.2f} GiB; with the CUDA context the driver "
-        f"(nvidia-smi) will show {prediction.of_driver()}.",
+        f"{weights(plan.parameters)} parameters, {plan.precision}, {batch}.",
+        f"{reserved}; with the CUDA context the driver (nvidia-smi) will show {prediction.of_driver()}.",
     ]
-    return Sheet(
-        f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card,
-        f"at the peak {prediction.peak_bytes / GIB:.2f} of the {plan.usable_bytes / GIB:.2f} GiB that PyTorch can have "
-        f"({prediction.share:.0%})",
-        about,
-        _figures(plan),
-        _options(plan),
-        _notices(plan),
-    )
+    card = f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card
+    usable = f"the {plan.usable_bytes / GIB:.2f} GiB that PyTorch can have ({prediction.share:.0%})"
+    verdict = f"at the peak {prediction.peak_bytes / GIB:.2f} of {usable}"
+    return Sheet(card, verdict, about, _figures(plan), _options(plan), _notices(plan))
 
 
 def of_plan(plan: Plan) -> str:
-    """Prints one plan: its options, its memory and its time."""
     sheet, prediction = describe(plan), plan.chosen.prediction
     pieces = ", ".join(f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items())
     limit = f"a plan may use {FITS:.0%}: {plan.limit_bytes / GIB:.2f} GiB."
@@ -62,77 +55,55 @@ def of_plan(plan: Plan) -> str:
 
 
 def _notices(plan: Plan) -> list[str]:
-    """Returns sentences beside the figures: host memory, the length in epochs."""
     sentences = [plan.host.sentence()] if plan.host else []
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
-        share, _ = quota(plan.seconds(steps))
-        sentences.append(
-            f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they "
-            f"are {steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). `trainbook plan "
-            "--samples N` gives the whole; training prints the number of samples."
-        )
+        takes = f"{steps:,} steps and take {duration(plan.seconds(steps))} ({quota(plan.seconds(steps))[0]} of a week)"
+        length = f"The length is {plan.epochs:g} epochs, and a plan reads no data: for 1,000 training samples they are"
+        sentences.append(f"{length} {takes}. `trainbook plan --samples N` gives the whole.")
     prediction = plan.chosen.prediction
     least, most = (prediction.pass_kernels * seconds for seconds in LAUNCH_SECONDS)
     if prediction.pass_seconds[0] < 1.01 * least:
-        sentences.append(
-            f"{prediction.pass_kernels:,} kernels a micro-batch take the CPU {1e3 * least:.2g} to {1e3 * most:.2g} ms, "
-            "and the card waits for it: training.compile: true makes fewer, a larger slot gives each more to do."
-        )
-    week = f"A week's {QUOTA_HOURS:.0f} GPU hours give about {computed(_steps_a_week(plan))} steps. "
-    return [
-        *sentences,
-        f"{week if _on_kaggle(plan) else ''}Times come from a roofline, without evaluation, loading and saving; the "
-        "smoke test of a training notebook measures the true speed.",
-    ]
+        seconds = f"{1e3 * least:.2g} to {1e3 * most:.2g} ms"
+        takes = f"{prediction.pass_kernels:,} kernels a micro-batch take the CPU {seconds}"
+        advice = "training.compile: true makes fewer, a larger slot gives each more to do"
+        sentences.append(f"{takes}, and the card waits for it: {advice}.")
+    week = f"A week's {QUOTA_HOURS:.0f} GPU hours give about {computed(_steps_a_week(plan))} steps. " * _on_kaggle(plan)
+    times = "Times come from a roofline, without evaluation, loading and saving; a smoke test measures the true speed."
+    return [*sentences, week + times]
 
 
 def of_plans(plans: Sequence[Plan]) -> str:
     """Prints several models or cards side by side, with the recommended option of each."""
     head = ["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s", "steps a week"]
-    rows = [
-        [
-            plan.run, f"{plan.cards} x {plan.card}", weights(plan.parameters),
-            f"{plan.chosen.micro_batch} x {plan.chosen.passes}", f"{plan.chosen.recomputed} of {plan.layers}",
-            f"{plan.chosen.prediction.peak_bytes / GIB:.2f}", f"{plan.chosen.prediction.share:.0%}",
-            _speed(plan.chosen), computed(_steps_a_week(plan)),
-        ]
-        for plan in plans
-    ]  # fmt: skip
-    return aligned([head, *rows])
+    rows = [head]
+    for plan in plans:
+        best, peak = plan.chosen, plan.chosen.prediction
+        rows.append([
+            plan.run, f"{plan.cards} x {plan.card}", weights(plan.parameters), f"{best.micro_batch} x {best.passes}",
+            f"{best.recomputed} of {plan.layers}", f"{peak.peak_bytes / GIB:.2f}", f"{peak.share:.0%}",
+            _speed(best), computed(_steps_a_week(plan)),
+        ])  # fmt: skip
+    return aligned(rows)
 
 
 def of_layers(prediction: Prediction) -> str:
-    """Prints what each layer takes, and the largest groups of tensors that are alive at the peak."""
-    return f"{aligned(layer_rows(prediction), left=(0,))}\n\n{aligned(alive_rows(prediction, 12), left=(0, 1, 2))}"
+    return aligned(layer_rows(prediction), left=(0,))
 
 
 def layer_rows(prediction: Prediction) -> Rows:
     """Returns a row for each layer, or several alike, in MiB; layers that hardly count are one row."""
     layers = folded(prediction.layers)
-    held = {layer.name: (layer.weights, layer.gradients, layer.optimizer, layer.activations) for layer in layers}
-    least = _SMALL * max(1, sum(map(sum, held.values())))
-    small = [x for x in layers if max(sum(held[x.name]), x.at_peak) < least and x.name != OUTSIDE]
+    least = _SMALL * max(1, sum(sum(layer.held) for layer in layers))
+    small = [x for x in layers if max(sum(x.held), x.at_peak) < least and x.name != OUTSIDE]
     if len(small) > 1:
         rest = [layer for layer in layers if layer not in small]
         layers = sorted([*rest, summed("smaller ones", small)], key=lambda layer: layer.name == OUTSIDE)
     rows = [["MiB of", "weights", "gradients", "optimizer", "activations", "of peak"]]
     for layer in layers:
         name = f"{layer.name} ({layer.count})" if layer.count > 1 else layer.name
-        sizes = (layer.weights, layer.gradients, layer.optimizer, layer.activations)
         share = layer.at_peak / max(1, prediction.peak_bytes)
-        rows.append([name, *(f"{size / 2**20:,.1f}" for size in sizes), f"{share:.1%}"])
-    return rows
-
-
-def alive_rows(prediction: Prediction, most: int) -> Rows:
-    """Returns a row for each group: layer, operator or parameter, line, count, largest shape, MiB, share."""
-    rows = [["at the peak, of which", "made by", "at", "tensors", "largest", "MiB", "of peak"]]
-    for group in prediction.alive[:most]:
-        made = f"{group.what} ({group.category})" if group.what else group.category
-        shape, share = " x ".join(map(str, group.shape)), group.size / max(1, prediction.peak_bytes)
-        sizes = [f"{group.count:,}", shape, f"{group.size / 2**20:,.1f}", f"{share:.1%}"]
-        rows.append([group.module or OUTSIDE, made, group.line, *sizes])
+        rows.append([name, *(f"{size / 2**20:,.1f}" for size in layer.held), f"{share:.1%}"])
     return rows
 
 
@@ -178,7 +149,7 @@ def _options(plan: Plan) -> Rows:
     rows = [head + ["GPU time"] * bool(plan.max_steps) + ["of week"] * bool(with_quota)]
     for option in plan.options:
         prediction = option.prediction
-        low, high = (f"{size / GIB:.2f}" for size in (prediction.driver_bytes, prediction.most_driver_bytes))
+        low, high = (f"{size / GIB:.2f}" for size in prediction.driver_bytes)
         row = [
             "recommended" if option == plan.chosen else "fits" if option.fits else "does not fit",
             str(option.micro_batch), str(option.passes), f"{option.recomputed} of {plan.layers}",

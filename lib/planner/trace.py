@@ -34,17 +34,10 @@ _NCCL = f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an
 
 
 def predict(
-    model: Callable[[], nn.Module],
-    step: Callable[[nn.Module], Any],
-    card: str = "t4",
-    *,
-    precision: str = "fp32",
-    optimizer: Callable[[list[nn.Parameter]], Any] | None = None,
-    accumulation: int = 1,
-    clip_norm: float = 1.0,
-    keeps_outputs: bool = False,
-    zeroes_after_forward: bool = False,
-) -> Prediction:
+    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
+    optimizer: Callable[[list[nn.Parameter]], Any] | None = None, accumulation: int = 1, clip_norm: float = 1.0,
+    keeps_outputs: bool = False, zeroes_after_forward: bool = False,
+) -> Prediction:  # fmt: skip
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
         predict(lambda: Net(), lambda net: net(torch.randn(32, 3, 224, 224, device="cuda")).mean(), card="t4")
@@ -70,11 +63,7 @@ def predict(
 def predict_inference(
     model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
 ) -> Prediction:
-    """Predicts the peak of forward passes without gradients: `step` makes a batch on "cuda" and calls the model.
-
-    The model is put in eval(). What `step` returns is held to its end, as are caches of keys and values in it. Raises
-    as `predict`.
-    """
+    """Predicts the peak of passes without gradients: what `step` returns, as caches of keys, is held to its end."""
     target = find_card(card)
     computed_in = checked(target, precision)
     with _users_model(model, target) as (net, tracker, semantics):
@@ -126,15 +115,12 @@ def _run(
 
 
 def _loss_of(result: Any) -> Tensor:
-    """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
     loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
     loss = loss[0] if isinstance(loss, tuple | list) and loss else loss
     if isinstance(loss, Tensor):
         return loss
-    raise BadInput(
-        f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number, a tuple that "
-        'begins with it, or something with a "loss", as models of transformers do if they get labels.'
-    )
+    what = f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number"
+    raise BadInput(f'{what}, a tuple that begins with it, or something with a "loss", as models of transformers do.')
 
 
 @contextlib.contextmanager
@@ -156,7 +142,6 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
 
 
 def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) -> list[str]:
-    """Returns sentences on a model in eval(), and on bf16 without units."""
     card = semantics.target.card
     fixed = "the model was made in eval(), and stays so: without dropout, with fixed batch statistics."
     slow = f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in."
@@ -229,9 +214,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
 
 def _as_loaded(model: nn.Module) -> nn.Module:
     """Ties a model, and gives it the layers that loading makes nf4 or int8 (`loaded_as`)."""
-    return replaced(
-        tied(model), lambda _, layer: Quantised(layer, *layer.loaded_as) if hasattr(layer, "loaded_as") else None
-    )
+    return replaced(tied(model), lambda _, x: Quantised(x, *x.loaded_as) if hasattr(x, "loaded_as") else None)
 
 
 def tied(model: nn.Module) -> nn.Module:
@@ -266,10 +249,9 @@ def _traceable() -> Iterator[None]:
             raise
         frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
         line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise NotTraceable(
-            f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]}"
-            " Remove it from the predicted step, or replace it by one with a fixed shape."
-        ) from error
+        what = f"The step uses an operator whose shape cannot be traced without values{line}"
+        advice = "Remove it from the predicted step, or replace it by one with a fixed shape."
+        raise NotTraceable(f"{what}: {str(error).splitlines()[0]} {advice}") from error
 
 
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
@@ -278,10 +260,8 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     one_pass = (after_passes - start) / passes
     target, peak, reserved = tracker.target, tracker.allocator.peak_allocated, tracker.allocator.peak_reserved
     most = tracker.log.with_workspaces(target.usable_bytes)
-    unseen = [
-        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
-        for name, times in sorted(tracker.bounded.items())
-    ]
+    rest = "depends on values, so its upper bound was taken"
+    unseen = [f"the shape of {name} {rest} ({times} times)." for name, times in sorted(tracker.bounded.items())]
     unseen += tracker.watch.sentences()
     if semantics.compiled:
         unseen.append("what torch.compile saves or adds: the step was traced without it.")
@@ -289,24 +269,16 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         unseen.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
     unseen.append(f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them.")
     return Prediction(
-        card=target.card.name,
-        usable_bytes=target.usable_bytes,
-        limit_bytes=target.limit_bytes,
-        peak_bytes=peak,
-        reserved_bytes=reserved,
+        card=target.card.name, usable_bytes=target.usable_bytes, limit_bytes=target.limit_bytes,
+        peak_bytes=peak, reserved_bytes=reserved,
         fits=not tracker.allocator.overflowed and peak <= target.limit_bytes,
-        by_category=tracker.log.at_peak(),
+        by_category=tracker.log.at_peak(), layers=tracker.log.layers(),
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
-        parameters=tracker.parameters,
-        trained=tracker.trained,
+        parameters=tracker.parameters, trained=tracker.trained,
         pass_seconds=kernels.bounds(one_pass),
         rest_seconds=kernels.bounds(moments.get("after optimizer step", after_passes) - after_passes),
-        pass_kernels=round(one_pass[2] / kernels.LAUNCH_SECONDS[0]),
-        pass_flops=float(one_pass[4]),
-        attention=dict(semantics.attention),
-        unseen=(*unseen, *libraries, *target.assumed),
-        layers=tracker.log.layers(),
-        alive=tracker.log.largest_at_peak(),
+        pass_kernels=round(one_pass[2] / kernels.LAUNCH_SECONDS[0]), pass_flops=float(one_pass[4]),
+        attention=dict(semantics.attention), unseen=(*unseen, *libraries, *target.assumed),
         most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
         most_reserved_bytes=max(reserved, most.peak_reserved) if most else 0,
-    )
+    )  # fmt: skip

@@ -32,18 +32,12 @@ _HELPERS = ("contextlib.py", "functools.py", "_ops.py")
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 
 
-def users_frame() -> tuple[str, int] | None:
-    """Returns file and number of the innermost line on the stack that is neither torch's nor the planner's."""
+def users_line() -> str:
+    """Returns the innermost line on the stack that is neither torch's nor the planner's: "FILE, line N"."""
     frame: Any = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return (frame.f_code.co_filename, frame.f_lineno) if frame else None
-
-
-def users_line() -> str:
-    """Returns that line as text: "FILE, line N"."""
-    frame = users_frame()
-    return f"{frame[0]}, line {frame[1]}" if frame else "a line of torch"
+    return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a line of torch"
 
 
 @functools.cache
@@ -59,32 +53,26 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        """Begins a stretch: a forward pass, a backward pass, or the optimizer."""
         self._operators = 0
 
     def operator(self) -> None:
-        """Counts an operator. Raises NotTraceable where a stretch has no end."""
         self._operators += 1
         if self._operators > MOST_OPERATORS:
-            raise NotTraceable(
-                f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()}). A "
-                "prediction computes no values and takes each as False or 1, so a loop that waits for one has no end: "
-                "give it a fixed number of turns in the step that is predicted."
-            )
+            what = f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()})"
+            why = "A prediction takes each value as False or 1, so a loop that waits for one has no end"
+            raise NotTraceable(f"{what}. {why}: give it a fixed number of turns in the step that is predicted.")
 
     def sentences(self) -> list[str]:
         """Returns what was taken where, as sentences: at most five of them, the most frequent first."""
-        lines = [
-            f"a value read into Python ({line}) was taken as {value} ({times} times): only what follows from that was "
-            "traced, and another value may need more memory."
-            for (line, value), times in self.taken.most_common(_SHOWN)
-        ]
+        rest = "only what follows from that was traced, and another value may need more memory."
+        most = self.taken.most_common(_SHOWN)
+        lines = [f"a value read into Python ({at}) was taken as {as_} ({n} times): {rest}" for (at, as_), n in most]
         more = len(self.taken) - len(lines)
         return lines + ([f"values read into Python at {more} more lines, taken in the same way."] if more else [])
 
 
 class Tracker(TorchDispatchMode):
-    """Follows the storages on `device`, and counts peak, categories, modules, lines and time; `log` has all of it.
+    """Follows the storages on `device`, and counts peak, categories, modules and time; `log` has all of it.
 
     Integer tensors of the batch keep their values (up to 4 M elements): a loss picks as many masked positions as the
     batch has. Shapes that depend on unknown values are bounded from above (`bounded` counts such operators).
@@ -105,43 +93,38 @@ class Tracker(TorchDispatchMode):
         self._live: dict[int, Storage] = {}
         self._peak = -1
         self._modules: list[str] = []
-        self._parameters: dict[int, tuple[str, str]] = {}  # module and name, by id
-        self._origins: dict[int, tuple[str, Any]] = {}  # of forward operators, by their places in the graph
+        self._parameters: dict[int, str] = {}  # modules, by id
+        self._origins: dict[int, str] = {}  # modules of forward operators, by their places in the graph
         self._handles: set[bool] = set()
 
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
-        named = [*model.named_parameters(), *model.named_buffers()]
-        for path, tensor in named:
-            module, _, name = path.rpartition(".")
-            module = module or name
-            self._follow(tensor, "weights", module, what=name)
+        for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            module = path.rpartition(".")[0] or path
+            self._follow(tensor, "weights", module)
             if isinstance(tensor, nn.Parameter):
-                self._parameters[id(tensor)] = module, name
+                self._parameters[id(tensor)] = module
                 self.parameters += tensor.numel() * (2 if tensor.dtype is torch.uint8 else 1)  # nf4: two in a byte
                 if tensor.requires_grad:
                     self.trained += tensor.numel()
-                    tensor.register_post_accumulate_grad_hook(
-                        lambda p, module=module, name=name: self._mark(p.grad, "gradients", module, name)
-                    )
+                    mark = functools.partial(self._mark, category="gradients", module=module)
+                    tensor.register_post_accumulate_grad_hook(lambda p, mark=mark: mark(p.grad))
         for path, child in model.named_modules():
             if path:
                 child.register_forward_pre_hook(lambda *_, path=path: self._modules.append(path))
                 child.register_forward_hook(lambda *_: self._modules.pop() and None, always_call=True)
 
     def adopt_optimizer(self, optimizer: Any) -> None:
-        """Marks an optimizer's states as such, each with its parameter's module."""
         for parameter, state in optimizer.state.items():
             if isinstance(state, Mapping):
                 self.adopt_state(state.values(), parameter)
 
     def adopt_state(self, tensors: Iterable[Any], parameter: Any = None) -> None:
-        """Marks tensors as the optimizer's, and allocates those not seen before."""
-        module, name = self._parameters.get(id(parameter), ("", ""))
+        module = self._parameters.get(id(parameter), "")
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                self._follow(tensor, "optimizer", module, what=name)
-                self._mark(tensor, "optimizer", module, name)
+                self._follow(tensor, "optimizer", module)
+                self._mark(tensor, "optimizer", module)
 
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
@@ -153,19 +136,18 @@ class Tracker(TorchDispatchMode):
         """Allocates and frees memory for something that this machine does not do."""
         self._drop(self._take(size, "temporaries"))
 
-    def _follow(self, tensor: Tensor, category: str, module: str, line: Any = None, what: str = "") -> None:
+    def _follow(self, tensor: Tensor, category: str, module: str) -> None:
         if tensor.device.type != self.device:
             return
         storage = tensor.untyped_storage()
         if (key := storage._cdata) not in self._live:
-            entry = self._take(storage.nbytes(), category, module, line, what)
-            entry.shape = tuple(tensor.shape)
+            entry = self._take(storage.nbytes(), category, module)
             entry.alive = weakref.ref(storage, lambda _: self._drop(self._live.pop(key)))
             self._live[key] = entry
 
-    def _take(self, size: int, category: str, module: str = "", line: Any = None, what: str = "") -> Storage:
+    def _take(self, size: int, category: str, module: str = "") -> Storage:
         block = self.allocator.allocate(int(size))
-        entry = Storage(block.size if block else 0, category, module, block, line, what)
+        entry = Storage(block.size if block else 0, category, module, block)
         self.log.events.append(("alloc", entry))
         if self.allocator.allocated > self._peak:
             self._peak, self.log.peak = self.allocator.allocated, len(self.log.events)
@@ -175,9 +157,9 @@ class Tracker(TorchDispatchMode):
         self.allocator.release(entry.block)
         self.log.events.append(("free", entry))
 
-    def _mark(self, tensor: Tensor, category: str, module: str, what: str) -> None:
+    def _mark(self, tensor: Tensor, category: str, module: str) -> None:
         if entry := self._live.get(tensor.untyped_storage()._cdata):
-            entry.category, entry.module, entry.what = category, module or entry.module, what or entry.what
+            entry.category, entry.module = category, module or entry.module
 
     @contextlib.contextmanager
     def users_code(self) -> Iterator[None]:
@@ -207,15 +189,15 @@ class Tracker(TorchDispatchMode):
         if on_meta and name.startswith("_fused_") and name.endswith("_"):
             self.cost += kernels.cost(func, args, kwargs, None, self.target)
             return None  # an optimizer in one kernel, without temporaries
-        module, line = self._origin()
-        temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
+        module = self._origin()
+        temporaries = [self._take(size, "workspace", module) for size in self._workspaces(name, args)]
         out = func(*args, **kwargs)
         self.cost += kernels.cost(func, args, kwargs, out, self.target)
         is_image = on_meta and name == "convolution" and args[0].dim() == 4
         if is_image and torch.channels_last in map(suggest_memory_format, args[:2]):  # as cuDNN's, unknown to `meta`
             out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
-        self._follow_results(out, name, module, line)
+        self._follow_results(out, module)
         tries = self.tries_algorithms or torch.backends.cudnn.benchmark
         if on_meta and (most := kernels.workspace(name, args, out, tries)):
             self.log.events.append(("workspace", most))
@@ -223,23 +205,22 @@ class Tracker(TorchDispatchMode):
             self._drop(entry)
         return out
 
-    def _follow_results(self, out: Any, name: str, module: str, line: Any) -> None:
+    def _follow_results(self, out: Any, module: str) -> None:
         """Follows results: those of forward and recomputation are activations; the others are marked afterwards."""
         category = "activations" if torch.is_grad_enabled() else "temporaries"
         for tensor in tensors_of((out,)):
-            self._follow(tensor, category, module, line, name)
+            self._follow(tensor, category, module)
 
-    def _origin(self) -> tuple[str, Any]:
-        """Returns the module and the line that an operator runs for: in backward, those of the forward operator."""
+    def _origin(self) -> str:
+        """Returns the module that an operator runs for: in backward, that of the forward operator."""
         in_backward, forward = torch._C._current_graph_task_id() != -1, torch.is_grad_enabled()
         if in_backward and not forward:
             node = _current_node()
-            return self._origins.get(node._sequence_nr(), ("", None)) if node is not None else ("", None)
+            return self._origins.get(node._sequence_nr(), "") if node is not None else ""
         module = self._modules[-1] if self._modules else "(recomputed)" if in_backward else ""
-        here = module, users_frame()
         if forward:  # the node of this operator is the newest
-            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, here)
-        return here
+            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
+        return module
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
@@ -249,7 +230,7 @@ class Tracker(TorchDispatchMode):
             in_backward = torch._C._current_graph_task_id() != -1  # that thread has a handle of its own
             if in_backward not in self._handles:
                 self._handles.add(in_backward)
-                self._take(self.target.cublas_workspace, "workspace", what="cuBLAS")
+                self._take(self.target.cublas_workspace, "workspace")
             return []
         return kernels.temporaries(name, args, self.target)
 
@@ -275,7 +256,7 @@ class Tracker(TorchDispatchMode):
         else:
             self.bounded[f"{name}() (all {args[0].numel():,} elements)"] += 1
             out = _DEPENDING[name](args[0])
-        self._follow_results(out, name, *self._origin())
+        self._follow_results(out, self._origin())
         return out
 
     def _selected(self, mask: Tensor) -> int:
@@ -292,7 +273,7 @@ class Tracker(TorchDispatchMode):
                 plain.append(index)
                 continue
             positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
-            self._follow_results(positions, "nonzero", *self._origin())
+            self._follow_results(positions, self._origin())
             columns = positions.unbind()
             if (values := _known(index)) is not None:
                 for column, numbers in zip(columns, values.nonzero().unbind(1), strict=True):

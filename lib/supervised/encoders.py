@@ -25,7 +25,6 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
 
 
 def configuration(folder: Path) -> Any:
-    """Returns the configuration beside published weights."""
     from transformers import AutoConfig  # seconds that a process which only loads data does not need
 
     return AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -58,7 +57,6 @@ def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
 
 
 def tokenizer_of(text: str) -> Tokenizer:
-    """Returns a tokenizer out of its text, which neither cuts nor pads. Raises BadInput."""
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises Exception itself

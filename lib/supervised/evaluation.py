@@ -30,14 +30,12 @@ def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
     """Returns what to return instead of outputs whose shape does not fit the labels; "" where it does."""
     if kind == "numbers":
         fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (*outputs.shape, 1)
-        advice = "Return a number for each label."
-    elif kind == "labels":
+        return "" if fits else "Return a number for each label."
+    if kind == "labels":
         fits = labels.dim() == 2 and outputs.shape == labels.shape
-        advice = "With kind = 'labels' both are (samples, classes): a score for each mark."
-    else:
-        fits = outputs.shape[:-1] == labels.shape and width > 1
-        advice = "Return the labels' shape and one dimension more at the end: a score for each class."
-    return "" if fits else advice
+        return "" if fits else "With kind = 'labels' both are (samples, classes): a score for each mark."
+    fits = outputs.shape[:-1] == labels.shape and width > 1
+    return "" if fits else "Return the labels' shape and one dimension more at the end: a score for each class."
 
 
 def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
@@ -75,7 +73,6 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
 
 
 def simple_rows(task: Any) -> dict[str, scoring.Judged]:
-    """Returns what the simple method answers on the test, by its name; nothing where there is none."""
     if task.simple is None or task.simple.name == "constant":
         return {}
     part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
@@ -158,15 +155,11 @@ def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
 
 
 def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
-    """Returns guesses by method beside the targets of a test."""
-    return {
-        name: each if isinstance(each, scoring.Judged) else test._replace(guess=np.asarray(each), shares=None)
-        for name, each in guesses.items()
-    }
+    of = lambda x: x if isinstance(x, scoring.Judged) else test._replace(guess=np.asarray(x), shares=None)  # noqa: E731
+    return {name: of(each) for name, each in guesses.items()}
 
 
 def variance(task: Any) -> float:
-    """Returns the variance of training targets, the mean over their columns; 1 where all are the same."""
     rows = task.parts["train"].samples
     with torch.device("cpu"):  # of a plan, too
         places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))

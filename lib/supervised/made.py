@@ -7,10 +7,7 @@ from PIL import Image
 
 
 def digits(folder: Path) -> Path:
-    """Writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, as PNG files into a folder for each class.
-
-    The last 97 lie in `new` beside the folder, without their class, and with a sample_submission.csv.
-    """
+    """Writes scikit-learn's 8 x 8 digits as PNG files by class; the last 97 into `new`, with a sample submission."""
     from sklearn.datasets import load_digits
 
     pixels, classes = load_digits(return_X_y=True)

@@ -65,20 +65,13 @@ class Comparing(Task):
         return None
 
     def baselines(self) -> Mapping[str, Any]:
-        """Returns guesses for the targets of the test set, in its order, by the name of a method without the network.
-
-        What the network gains over the strongest is reported. A `Judged` may stand for guesses.
-        """
+        """Returns guesses for the test set's targets, in its order, or `Judged`, by methods without the network."""
         return {}
 
     def beside(self, model: nn.Module, loader: Iterable[Batch]) -> Mapping[str, Any]:
         """Returns what `baselines` does, by methods beside the tested model: its untouched base, examples in a prompt.
 
-        The final test calls it with the tested model and the test's loader, and reports its methods among the
-        baselines. `judge` answers with another model:
-
-            with model.disable_adapter():
-                return {"untouched base": self.judge(model, loader)}
+        `judge` answers with another model: with model.disable_adapter(): {"untouched base": self.judge(model, loader)}
         """
         return {}
 
@@ -111,10 +104,9 @@ class Comparing(Task):
         if self.kind in ("numbers", "labels", "text") or (width := judged.width) > _MOST_COLUMNS:
             return {}
         sums = scoring.tallied(self.kind, judged, np.zeros(len(judged.true), int), 1, width)[0]
-        scores = dict(zip(("f1", "iou") if self.kind == "tokens" else ("f1",), scoring.by_class(sums), strict=False))
-        return {
-            f"{name}_{self.named(k)}": float(of[k]) for name, of in scores.items() for k in range(width) if sums[1, k]
-        }
+        scores = zip(("f1", "iou") if self.kind == "tokens" else ("f1",), scoring.by_class(sums), strict=False)
+        there = np.flatnonzero(sums[1]).tolist()
+        return {f"{name}_{self.named(k)}": float(of[k]) for name, of in scores for k in there}
 
     def cells(self, sample: Any, number: int) -> Mapping[str, Any]:
         """Returns the first columns of a sample's row in answers.csv: its group, its file or number in the test."""
@@ -123,11 +115,9 @@ class Comparing(Task):
         return {"sample": self._text(path) if (path := path_of(sample)) else number}
 
     def known_names(self) -> list[str]:
-        """Returns the names of the classes in their order; none where they are not known."""
         return []
 
     def named(self, number: int) -> str:
-        """Returns the name of a class, or its number."""
         names = self.known_names()
         return names[number] if number < len(names) else str(number)
 
@@ -158,17 +148,14 @@ class Comparing(Task):
         return self._passed[2]
 
     def guessed(self, scores: Tensor, judged: Judged) -> Judged:
-        """Returns the guesses that follow from scores of the targets of a judgement."""
         guess = evaluation.guesses(self.kind, scores).numpy()
         return Judged(judged.true, guess, None, evaluation.shares(self, scores), judged.sample)
 
     def judge(self, model: nn.Module, loader: Iterable[Batch]) -> Judged:
-        """Returns what a model answers over a whole set."""
         *_, answer = self.scored(model, loader)[1].values()
         return answer
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
         is_test = getattr(getattr(loader, "dataset", None), "name", "") == "test"
         scores, rows = self.scored(model, loader, is_test)
         if is_test:
@@ -189,7 +176,6 @@ class Comparing(Task):
             self._passed = None
 
     def baseline(self) -> dict[str, float]:
-        """Returns the metrics of the strongest baseline on the test set."""
         rows = evaluation.baselines(self, evaluation.tested(self))
         return scoring.scores(self.metrics, rows[self.strongest(rows)]) if self.metrics else {}
 
@@ -211,9 +197,8 @@ class Comparing(Task):
             true, guess = true[~np.isnan(true)], guess[~np.isnan(true)]
         if self.kind != "text":
             names = self.known_names()
-            lines.append(
-                result.write(self.kind, true, guess, names, max(self.width, len(names)), folder, answer.counts)
-            )
+            width = max(self.width, len(names))
+            lines.append(result.write(self.kind, true, guess, names, width, folder, answer.counts))
         return "\n\n".join(lines)
 
     def compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
@@ -233,13 +218,10 @@ class Comparing(Task):
         table = [["", *names, f"{names[0]} above {strongest!r}"]]
         for name, scores in compared.scores.items():
             table.append([name, *map(str, scores), "" if name == strongest else compared.gains[name][0].signed])
-        last, units = [*rows][-1], f"{compared.units:,} {self.unit}s"
+        last, draws = [*rows][-1], f"{compared.draws:,} draws of the {compared.units:,} {self.unit}s of the test"
         gain, is_error = compared.gains[last][0], scoring.better(self.metrics[0]) == "min"
-        return (
-            f"{aligned(table, left={0})}\n"
-            f"In brackets: 95 % of {compared.draws:,} draws of the {units} of the test; gains are paired.\n"
-            f"{concluded(repr(last), strongest, names[0], gain, compared.units, self.unit, is_error)}"
-        )
+        conclusion = concluded(repr(last), strongest, names[0], gain, compared.units, self.unit, is_error)
+        return f"{aligned(table, left={0})}\nIn brackets: 95 % of {draws}; gains are paired.\n{conclusion}"
 
     def compared(self, rows: Mapping[str, Judged], strongest: str) -> Comparison:
         """Scores methods on the same targets; a metric that does not follow from sums has no interval."""
@@ -264,8 +246,8 @@ class Comparing(Task):
         """Returns (units, methods, ...) numbers whose sums `measured` takes, or None. `unit` is each sample's."""
         if self.kind == "text":
             sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
-            for place, judged in enumerate(rows.values()):
-                scores = [metric.each(judged.true, judged.guess) for metric in self.metrics]
+            for place, (true, guess, *_) in enumerate(rows.values()):
+                scores = [metric.each(true, guess) for metric in self.metrics]
                 np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
             return sums
         width = 0 if self.kind in ("numbers", "labels") else max(judged.width for judged in rows.values())
@@ -275,10 +257,7 @@ class Comparing(Task):
         return np.stack([*each], 1)
 
     def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
-        """(draws, ...) sums -> (draws, metrics), NaN for one that does not follow from sums.
-
-        Means over classes are over those that are there or guessed, here or in the `reference`.
-        """
+        """(draws, ...) sums -> (draws, metrics); means are over classes there, or guessed here or in `reference`."""
         if self.kind == "text":
             return sums[..., 1:] / sums[..., :1]
         values = scoring.of_numbers(sums) if self.kind == "numbers" else scoring.of_classes(sums, reference)
@@ -286,7 +265,6 @@ class Comparing(Task):
         return np.stack([values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1)
 
     def check_groups(self) -> None:
-        """Raises BadInput for a group that is in two parts."""
         first: dict[str, str] = {}
         for part in self.parts if self.has_groups else ():
             for name in sorted({*self._groups(part)}):

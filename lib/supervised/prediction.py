@@ -27,9 +27,8 @@ _AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, tak
 def read(task: Any, source: Path) -> list[Any]:
     """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
 
-    By default every file with a suffix of the training's, where a sample is a file and its target; else what `read`
-    finds, in one list. Where targets are files too, the files are those of the folder that the training's lie in.
-    Raises BadInput.
+    By default every file with a suffix of the training's, where a sample is a file and its target, in the folder of the
+    training's where targets are files too; else what `read` finds, in one list. Raises BadInput.
     """
     suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
@@ -45,11 +44,8 @@ def read(task: Any, source: Path) -> list[Any]:
         samples = [sample for rows in lists for sample in rows]
         names = [path_of(sample) for sample in samples]
         if len(lists) > 1 and not (all(names) and len(set(names)) == len(names)):
-            what = f"{name}.read returns the new data in {len(lists)} parts, so the numbers in {FILE} would not be its"
-            raise BadInput(
-                f"{what} rows'. Write read_new(source) in {name}, which returns new samples in the order of the data. "
-                "Or let read return one list, or what lib.supervised.split returns, which does not deal new data."
-            )
+            what = f"{name}.read returns the new data in {len(lists)} parts, whose rows no number in {FILE} would name"
+            raise BadInput(f"{what}. Write read_new(source) in {name}, which returns one list, or deal by split().")
     if not samples:
         what = f"file ending in {', '.join(sorted(suffixes))}" if suffixes else f"sample that {name}.read finds"
         raise BadInput(f"There is no {what} in {printable(source)}. {advice}")
@@ -91,16 +87,9 @@ def _completed(task: Any, sample: Any) -> Any:
     elif is_row and len(sample) == len(example) - 1:
         sample = [*sample, None] if isinstance(sample, list) else (*sample, None)
     elif not is_row or len(sample) != len(example):
-        has, needs = (
-            f"has {', '.join(map(repr, value)) if isinstance(value, Mapping) else f'{len(value)} values'}"
-            if isinstance(value, Mapping | tuple | list) else f"is a {type(value).__name__}"
-            for value in (sample, example)
-        )  # fmt: skip
-        name = type(task).__name__
-        raise BadInput(
-            f"A new sample {printable(has, most=200)}, and {name}.example() {needs}, its target last. Let {name}.read, "
-            "or read_new, return new samples with all of that; the target may be None or left out."
-        )
+        name, form = type(task).__name__, lambda value: printable(repr(value), most=100)
+        what = f"A new sample is {form(sample)}, and {name}.example() is {form(example)}, its target last"
+        raise BadInput(f"{what}. Let {name}.read, or read_new, return all of that; the target may be None or left out.")
     target, value = target_of(example), target_of(sample)
     if names_in(task.kind, target):
         target = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
@@ -109,10 +98,7 @@ def _completed(task: Any, sample: Any) -> Any:
 
 
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Returns a row of predictions.csv for each sample, by the mean of the models. Raises BadInput for "next_tokens".
-
-    Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
-    """
+    """Returns a row for each sample by the mean of the models; of pixels an array of classes, written as a PNG."""
     if task.kind == "text":
         best = [max(row.items(), key=lambda pair: pair[1]) for row in text.together(task, models, samples)]
         return [{"prediction": written, "probability": round(share, 6)} for written, share in best]

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.task.contract import canonical
 from lib.task.place import naming
@@ -75,12 +75,9 @@ def records(source: Path, pattern: str = "*.csv", numbers: Sequence[str] = ()) -
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except ValueError:
-                    row = None
-                if not isinstance(row, dict):
-                    raise BadInput(f"{printable(path)}:{number}: This line is no JSON object. Correct or delete it.")
-                yield row
+                    yield untrusted.objects(line)
+                except BadInput as error:
+                    raise BadInput(f"{printable(path)}:{number}: {error}. Correct or delete the line.") from None
 
 
 def _number(value: Any, column: str, place: str) -> float:
@@ -116,7 +113,6 @@ def input_of(sample: Any) -> Any:
 
 
 def with_target(sample: Any, target: Any) -> Any:
-    """Returns a sample with another target."""
     if isinstance(sample, Mapping):
         return {**sample, [*sample][-1]: target}
     if hasattr(sample, "_replace"):  # a named tuple
@@ -125,13 +121,11 @@ def with_target(sample: Any, target: Any) -> Any:
 
 
 def path_of(sample: Any) -> Path | None:
-    """Returns the file that a sample begins with; None where it begins with something else."""
     first = sample[0] if isinstance(sample, tuple | list) and sample else sample
     return first if isinstance(first, Path) else None
 
 
 def names_in(kind: str, target: Any) -> list[str] | None:
-    """Returns the names of classes in a target; None where it has numbers."""
     if kind == "classes":
         return [target] if isinstance(target, str) else None
     is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
@@ -197,10 +191,8 @@ def read_parts(task: Any) -> dict[str, Part]:
         data = task.read() if source is None else task.read(source)
         order = next((order for order in _ORDERING if hasattr(data, order)), "")
         if order and not isinstance(data, Mapping):
-            raise BadInput(
-                f"{name} returned one list with `{order}`, which is to be dealt to three parts. Return "
-                '{"train": ..., "validation": ..., "test": ...}: it belongs to the training samples.'
-            )
+            what = f"{name} returned one list with `{order}`, which belongs to the training samples"
+            raise BadInput(f'{what}. Return {{"train": ..., "validation": ..., "test": ...}}.')
         data = data if isinstance(data, Mapping) else split(data)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
@@ -242,7 +234,6 @@ def digest(parts: Mapping[str, Part]) -> str:
 
 
 def class_names(kind: str, samples: Any) -> list[str]:
-    """Returns the names that training samples have for classes, in the order of the alphabet."""
     if kind != "labels" and not (kind == "classes" and len(samples) and names_in(kind, target_of(samples[0]))):
         return []
     return sorted({name for sample in samples for name in names_in(kind, target_of(sample)) or ()})
@@ -256,11 +247,9 @@ def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
         missing.update(name for name in targets if name not in known)
     if missing:
         shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in sorted(missing.items())]
-        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
-        raise BadInput(
-            f"Classes in no training sample and in no setting `classes`, with their samples: {', '.join(shown)}. List "
-            "them there, so that the model has outputs for them, or leave these samples out in read()."
-        )
+        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] * (len(shown) > _SHOWN)
+        what = f"Classes in no training sample and in no setting `classes`, with their samples: {', '.join(shown)}"
+        raise BadInput(f"{what}. List them there, or leave these samples out in read().")
 
 
 def of_files(samples: Any, source: Path | None) -> dict[str, Any]:

@@ -39,8 +39,8 @@ _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
 class Judged(NamedTuple):
     """Targets and guesses, of (targets,), or (samples, numbers) with NaN where a target is unknown.
 
-    `counts` says how often each pair came; without it each came once. `shares` (targets, classes) are probabilities,
-    where a metric needs them. `sample` (targets) is the number of each target's sample in its part.
+    `counts`: how often each pair came, else once. `shares` (targets, classes): probabilities, if a metric needs them.
+    `sample` (targets): the number of each target's sample in its part.
     """
 
     true: np.ndarray
@@ -132,10 +132,8 @@ def _function(metric: Metric) -> Callable[..., float]:
     if not callable(function) or isinstance(function, type):
         names = [*_GUESSES, *_PROBABILITIES]
         near = [name for name in names if metric in name] or difflib.get_close_matches(metric, names, n=1) or names
-        raise BadInput(
-            f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(names)}, every function of "
-            "sklearn.metrics that takes truths and guesses, or a function of your own of (true, guess)."
-        )
+        what = f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(names)}, every function of"
+        raise BadInput(f"{what} sklearn.metrics of truths and guesses, or one of your own of (true, guess).")
     return partial(function, **more)
 
 

@@ -39,11 +39,7 @@ _TRIED = {  # by what is seen: the inverse strength of a linear model's penalty;
 
 
 class Simple(NamedTuple):
-    """A fitted method. `arrays` are middle and spread, or IDF, (features), and of each fold's model, fold first:
-
-    weights (features, outputs), bias (outputs), and trees (trees, nodes, 6), whose nodes are feature, threshold, left,
-    right, value and output.
-    """
+    """A fitted method; `arrays`: middle, spread or IDF, and by fold weights, bias and trees (trees, nodes, 6)."""
 
     name: str
     what: str  # is seen
@@ -69,11 +65,9 @@ class Simple(NamedTuple):
 
     @property
     def models(self) -> list[tuple[np.ndarray, ...]]:
-        """Weights, bias and trees without each fold."""
         return [*zip(*(self.arrays[name] for name in ("weights", "bias", "trees")), strict=True)]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the method for `from_json`."""
         content = zlib.compress(safe.save({name: array.astype(np.float32) for name, array in self.arrays.items()}))
         return {**self._asdict(), "arrays": base64.b64encode(content).decode("ascii")}
 

@@ -43,12 +43,10 @@ def learned(task: Any) -> dict[str, Any]:
 
 
 def batch(task: Any, batch: Batch) -> Batch:
-    """Returns a batch with the simple method's scores, where the run starts there."""
     return {**batch, KEY: task.simple.scores(task, batch)} if task.starts else batch
 
 
 def outputs(task: Any, model: nn.Module, batch: Batch) -> Any:
-    """Returns a task's outputs for a batch, of which they do not see the simple method's scores."""
     return task.outputs(model, {name: value for name, value in batch.items() if name != KEY})
 
 

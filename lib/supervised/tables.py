@@ -16,7 +16,6 @@ _MOST_BYTES = 2**30  # of a file
 
 
 def find_files(source: Path, pattern: str) -> dict[str, Path]:
-    """Returns a file, or those below a folder that match a pattern, by the names of messages. Raises BadInput."""
     root = source.parent if source.is_file() else source
     paths = [source] if source.is_file() else sorted(source.glob(pattern.lstrip("/") or "*"))
     if files := {path.relative_to(root).as_posix(): path for path in paths if path.is_file() and path.name[0] != "."}:
@@ -25,10 +24,7 @@ def find_files(source: Path, pattern: str) -> dict[str, Path]:
 
 
 def read_table(path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()) -> pd.DataFrame:
-    """Returns the text of each cell under our names for `columns`, "" for one that is empty or absent and optional.
-
-    If all are numbers, they count the columns of a file without a head. Raises BadInput, with `shown` for the file.
-    """
+    """Returns cells as text under our names for `columns` (or numbers, without a head). Raises BadInput."""
     is_headless = all(column.isdecimal() for name, column in columns.items() if name not in optional)
     try:
         frame = _frame(path, shown, is_headless)

@@ -160,7 +160,6 @@ class Supervised(Comparing):
 
     @cached_property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
-        """The samples by part, read once."""
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
             raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
@@ -233,7 +232,6 @@ class Supervised(Comparing):
         return names
 
     def known_names(self) -> list[str]:
-        """Returns `names`, and none where they are not known."""
         return self._given_names() or ([] if self.kind == "numbers" else list(self.learned().get("classes", [])))
 
     def _given_names(self) -> list[str]:
@@ -337,7 +335,6 @@ class Supervised(Comparing):
         return outputs.float().reshape(labels.shape) if self.kind == "numbers" else outputs.float(), labels
 
     def placed(self, labels: Tensor) -> Tensor:
-        """Returns those labels that the outputs are for."""
         return labels[:, 1:] if self.kind == "next_tokens" else labels
 
     def known(self, labels: Tensor) -> Tensor:

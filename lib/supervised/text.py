@@ -142,7 +142,6 @@ def evaluate(
 
 
 def targets(part: Any) -> np.ndarray:
-    """Returns (samples) the right texts of a part."""
     return np.array([target_of(sample) for sample in part.samples], object)
 
 

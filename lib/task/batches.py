@@ -10,10 +10,7 @@ Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 def in_batches(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], most: int) -> Iterator[Result]:
-    """Yields `work` of each batch of at most `most` items; batches are halved once memory runs out.
-
-    Raises TrainingFailed where a single item does not fit.
-    """
+    """Yields `work` of batches, halved once memory runs out. Raises TrainingFailed if a single item does not fit."""
     done, most = 0, min(most, len(items))
     while done < len(items):
         try:

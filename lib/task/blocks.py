@@ -5,11 +5,9 @@ from typing import Any
 
 from torch import nn
 
-# Layers of another class count beside the largest from this share of their parameters: a decoder beside an
-# encoder does, a pair of heads does not.
+# The share of the largest class's parameters from which another class counts: a decoder's does, a pair of heads' not
 _BESIDE = 0.25
-# Of the parameters of stages that their chains of layers must hold to be the layers: in ConvNeXt and Swin they hold
-# over 0.9, while the feed-forward part of a transformer's layer holds two thirds.
+# The share of a stage's parameters in its layers: over 0.9 in ConvNeXt and Swin; a feed-forward part has two thirds
 _OF_STAGES = 0.75
 
 
@@ -44,7 +42,6 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _outermost(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Returns those of the modules, whose parents come first, that are in no other of them."""
     inside: set[nn.Module] = set()
     outer = []
     for module in modules:

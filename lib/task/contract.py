@@ -24,7 +24,6 @@ _IGNORED = -100  # the label of what has no target, as in torch and transformers
 
 
 def to_write(task: object, method: str, what: str) -> BadInput:
-    """Returns the error of a method without a default."""
     name = type(task).__name__
     return BadInput(f"{name} has no {method}. Write it in the class {name}: it returns {what}.")
 
@@ -108,10 +107,9 @@ class Task:
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
-        Training samples come once an epoch, or in proportion to an attribute `weights` of that data set, or as its
-        method `order(seed, epoch)` says: a pure function that returns indices, as many for every epoch, with
-        repetitions and gaps if wanted. `data.buckets` needs the attribute `lengths`. A method `subset(share, seed)`
-        chooses what `data.subset_ratio` leaves.
+        Training samples come once an epoch, or in proportion to an attribute `weights`, or as its pure method
+        `order(seed, epoch)` says, which returns as many indices for every epoch. `data.buckets` needs the attribute
+        `lengths`. A method `subset(share, seed)` chooses what `data.subset_ratio` leaves.
         """
         raise to_write(self, "datasets()", '{"train": ..., "validation": ..., "test": ...}, sequences of raw samples')
 
@@ -119,8 +117,7 @@ class Task:
         """Returns tensors, samples along the first dimension; by default dicts of one shape are stacked.
 
         Draw from `generator`, or from the generators of torch, NumPy and Python, here, in a data set, in the loss and
-        in an evaluation: they are seeded for each batch. A generator of your own has a history, with which no run can
-        be resumed.
+        in an evaluation: they are seeded for each batch, and no run can resume with one of your own.
         """
         try:
             keys = samples[0].keys()
@@ -136,18 +133,13 @@ class Task:
     def learned(self) -> Mapping[str, Any]:
         """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
 
-        They are values that JSON has, and are kept with the weights: in each checkpoint, the best ones and the archive.
-        A value may be the Path of a file: data that may change between sessions, such as installed packages. The run
-        copies it into its folder, and a resumed run is handed the copy.
+        They are values that JSON has, kept with the weights. A value may be the Path of a file, data that may change
+        between sessions: the run copies it into its folder, and a resumed run is handed the copy.
         """
         return {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned, now or when the run began; it is called before `datasets` and `model`.
-
-        A resumed run calls it before `fingerprint` too. In an archive the values may be anybody's; a file that is
-        missing or damaged is not among them.
-        """
+        """Takes what `learned` returned, before `datasets`, `model` and, in a resumed run, `fingerprint`; untrusted."""
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -253,7 +245,6 @@ def checked_scores(task: Task, scores: Any) -> dict[str, float]:
 
 
 def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
-    """Returns what a method of a task has returned as metrics. Raises BadInput unless they are numbers by name."""
     name = f"{type(task).__name__}.{method}"
     if not isinstance(values, Mapping) or not (values or method == "baseline"):  # which may have none
         raise BadInput(f"{name} returned {printable(repr(values), most=60)} instead of metrics by name.")
@@ -272,10 +263,7 @@ def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str],
         raise BadInput(f"{what}, and {name}.loss returned no such term. Both must name the same terms.")
 
 
-def check_loss_terms(
-    task: Task, counts: Mapping[str, float], terms: Iterable[str], does: str = "loss returned"
-) -> None:
-    """Raises BadInput where `loss` returned a term that `count` does not have."""
+def check_loss_terms(task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned") -> None:
     if unknown := sorted(set(terms) - counts.keys()):
         name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
         what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"

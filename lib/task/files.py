@@ -94,7 +94,6 @@ def named_files(config: Config) -> dict[str, Path]:
 
 
 def is_part(path: Path) -> bool:
-    """Says whether a path is small enough for a part of a task: no folder, and no large file, such as weights."""
     return path.is_file() and path.stat().st_size <= _MOST_NAMED_BYTES
 
 
@@ -114,7 +113,6 @@ def named_paths(config: Config) -> dict[str, Path]:
 
 
 def file_of(task: str) -> Path | None:
-    """Returns the file of a task of one's own; None for a task of lib."""
     return Path(task.rpartition(":")[0]).resolve() if ":" in task else None
 
 

@@ -94,10 +94,9 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None,
 
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
-            raise BadInput(
-                f"The task is a Python file, {printable(name, most=200)}, which an untrusted configuration cannot run. "
-                "Where the task is your own, give it: --task file.py:Class."
-            )
+            what = f"The task is a Python file, {printable(name, most=200)}"
+            advice = "Where the task is your own, give it: --task file.py:Class"
+            raise BadInput(f"{what}, which an untrusted configuration cannot run. {advice}.")
         cls = find_task(name)
         try:
             get_type_hints(cls.Settings)
@@ -117,13 +116,10 @@ def with_slots(config: Config, cards: int) -> Config:
 
 
 def load_task(config: Config) -> Task:
-    """Returns a configuration's task with its data: of `data.dir`, else mounted, else embedded. Raises BadInput."""
     cls, names = find_task(config.task), config.data.dirs
     if len(names) > 1 and not cls.several:
-        raise BadInput(
-            f"data.dir lists {len(names)} folders, and {cls.__name__} reads one. Name that one, or the folder that "
-            "holds them all. A task of your own takes several with `several = True`; they are its `sources`."
-        )
+        what = f"data.dir lists {len(names)} folders, and {cls.__name__} reads one. Name one, or their parent"
+        raise BadInput(f"{what}. A task of your own takes several with `several = True`; they are its `sources`.")
     if config.training.start_from_baseline and not hasattr(cls, "features"):
         what = f"{cls.__name__} has no simple method that training.start_from_baseline could start from"
         raise BadInput(f"{what}: a task on lib.supervised.Supervised has one. Leave the key out.")
@@ -162,7 +158,6 @@ def model_on_meta(task: Task) -> nn.Module:
     except RuntimeError as error:
         if "`from_pretrained` with a meta device" not in str(error):
             raise
-        raise NotTraceable(
-            f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}), which loads weights where "
-            "shapes alone are needed. Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with your own class."
-        ) from None
+        what = f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}), which loads weights"
+        advice = "Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with your own class"
+        raise NotTraceable(f"{what} where shapes alone are needed. {advice}.") from None

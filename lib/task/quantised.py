@@ -6,6 +6,8 @@ Their packed weights are frozen parameters: a checkpoint has their hash alone, w
 counts them as the planner's own stand-ins, which take its memory and have no values.
 """
 
+import contextlib
+import importlib
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -60,7 +62,6 @@ class Linear4(nn.Linear):
         self.bias = layer.bias
 
     def unpacked(self, dtype: torch.dtype) -> Tensor:
-        """Returns the weights (out, in)."""
         return unpack(self.weight, self.scales, dtype).view(self.out_features, self.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,7 +83,6 @@ class _Product(torch.autograd.Function):
 
 
 def computed_in(x: Tensor) -> torch.dtype:
-    """Returns the type in which nn.Linear computes with an input."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
@@ -96,7 +96,6 @@ def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns (values) of what `pack` returned."""
     size = 2 * packed.numel()
     if packed.is_cuda and (kernels := _kernels()):
         state = kernels.QuantState(scales, torch.Size([size]), blocksize=_BLOCK, quant_type="nf4", dtype=dtype)
@@ -111,11 +110,9 @@ def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _kernels() -> Any:
-    try:
-        from bitsandbytes import functional
-    except ImportError:
-        return None
-    return functional
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("bitsandbytes.functional")
+    return None
 
 
 # --- stand-ins of a plan: the memory of quantised layers in the layout of bitsandbytes, without values ----------------

@@ -30,8 +30,8 @@ def compare(run: launch.Run) -> dict[str, float]:
         "from": slow, "to": fast, "peak_bytes": outcome.peak_bytes,
         "predicted_peak_bytes": option.prediction.peak_bytes,
         "predicted_reserved_bytes": option.prediction.reserved_bytes,
-        "predicted_driver_bytes": option.prediction.driver_bytes,
-        "predicted_most_driver_bytes": option.prediction.most_driver_bytes,
+        "predicted_driver_bytes": option.prediction.driver_bytes[0],
+        "predicted_most_driver_bytes": option.prediction.driver_bytes[1],
     }  # fmt: skip
 
 

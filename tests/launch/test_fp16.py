@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lib import launch
 from lib.errors import BadInput
 from lib.launch import gpu
-from lib.planner.half import Fp16OnCpu
+from lib.planner.cuda import Fp16OnCpu
 from lib.task import load_config, load_task
 from lib.training.precision import keep_in_fp32
 from tests.conftest import ROOT

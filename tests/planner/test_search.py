@@ -21,7 +21,8 @@ from lib.checkpoint.saver import Saver
 from lib.errors import BadInput
 from lib.launch.run import apply_plan
 from lib.machine.memory import GIB, Reading
-from lib.planner import file, html, make, of_plan, process, search
+from lib.notebook import widgets
+from lib.planner import html, make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
 from lib.planner.search import host_memory
@@ -192,7 +193,7 @@ def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_giv
     assert (open_ended.max_steps, open_ended.steps_for(1000)) == (0, 188)  # 3 * 1000 / 16
     assert dataclasses.replace(open_ended, share=0.1).steps_for(1000) == 19  # 3 * 100 / 16
     time = duration(open_ended.seconds(188))
-    assert f"for each 1,000 training samples they are 188 steps and take {time}" in of_plan(open_ended)
+    assert f"for 1,000 training samples they are 188 steps and take {time}" in of_plan(open_ended)
     assert fixed.max_steps == 938 and "each 1,000" not in of_plan(fixed)
     assert "training.epochs 3 -> training.max_steps 938" in of_plan(fixed)
 
@@ -266,18 +267,18 @@ def test_text_and_page_have_the_same_rows_and_every_tag_is_closed(toy, card, ste
 
 def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, capsys):
     overrides = {"training.micro_batch": 4, "workload.dropout": 0.5}
-    path = file.write(tmp_path / "runs", "toy", overrides)
-    assert file.find(path.parent, "toy", toy) == (path, overrides)
-    assert file.find(path.parent, "other", toy) is None and not capsys.readouterr().out
+    path = widgets.write(tmp_path / "runs", "toy", overrides)
+    assert widgets.find(path.parent, "toy", toy) == (path, overrides)
+    assert widgets.find(path.parent, "other", toy) is None and not capsys.readouterr().out
     for text in ("{", "[]", '{"training.micro_batch": 4.5}', '{"kind": "trainbook plan"}'):
         path.write_text(text)
-        assert file.find(path.parent, "toy", toy) is None
+        assert widgets.find(path.parent, "toy", toy) is None
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
     values = {}
-    exec(file.as_code({"training.micro_batch": 4, "workload.name": "x"}), values)
+    exec(widgets.as_code({"training.micro_batch": 4, "workload.name": "x"}), values)
     assert values["OVERRIDES"] == {"training.micro_batch": 4, "workload.name": "x"}
     with pytest.raises(BadInput, match="cannot be written"):
-        file.write(path, "toy", {})
+        widgets.write(path, "toy", {})
 
 
 def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):

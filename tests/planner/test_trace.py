@@ -2,7 +2,6 @@
 
 import dataclasses
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from lib.planner.log import OUTSIDE, Layer, folded
 from lib.planner.trace import predict_task
 from lib.planner.tracker import Tracker
 from lib.training.recomputation import recompute
-from tests.planner import models
 from tests.planner.models import Encoder, LanguageModel
 from tests.toy import Toy
 
@@ -251,17 +249,9 @@ def test_a_layer_has_what_can_be_counted_by_hand_and_all_sums_are_the_peak(trace
     assert sum(row.at_peak for row in traced.layers) == traced.peak_bytes <= traced.reserved_bytes
     assert sum(traced.by_category.values()) == traced.peak_bytes
     assert "200 MiB are set aside" in " ".join(traced.unseen) and "fits" in str(traced)
-    sizes = [group.size for group in traced.alive]
-    assert 0.9 * traced.peak_bytes < sum(sizes) <= traced.peak_bytes and sizes == sorted(sizes, reverse=True)
 
 
-def test_the_peak_names_module_line_operator_and_shape_and_the_table_folds_alike_and_small_layers(traced):
-    gelu = next(group for group in traced.alive if group.what == "gelu")
-    assert (gelu.module, gelu.count, gelu.shape) == ("blocks.*", 3, (BATCH, LENGTH, 4 * D))
-    assert gelu.line.startswith("planner/models.py:") and gelu.size == 3 * 4 * 4 * TOKENS * D
-    assert "F.gelu" in Path(models.__file__).read_text().splitlines()[int(gelu.line.partition(":")[2]) - 1]
-    made = [group for group in traced.alive if group.category == "temporaries" and group.module.startswith("blocks")]
-    assert made and all(group.line.startswith("planner/models.py") for group in made), "what backward makes"
+def test_the_table_folds_alike_and_small_layers(traced):
     row = next(line for line in of_layers(traced).splitlines() if line.startswith("blocks.0 ... blocks.2 (3)"))
     assert row.split()[4:6] == [f"{3 * 4 * PER_LAYER / 2**20:,.1f}"] * 2
     mixed = [Layer(f"a.{n}", 1, n // 2, 0, 0, 0, 1) for n in range(4)]

@@ -122,7 +122,7 @@ def test_names_of_classes_come_from_the_training_data_and_others_are_listed(task
     rows["test"] += [("z", f"c{k:02}") for k in range(14)]
     monkeypatch.setattr(type(words), "read", lambda self, source: rows)
     listed = r"in no training sample and in no setting `classes`.*: 'c00' \(1\), .*'c11' \(1\), and 3 more"
-    with pytest.raises(BadInput, match=f"{listed}. List them there, so that"):
+    with pytest.raises(BadInput, match=f"{listed}. List them there, or"):
         task("Words").datasets()
     names = ("consonant", "vowel", "rare", *(f"c{k:02}" for k in range(14)))
     monkeypatch.setattr(type(words), "classes", names, raising=False)
@@ -325,7 +325,7 @@ def test_order_and_weights_of_samples_are_the_parts_and_lazy_sequences_stay_lazy
     train = copy.copy(heights.datasets()["train"])
     assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
     assert not hasattr(train, "lengths") and not hasattr(heights.datasets()["test"], "weights")
-    with pytest.raises(BadInput, match="read returned one list with `weights`, which is to be dealt to three parts"):
+    with pytest.raises(BadInput, match="read returned one list with `weights`, which belongs to the training samples"):
         reading(Rows(parts["train"])).datasets()
     files = Rows([(Path("b"), 1), (Path("a"), 2)])
     assert in_order(files, None) is files

@@ -1,7 +1,4 @@
-"""Does a language model fit a card: for LoRA, QLoRA, full fine-tuning, or inference with so many tokens?
-
-trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 2048 --tokens 2000000
-"""
+"""Whether a language model fits a card: `trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 2048`"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,22 +30,12 @@ METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _LENGTHS = 256  # what the largest length is a multiple of
 _MOST_BYTES = 2**20  # of a config.json
-_NAMES = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings", "max_position_embeddings",
-)  # fmt: skip
-
-
-def _known() -> dict[str, dict[str, Any]]:
-    rows = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
-    known: dict[str, dict[str, Any]] = {name: dict(zip(_NAMES, row, strict=True)) for name, row in rows.items()}
-    for settings in known.values():
-        if not settings["model_type"].startswith("gemma"):  # whose layers alternate
-            settings["sliding_window"] = None
-    return known
-
-
-KNOWN = _known()
+_ROWS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
+_COLUMNS = _ROWS.pop("columns")
+KNOWN: dict[str, dict[str, Any]] = {  # the layers of Gemma alternate
+    name: dict(zip(_COLUMNS, row, strict=True)) | ({} if row[0].startswith("gemma") else {"sliding_window": None})
+    for name, row in _ROWS.items()
+}
 
 
 def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 1, start: int = 0) -> int:
@@ -103,12 +90,10 @@ class Question:
 
     @property
     def weights(self) -> str:
-        """The kind of quantised weights; QLoRA has nf4 where none is given."""
         return self.quantised or ("nf4" if self.method == "qlora" else "")
 
     @property
     def assumed(self) -> str:
-        """A sentence on what was assumed."""
         if self.method == "inference":
             return f"Assumed: {self.weights or '16-bit'} weights, keys and values of all tokens in 16 bits."
         where = ", ".join(self.targets) or "all linear layers but the head"
@@ -118,14 +103,12 @@ class Question:
 
 
 def fits(question: Question) -> Prediction:
-    """Predicts the peak of what is asked, on a card that this machine lacks. Raises BadInput."""
     choices = {"method": METHODS, "optimizer": tuple(_OPTIMIZERS), "quantised": ("", *KINDS)}
     for name, allowed in choices.items():
         if (value := question.weights if name == "quantised" else getattr(question, name)) not in allowed:
             raise BadInput(f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}.")
-    for name in ("batch", "length", "rank"):
-        if type(number := getattr(question, name)) is not int or number < 1:
-            raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
+    if wrong := [name for name in ("batch", "length", "rank") if getattr(question, name) < 1]:
+        raise BadInput(f"{wrong[0]} is {getattr(question, wrong[0])!r}. Give a whole number from 1.")
     if question.method == "full" and question.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
     computed = checked(find_card(question.card), question.precision)
@@ -180,17 +163,14 @@ def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[
 def _time(question: Question, prediction: Prediction, tokens: int) -> str:
     low, high = (tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds)
     hours = (low * high) ** 0.5
-    text = f"{tokens:,} tokens, padding among them, take {computed(hours)} hours on one {prediction.card}, computed "
-    text += f"({computed(low)} to {computed(high)})."
-    if prediction.card != CARDS["t4"].name:
-        return text
+    takes = f"take {computed(hours)} hours on one {prediction.card}, computed ({computed(low)} to {computed(high)})."
     share, sessions = quota(hours * 3600 / 2)
-    where = f"{sessions} session{'s' * (sessions > 1)}"
-    return f"{text} Kaggle's two take half of that: {share} of a week's {QUOTA_HOURS:.0f} hours, in {where}."
+    week = f"{share} of a week's {QUOTA_HOURS:.0f} hours, in {sessions} session{'s' * (sessions > 1)}"
+    halves = f" Kaggle's two take half of that: {week}." * (prediction.card == CARDS["t4"].name)
+    return f"{tokens:,} tokens, padding among them, {takes}{halves}"
 
 
 def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:
-    """Yields changes that were tried and fit, and cards that would hold it as it is."""
     if length:
         yield f"--length {length}"
     elif single := longest(replace(question, batch=1)) if question.batch > 1 else 0:
@@ -204,7 +184,6 @@ def _remedies(question: Question, prediction: Prediction, length: int) -> Iterat
 
 
 def settings_of(model: str) -> dict[str, Any]:
-    """Returns the settings of a known model, or those of a folder with a config.json. Raises BadInput."""
     by_name = {name.lower(): settings for name, settings in KNOWN.items()}
     if model.lower() in by_name:
         return dict(by_name[model.lower()])
@@ -213,10 +192,8 @@ def settings_of(model: str) -> dict[str, Any]:
         settings = untrusted.objects(untrusted.read(path, _MOST_BYTES))
     except (OSError, BadInput) as error:
         why = getattr(error, "strerror", None) or error
-        raise BadInput(
-            f"There is no model {model!r} ({why}). Known are {', '.join(KNOWN)}; for another give the folder with its "
-            "config.json, as Hugging Face has it."
-        ) from None
+        what = f"There is no model {model!r} ({why}). Known are {', '.join(KNOWN)}"
+        raise BadInput(f"{what}; for another give the folder with its config.json.") from None
     if "model_type" not in settings:
         raise BadInput(f"{path} is no configuration of a model: it has no model_type. Give the folder of one.")
     return settings.get("text_config") or settings  # of a model that sees pictures too
@@ -296,7 +273,6 @@ class Adapted(nn.Module):
 
 
 def quantise(model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[nn.Module] = ()) -> nn.Module:
-    """Replaces every nn.Linear but those `without`; `dtype` is what products are computed in."""
     spared = {id(layer) for layer in without}
     return replaced(model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None)
 
@@ -305,18 +281,13 @@ def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 
     """Freezes the model and adds adapters of a rank to the layers whose name ends so. Raises BadInput for none."""
     names, linear = set(targets), linear_names(model)
     model.requires_grad_(False)
-    if not names & linear or type(rank) is not int or rank < 1:
-        raise BadInput(
-            f"No adapter of rank {rank!r} can be put on {', '.join(sorted(names)) or 'nothing'}. The linear layers are "
-            f"{', '.join(sorted(linear))}."
-        )
-    return replaced(
-        model, lambda name, layer: Adapted(layer, rank, dropout) if name in names and _is_linear(layer) else None
-    )
+    if not names & linear:
+        what = f"No adapter can be put on {', '.join(sorted(names)) or 'nothing'}"
+        raise BadInput(f"{what}. The linear layers are {', '.join(sorted(linear))}.")
+    return replaced(model, lambda name, x: Adapted(x, rank, dropout) if name in names and _is_linear(x) else None)
 
 
 def linear_names(model: nn.Module, head: nn.Module | None = None) -> set[str]:
-    """Returns the last names of the linear layers, without the head's."""
     return {name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if _is_linear(layer) and layer is not head}
 
 

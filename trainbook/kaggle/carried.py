@@ -29,7 +29,7 @@ INSTALLED = "The notebook looks there; what is missing it installs where its int
 
 
 class Training(NamedTuple):
-    """What a session trains: a carried file, the keys that are overridden, and the runs, of which a queue has many."""
+    """What a session trains: a carried file, keys that are overridden, and the runs of a queue, or one."""
 
     file: str
     overrides: dict[str, Any]
@@ -37,12 +37,10 @@ class Training(NamedTuple):
 
 
 def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
-    """Returns the cells with a tag."""
     return [cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", [])]
 
 
 def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files in the carrier cell, by path; none without such a cell. Raises BadInput."""
     codes = ["".join(cell["source"]) for cell in tagged(notebook, "carrier")]
     try:
         return next((carrier.unpack(code) for code in codes if "HOME = library(" in code), {})
@@ -50,16 +48,15 @@ def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
         raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
 
 
-def syntax(notebook: Mapping[str, Any]) -> Iterator[ast.AST]:
-    """Yields the nodes of the code in all cells but the carrier's; a cell that is no pure Python is left out."""
+def codes(notebook: Mapping[str, Any]) -> Iterator[str]:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code" and "carrier" not in cell["metadata"].get("tags", []):
             with contextlib.suppress(SyntaxError):
-                yield from ast.walk(ast.parse("".join(cell["source"])))
+                ast.parse(code := "".join(cell["source"]))
+                yield code
 
 
 def parameters(notebook: Mapping[str, Any]) -> dict[str, tuple[object, type]]:
-    """Returns default and type of the names in the cell that is tagged `parameters`."""
     defaults: dict[str, tuple[object, type]] = {}
     for node in [node for cell in tagged(notebook, "parameters") for node in ast.parse("".join(cell["source"])).body]:
         if isinstance(node, ast.AnnAssign) and node.value:
@@ -73,7 +70,6 @@ def parameters(notebook: Mapping[str, Any]) -> dict[str, tuple[object, type]]:
 
 
 def check_values(name: str, notebook: Mapping[str, Any], values: Mapping[str, object]) -> None:
-    """Raises BadInput for a name or type that the parameters cell does not have: a misspelt one would do nothing."""
     defaults = parameters(notebook)
     for parameter, value in values.items():
         if parameter not in defaults:
@@ -86,7 +82,6 @@ def check_values(name: str, notebook: Mapping[str, Any], values: Mapping[str, ob
 
 
 def builder() -> ModuleType | None:
-    """Returns the checkout's build_notebooks; None where that or jupytext is missing."""
     sys.path += [] if str(ROOT) in sys.path else [str(ROOT)]
     with contextlib.suppress(ImportError):
         return importlib.import_module("build_notebooks")
@@ -103,22 +98,21 @@ def is_stale(path: Path) -> bool | None:
 
 
 def here(data: "Data") -> list[str]:
-    """Returns what of a configuration's data.dir is a file or folder of this machine."""
+    """Returns what of data.dir is on this machine."""
     return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
 
 
 def compared(names: Collection[str]) -> tuple[list[str], str]:
     """Returns the imports that Kaggle's image is known to lack, and a sentence on those of which nothing is known."""
     table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
-    lacks = {*table["lacks"].split()}
-    unknown = ", ".join(sorted({*names} - lacks - {*table["has"].split()}))
-    sentence = f"Whether Kaggle's image has {unknown} is not known: no table here names it." if unknown else ""
-    return sorted(lacks & {*names}), sentence
+    has, lacks = ({*table[key].split()} for key in ("has", "lacks"))
+    unknown = ", ".join(sorted({*names} - lacks - has))
+    return sorted(lacks & {*names}), f"Whether Kaggle's image has {unknown} is not known." if unknown else ""
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
     """Returns the name in the call of `notebook.configure`, "" for none, and whether it is `configure_queue`."""
-    for node in syntax(notebook):
+    for node in (node for code in codes(notebook) for node in ast.walk(ast.parse(code))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             name = getattr(node.args[0], "value", None)
             if node.func.attr in ("configure", "configure_queue") and isinstance(name, str):
@@ -131,9 +125,8 @@ def training(
 ) -> Training | None:
     """Reads the configuration that a session reads, with the values for its parameters. Raises BadInput as it would.
 
-    Returns None for a notebook that trains nothing, or whose configuration only a session sees: a file on Kaggle, or
-    one that its cells write, as a cell tagged `task` does. `root` is the folder here with the files of a notebook that
-    was built just now from a configuration of one's own; of any other a task's file is never run here.
+    Returns None where only a session sees it, on Kaggle or written by a cell tagged `task`. `root` is the folder here
+    with the files of a notebook that was built just now; of any other a task's file is never run here.
     """
     from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
@@ -146,10 +139,8 @@ def training(
     overrides |= inputs.get("OVERRIDES") or {}  # type: ignore[operator]
     names = [name for name in texts if _CONFIG.fullmatch(name)]  # another name could lie outside of the folder
     if tasks := [name for name in texts if root is None and name.startswith("configs/") and name.endswith(".py")]:
-        raise BadInput(
-            f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be "
-            "checked. Give the configuration that it was built from, such as my.yaml, and it is built again."
-        )
+        what = f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be"
+        raise BadInput(f"{what} checked. Give the configuration that it was built from, such as my.yaml.")
     if file not in names:
         carries = ", ".join(names) or "none"
         raise BadInput(f"The notebook does not carry {file}. It carries: {carries}. Correct CONFIG.")
@@ -167,7 +158,6 @@ def training(
 
 
 def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool) -> "list[Entry]":
-    """Returns the runs of a configuration. Raises BadInput."""
     from lib.launch import queue  # not at the top: torch takes seconds to import
     from lib.launch.run import has_queue
     from lib.task import load_config
@@ -178,8 +168,6 @@ def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, r
         with contextlib.redirect_stdout(io.StringIO()):  # the session says of its own earlier runs what this prints
             return queue.entries(path, overrides | nowhere)
     if has_queue(path, config):
-        raise BadInput(
-            f"The notebook trains one run, and {path} with the values given asks for a queue of several. "
-            "Take queue.* out, or push a notebook that trains a queue."
-        )
+        what = f"The notebook trains one run, and {path} with the values given asks for a queue of several"
+        raise BadInput(f"{what}. Take queue.* out, or push a notebook that trains a queue.")
     return [queue.Entry(config, kind=kind)]

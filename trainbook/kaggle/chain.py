@@ -1,9 +1,8 @@
 """Runs session after session until the training is done: push, wait, read the summaries, push again.
 
 chain.json is written whole before and after each push, so this process may end at any moment and be started again.
-There are never two sessions at once: nothing is pushed while one is active; a lock, which the client inherits, excludes
-a second chain while the push of a killed one may still arrive; and a push whose answer is missing is looked for on
-Kaggle by its mark.
+There are never two sessions at once: nothing is pushed while one is active, the client inherits a lock that excludes a
+second chain, and a push without an answer is looked for on Kaggle by its mark.
 """
 
 import hashlib
@@ -53,7 +52,6 @@ class Session:
 
     @property
     def trained(self) -> bool:
-        """Returns whether a session can resume from its output."""
         return self.reason.removesuffix(_RETRIED) in ("completed", "deadline", "interrupted")
 
 
@@ -74,17 +72,14 @@ class Chain:
 
     @property
     def step(self) -> int:
-        """Returns the step that the next session starts at."""
         return next((session.step for session in reversed(self.sessions) if session.trained), 0)
 
     def save(self, *more: Session) -> None:
-        """Adds sessions to the chain, and writes it."""
         self.sessions += more
         record = {"kernel": self.kernel, "sessions": [asdict(session) for session in self.sessions]}
         disk.write_text(self.path, json.dumps(record, indent=1))
 
     def load(self) -> None:
-        """Reads the sessions so far. Raises BadInput for a file that is damaged."""
         try:
             records = untrusted.objects(self.path.read_text("utf-8"))["sessions"]
             self.sessions = [untrusted.parse(record, Session) for record in records]
@@ -94,19 +89,14 @@ class Chain:
             raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
 
     def ask(self, question: Callable[[], Result]) -> Result:
-        """Returns the answer to a question; a network that fails for a while ends no chain. Raises Refused."""
         return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
 
     def quota(self) -> client.Quota | None:
-        """Returns what is left of the week; None for a notebook that uses no GPU."""
         return self.ask(client.quota) if self.notebook.uses_gpu else None
 
 
 def run(chain: Chain, fresh: bool = False) -> int:
-    """Runs or resumes a chain; returns 0 completed, 75 with sessions to come, 1 failed, 130 stopped by hand on Kaggle.
-
-    `fresh` forgets the sessions of an earlier chain, and starts without their output. Raises BadInput.
-    """
+    """Runs or resumes a chain; returns 0 completed, 75 with sessions to come, 1 failed, 130 stopped on Kaggle."""
     folder = chain.notebook.folder
     busy = f"Another chain holds {folder}: it runs, or was killed during a push. Wait for it, or end it."
     with disk.lock(folder, busy) as hold:
@@ -115,8 +105,6 @@ def run(chain: Chain, fresh: bool = False) -> int:
         if fresh:
             chain.path.unlink(missing_ok=True)
         chain.load()
-        if not chain.sessions and not fresh:
-            _look_back(chain)
         for session in chain.sessions if chain.retry else ():
             session.reason += _RETRIED * (session.reason in ("lost", "failed", "completed"))
         while True:
@@ -124,7 +112,7 @@ def run(chain: Chain, fresh: bool = False) -> int:
                 if verdict := _verdict(chain):
                     print(f"{table(chain)}\n{verdict[1]}", flush=True)
                     return verdict[0]
-                _begin(chain, hold)
+                _begin(chain, hold, fresh)
             session = chain.sessions[-1]
             if session.state == "pushing" and not _arrived(chain, session):
                 continue
@@ -135,27 +123,7 @@ def run(chain: Chain, fresh: bool = False) -> int:
                 return 130
 
 
-def _look_back(chain: Chain) -> None:
-    """Takes the last session of a notebook that was pushed before the chain as the first one of the chain."""
-    status = chain.ask(lambda: client.find(chain.kernel))
-    if status and status.active:
-        _join(chain, Session(""))  # at once: one that ends before the next question would be followed by a fresh start
-    elif status and status.word == "COMPLETE":
-        chain.sessions.append(Session("", "running"))
-        _collect(chain, chain.sessions[0], status)
-        if not chain.sessions[0].trained:
-            chain.sessions.clear()
-
-
-def _join(chain: Chain, session: Session) -> None:
-    """Adds an active session to the chain."""
-    print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
-    session.state = "running"
-    chain.save(session)
-
-
 def _verdict(chain: Chain) -> tuple[int, str] | None:
-    """Returns the exit code and a message where no further session is to be pushed, else None."""
     sessions = chain.sessions
     if sessions:
         last = sessions[-1]
@@ -165,36 +133,39 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
         if last.reason == "failed":
             return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
         if lost >= _MAX_LOST:
-            return 1, (
-                f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'}). See their "
-                f"log: trainbook kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
-            )
+            what = f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'})"
+            log = f"See their log: trainbook kaggle status {chain.kernel} --log"
+            return 1, f"{what}. {log}. --retry continues the chain nevertheless."
         if last.trained and len(sessions) > 1 and last.step <= last.first_step:
-            stayed = f"The last session stayed at step {last.step:,}"
-            return 1, f"{stayed}: it is too short for a step and a save. See its log."
+            return 1, f"The last session stayed at step {last.step:,}, too short for a step and a save. See its log."
         if len(sessions) >= chain.max_sessions:
             return 75, f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}."
     quota, least = chain.quota(), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
     if quota is None or quota.remaining >= least:
         return None
-    return 75, (
-        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} that a "
-        f"session needs (--min-hours). New ones come {quota.refreshes or 'every week'}; the same command resumes then."
-    )
+    left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} that a"
+    later = f"New ones come {quota.refreshes or 'every week'}; the same command resumes then."
+    return 75, f"{left} session needs (--min-hours). {later}"
 
 
-def _begin(chain: Chain, hold: int) -> None:
-    """Pushes the next session, cut to what is left of the quota, or takes the active one; chain.json names it first."""
+def _begin(chain: Chain, hold: int, fresh: bool) -> None:
+    """Pushes the next session, cut to what is left of the quota, or takes the active one; chain.json names it first.
+
+    The first one continues from what the notebook left when it was pushed before the chain, unless `fresh`.
+    """
     quota, status, values = chain.quota(), chain.ask(lambda: client.find(chain.kernel)), dict(chain.values)
     session = Session("", first_step=chain.step, step=chain.step, quota_before=quota.used if quota else None)
     if status and status.active:
-        return _join(chain, session)
+        print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
+        session.state = "running"
+        return chain.save(session)
     if quota:
         left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
         if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):  # type: ignore[arg-type]
             values["SESSION_MINUTES"] = round(left, 1)
             print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
-    has_output = any(session.trained for session in chain.sessions)
+    has_earlier = not chain.sessions and not fresh and status is not None and status.word == "COMPLETE"
+    has_output = has_earlier or any(session.trained for session in chain.sessions)
     folder, session.mark = prepare(chain.notebook, values, has_output)
     chain.save(session)
     try:
@@ -208,8 +179,8 @@ def _begin(chain: Chain, hold: int) -> None:
         raise
     session.state = "running"
     chain.save()
-    start = f"from step {session.first_step:,}, {url}"
-    print(f"Session {len(chain.sessions)}: version {session.version}, {start}", flush=True)
+    start = f"version {session.version}, from step {session.first_step:,}, {url}"
+    print(f"Session {len(chain.sessions)}: {start}", flush=True)
     return None
 
 
@@ -274,7 +245,6 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
 
 
 def table(chain: Chain) -> str:
-    """Returns a row for each session: steps, hours, quota used, and how it ended."""
     rows = [["session", "version", "steps", "hours", "quota h", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
         cells = ["-" if hours is None else f"{hours:.2f}" for hours in (session.hours, session.quota_used)]

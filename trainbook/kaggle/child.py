@@ -1,8 +1,4 @@
-"""Runs the `kaggle` client as a child process, which adds the code of an HTTP error to its text.
-
-Kaggle also answers `{"code": 503, "message": ...}`, of which the client prints the message alone. The child cannot see
-lib, so this file imports nothing of it.
-"""
+"""Runs the `kaggle` client as a child, which cannot see lib, and adds the code of HTTP errors to their text."""
 
 import contextlib
 

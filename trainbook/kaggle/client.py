@@ -1,25 +1,25 @@
 """Runs the real `kaggle` client (version 2.2.4) as a child process, see child.py, and reads what it prints.
 
-A child rather than its Python interface: importing that signs in and may end the process, its requests have no
-time-out, and it keeps the credential in memory. So no credential is ever in this process. The client exits with 0 after
-most refusals, so its words decide about success, not its exit code.
+Importing it signs in, may end the process and keeps the credential in memory: here none ever is. The client exits with
+0 after most refusals, so its words decide about success, not its exit code.
 """
 
 import importlib.util
 import itertools
 import json
+import mmap
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lib.errors import BadInput, TrainingFailed
-from trainbook.kaggle import credentials
 
 SHORT, LONG = 300, 6 * 3600  # seconds that a query, and that a transfer of files, may take
 ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
@@ -33,19 +33,19 @@ _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnec
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
 _LATER = "Try again later."
-_ADVICE = (
-    (r"batch GPU session count", "Two of your sessions are running already. Stop one in the browser, or wait for it."),
-    (
-        r"(?i)quota.*(exceed|reach|used up|no .*left|insufficient|limit)|(exceed|reach|maximum|insufficient).*quota",
+_ADVICE = {
+    r"batch GPU session count": "Two of your sessions are running already. Stop one in the browser, or wait for it.",
+    r"(?i)quota.*(exceed|reach|used up|no .*left|insufficient|limit)|(exceed|reach|maximum|insufficient).*quota":
         "The week's GPU hours are used up. New ones come on Saturday at 00:00 UTC. `push --no-gpu` uses none.",
-    ),
-    (r"(?i)phone", "Verify your phone number at kaggle.com/settings."),
-    (
-        r"\[HTTP 409\]|(?i:conflict)|already in use",
-        "Kaggle is saving another version of it, or has something else by that name. Wait a minute and run the command "
-        "again, or give another --slug.",
-    ),
-)
+    r"(?i)phone": "Verify your phone number at kaggle.com/settings.",
+    r"\[HTTP 409\]|(?i:conflict)|already in use": "Kaggle is saving another version of it, or has something else by "
+        "that name. Wait a minute and run the command again, or give another --slug.",
+}  # fmt: skip
+_SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
+_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")  # https://user:password@host, of whatever name
+_SHORTEST_SECRET = 8  # a shorter value would be found everywhere; no service hands out one
+# Files whose only purpose is to hold a credential
+KEYS = ("kaggle.json", "access_token", "access_token.txt", "credentials.json", ".env", ".netrc", ".git-credentials")
 Result = TypeVar("Result")
 
 
@@ -86,10 +86,7 @@ class Quota(NamedTuple):
 
 
 def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> str:
-    """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials. Raises Refused or NoAnswer.
-
-    `hold` is an open file that the child inherits: a lock on it lasts until the child has ended, even without us.
-    """
+    """Runs the client; returns its clean output. The child inherits `hold`, a lock. Raises Refused or NoAnswer."""
     if importlib.util.find_spec("kaggle") is None:
         raise BadInput("The `kaggle` client is missing. Install it: pip install kaggle==2.2.4 six")
     try:
@@ -97,8 +94,8 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}") from None
     if not code:
-        return credentials.clean(out)
-    text = credentials.clean(out + error)
+        return clean(out)
+    text = clean(out + error)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
     reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _advice(text)
     code = int((re.findall(r"\[HTTP (\d+)\]", text) or [0])[-1])  # which child.py adds to an error
@@ -120,7 +117,6 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
-    """Returns exit code, standard output and errors of the client."""
     pipes = {"capture_output": True, "stdin": subprocess.DEVNULL, "encoding": "utf-8", "errors": "replace"}
     handles = () if hold is None else (hold,)
     done = subprocess.run(_command(*arguments), timeout=seconds, check=False, pass_fds=handles, **pipes)
@@ -128,7 +124,7 @@ def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tu
 
 
 def _advice(text: str) -> str:
-    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), "Correct what it names.")
+    return next((advice for form, advice in _ADVICE.items() if re.search(form, text)), "Correct what it names.")
 
 
 def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
@@ -148,7 +144,6 @@ def insist(question: Callable[[], Result], pause: float | None = None, tries: in
 
 
 def username() -> str:
-    """Returns the account that the client is signed in to. Raises BadInput."""
     match = re.search(r"^- username: (\S+)$", call("config", "view"), re.MULTILINE)
     if not match or match[1] == "None":
         raise BadInput("The kaggle client is not signed in. Run `kaggle auth login` once, or give --owner.")
@@ -156,14 +151,11 @@ def username() -> str:
 
 
 def push(folder: Path, hold: int | None = None) -> tuple[int, str]:
-    """Pushes the notebook in a folder, which starts a session; returns version and address. Raises Refused."""
     text = call("kernels", "push", "-p", str(folder), hold=hold)
     # The client prints "successfully pushed" also where the server dropped data that it does not know.
     if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", text):
-        raise Refused(
-            f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}. A session without them may "
-            "be running: stop it in the browser, correct the names, push again."
-        )
+        what = f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}"
+        raise Refused(f"{what}. A session may be running: stop it in the browser, correct the names, push again.")
     match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
     if not match:
         raise _refused("the notebook", " ".join(text.split()), text)
@@ -175,7 +167,6 @@ def _refused(what: str, words: str, text: str) -> Refused:
 
 
 def status(kernel: str) -> Status:
-    """Returns the status of the newest session of "owner/slug". Raises Refused."""
     text = call("kernels", "status", kernel)
     match = re.search(r'has status "(?:KernelWorkerStatus\.)?(\w+)"', text)
     if not match:
@@ -195,12 +186,10 @@ def unless_denied(question: Callable[[], Result]) -> Result | None:
 
 
 def find(kernel: str) -> Status | None:
-    """Returns the status of a notebook; None if there is no such one. Raises Refused."""
     return unless_denied(lambda: status(kernel))
 
 
 def source(kernel: str) -> str:
-    """Returns the text of the newest version of a notebook. Raises Refused."""
     with tempfile.TemporaryDirectory() as folder:
         call("kernels", "pull", kernel, "-p", folder)
         return "".join(path.read_text("utf-8") for path in sorted(Path(folder).iterdir()) if path.is_file())
@@ -214,7 +203,6 @@ def output(kernel: str, folder: Path, pattern: str) -> list[Path]:
 
 
 def log(kernel: str) -> str:
-    """Returns what the newest session has printed so far, as text. Raises Refused."""
     return readable(call("kernels", "logs", kernel))
 
 
@@ -232,15 +220,14 @@ def events(log: str) -> list[dict[str, Any]]:
 
 def readable(log: str) -> str:
     """Returns a log as text without credentials; one that is no JSON stays as it is."""
-    return credentials.clean("".join(str(event["data"]) for event in events(log)) or log)
+    return clean("".join(str(event["data"]) for event in events(log)) or log)
 
 
 def follow(kernel: str) -> None:
-    """Prints the log of a running session line by line until it ends."""
     command = _command("kernels", "logs", kernel, "--follow")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
         for line in child.stdout or ():
-            print(credentials.clean(line), end="", flush=True)
+            print(clean(line), end="", flush=True)
 
 
 def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
@@ -248,30 +235,58 @@ def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
     for number in itertools.count(1):
         answer = insist(lambda: status(kernel))
         if answer.word not in words or number == polls:
-            return answer
+            break
         time.sleep(PAUSE)
-    raise AssertionError("unreachable")
+    return answer
 
 
 def quota() -> Quota | None:
-    """Returns the GPU hours of this week; None where Kaggle gives none. Raises Refused."""
     rows = re.findall(r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE)
     return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
 
 
 def upload(folder: Path, dataset: str) -> str:
-    """Uploads a folder as a new data set or a new version; returns its address. Raises Refused."""
     is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
     command = ("version", "-m", "A new version") if is_there else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.
     text = call("datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG)
     if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):
-        raise Refused(
-            f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it. Run the command "
-            "again: it makes a new version with all files."
-        )
+        what = f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it"
+        raise Refused(f"{what}. Run the command again: it makes a new version with all files.")
     match = re.search(r"Please check progress at (\S+)", text)
     if not match:
         errors = [line for line in text.splitlines() if "rror" in line or "not valid" in line]
         raise _refused("the data set", " ".join(errors) or text.strip(), text)
     return match[1]
+
+
+# --- credentials: what the client prints is cleaned, and what is uploaded is searched --------------------------------
+
+
+def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the credentials of environment variables: by their names, and in addresses; longest first."""
+    hidden = {value for name, value in environment.items() if _SECRET_NAMES.search(name.upper())}
+    hidden |= {match[1] for value in environment.values() if (match := _IN_ADDRESS.search(value))}
+    return sorted((secret for secret in hidden if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+
+def clean(text: str) -> str:
+    for value in secrets():
+        text = text.replace(value, "[hidden]")
+    return text
+
+
+def refuse(where: object, content: bytes | mmap.mmap) -> None:
+    """Raises BadInput where the content holds the value of a credential of the environment."""
+    if any(content.find(value.encode()) >= 0 for value in secrets()):
+        raise BadInput(f"{where} contains the value of a credential of your environment. Remove it; nothing was sent.")
+
+
+def refuse_in_files(paths: Iterable[Path]) -> None:
+    """Raises BadInput for the first file that holds such a value, or whose purpose is to hold one."""
+    for path in paths:
+        if path.name in KEYS:
+            raise BadInput(f"{path} is a file for credentials. Remove it from the folder; nothing was sent.")
+        if path.stat().st_size:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                refuse(path, content)

@@ -14,55 +14,21 @@ from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import findings
-from trainbook import new
+from lib.text import amount
 from trainbook.kaggle import carried, chain, client, dataset, kernel
 from trainbook.kaggle.kernel import Notebook
 
-_WHOLE_LOG = "The whole log: trainbook kaggle status {} --log"
 _MODEL = "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"
-Options = dict[str, dict[str, Any]]  # keywords of `add_argument` by name
-
-
-def _text(text: str, **keywords: Any) -> dict[str, Any]:
-    return {"default": "", "help": text, **keywords}
-
-
-def _list(metavar: str, text: str) -> dict[str, Any]:
-    return {"action": "append", "default": [], "metavar": metavar, "help": text}
-
-
-def _flag(text: str, **keywords: Any) -> dict[str, Any]:
-    return {"action": "store_true", "help": text, **keywords}
-
-
-_OWNER: Options = {"--owner": _text("the account; empty: the one that the client is signed in to")}
-_SET: Options = {"--set": _list("KEY=VALUE", "override a configuration key")}
-_ON_KAGGLE: Options = {"name": {"help": "a workload or notebook such as graphmer, my.yaml, or owner/slug on Kaggle"}}
-_BUILT: Options = {
-    "name": {"help": "a workload or notebook such as graphmer, my.yaml, or a path ending in .ipynb"},
-    **_OWNER,
-    "--slug": _text("the notebook's name on Kaggle; empty: trainbook- and its file name"),
-    "--dataset": _list("OWNER/SLUG", "a data set to mount"),
-    "--kernel": _list("OWNER/SLUG", "a notebook's output to mount"),
-    "--model": _list(_MODEL, "a published model to mount"),
-    "--param": _list("NAME=VALUE", "a value of the parameters cell"),
-    "--set": _list("KEY=VALUE", "a configuration key (OVERRIDES)"),
-    "--gpu": {"action": argparse.BooleanOptionalAction, "help": "T4 x2 or none; left out: as the notebook says"},
-    "--internet": {"action": argparse.BooleanOptionalAction, "help": "left out: as the notebook says"},
-    "--public": _flag("visible to everybody; without it, to you alone"),
-    "--stale": _flag("send it although lib was edited after it was built"),
-}
 
 
 def _owner(options: argparse.Namespace) -> str:
-    """Returns the account. A dry run, which asks Kaggle nothing, goes on without one."""
     try:
         return options.owner or client.username()
     except BadInput:
         if not getattr(options, "dry_run", False):
             raise
-        print("The kaggle client is not signed in here: OWNER stands for your account.")
-        return "OWNER"
+    print("The kaggle client is not signed in here: OWNER stands for your account.")
+    return "OWNER"
 
 
 def _build(config: Path, out: Path) -> Path:
@@ -76,8 +42,7 @@ def _build(config: Path, out: Path) -> Path:
     text = own.text(source, internet=bool(lacked))
     try:
         disk.make_folders(out.parent)
-        with disk.whole(out) as aside:
-            aside.write_text(text, "utf-8", newline="\n")
+        disk.write_text(out, text)
     except OSError as error:
         raise BadInput(f"{out} cannot be written ({error.strerror or error}). Give another place.") from None
     size = f"{len(text.encode()) / 1000:,.0f} KB"
@@ -87,8 +52,7 @@ def _build(config: Path, out: Path) -> Path:
     if unknown:
         print(unknown, carried.INSTALLED)
     if not source.has_small:
-        small = config.with_name(f"{config.stem}_small.yaml")
-        print(f"There is no {small}, so a machine without a GPU trains the same configuration.")
+        print(f"There is no {config.stem}_small.yaml, so a machine without a GPU trains the same configuration.")
     return source.root
 
 
@@ -102,7 +66,6 @@ def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
 
 
 def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object], Any]:
-    """Returns the notebook, the values of its parameters, and what it would train. Raises BadInput."""
     path, root = _path(options.name, options.slug)
     for name in [*options.dataset, *options.kernel]:
         if name.count("/") != 1:
@@ -113,20 +76,8 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object], 
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
     switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
     notebook = Notebook(path, name, options.dataset, options.kernel, root=root, models=options.model, **switches)
-    training, values = kernel.check(notebook, kernel.read_parameters(options.param, options.set), options.stale)
+    training, values = kernel.check(notebook, kernel.read_parameters(options.param, options.set))
     return notebook, values, training
-
-
-_DATASET: Options = {
-    "config": _text("the configuration whose task reads and validates the data", nargs="?"),
-    "--data": _text("the data's folder; empty: data.dir of the configuration"),
-    "--run": _text("pack the output of this run instead", dest="run_folder", metavar="DIR"),
-    "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
-    **_OWNER,
-    "--license": _text("by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT", default="unknown"),
-    **_SET,
-    "--dry-run": _flag("pack what would be sent, and send nothing"),
-}
 
 
 def _dataset(options: argparse.Namespace) -> int:
@@ -142,22 +93,13 @@ def _dataset(options: argparse.Namespace) -> int:
         settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
         contents = dataset.of_data(load_config(options.config, settings), name)
     folder = dataset.pack(*contents, name, options.license)
-    if options.dry_run:
-        print("Nothing was uploaded (--dry-run).")
-        print(f"In the browser: Create > New Dataset, and drop the archive of {folder} onto the page.")
-    else:
-        print(f"Uploaded: {client.upload(folder, name)}")
+    by_hand = f"In the browser: Create > New Dataset, and drop the archive of {folder} onto the page."
+    is_sent = not options.dry_run
+    print(f"Uploaded: {client.upload(folder, name)}" if is_sent else f"Nothing was uploaded (--dry-run).\n{by_hand}")
     print(f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version.")
     parameter = f" --param DATA_DIR={name}" * bool(options.config)
     print(f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}")
     return 0
-
-
-_PUSH: Options = {
-    **_BUILT,
-    "--continue": _flag("mount its own last completed output", dest="own_output"),
-    "--dry-run": _flag("show what would be sent, and send nothing"),
-}
 
 
 def _push(options: argparse.Namespace) -> int:
@@ -180,14 +122,6 @@ def _push(options: argparse.Namespace) -> int:
     return 0
 
 
-_STATUS: Options = {
-    **_ON_KAGGLE,
-    **_OWNER,
-    "--log": _flag("show what it has printed so far"),
-    "--follow": _flag("show what it prints until it ends"),
-}
-
-
 def _status(options: argparse.Namespace) -> int:
     """Prints the status; with --follow returns how the session ended: 0 complete, 130 stopped by hand, else 1."""
     name = kernel.kernel_of(options.name, options.owner)
@@ -206,21 +140,9 @@ def _status(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print("\nStopped here. The session on Kaggle continues by itself.")
             return 130
-    print(f"{name}: {status}")
-    if status.active:
-        print("Its log has ended, but not the session. The same command follows it again.")
-        return 1
-    is_complete = status.word == "COMPLETE"
-    print(f"The results: trainbook kaggle fetch {name}" if is_complete else _WHOLE_LOG.format(name))
-    return 0 if is_complete else 130 if status.word.startswith("CANCEL") else 1
-
-
-_FETCH: Options = {
-    **_ON_KAGGLE,
-    **_OWNER,
-    "--to": _text("where to; empty: runs/kaggle/SLUG/results", metavar="DIR"),
-    "--all": _flag("with the checkpoints, which are for resuming elsewhere"),
-}
+    is_complete, log = status.word == "COMPLETE", f"The whole log: trainbook kaggle status {name} --log"
+    print(f"{name}: {status}", f"The results: trainbook kaggle fetch {name}" if is_complete else log, sep="\n")
+    return 0 if is_complete else 130 if status.word == "CANCEL_ACKNOWLEDGED" else 1
 
 
 def _fetch(options: argparse.Namespace) -> int:
@@ -234,22 +156,11 @@ def _fetch(options: argparse.Namespace) -> int:
             beside = f", the baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
             print(f"  {metric}: {value:.4f}{beside}")
     size, number = disk.held(folder)
-    print(f"{folder}: {number:,} files, {size / 1e6:,.1f} MB")
-    for plot in sorted(folder.glob("*/plots/metrics.png")):
-        print(f"Plot: {printable(plot)}")
+    print(f"{folder}: {number:,} files, {amount(size)}")
+    print(*(f"Plot: {printable(plot)}" for plot in sorted(folder.glob("*/plots/metrics.png"))), sep="\n")
     if not summaries:
         raise BadInput(f"{name} left no summary.json: it failed early or trains nothing. See {folder / 'session.log'}.")
     return 0
-
-
-_CHAIN: Options = {
-    **_BUILT,
-    "--max-sessions": {"type": int, "default": 10, "help": "sessions of the whole chain"},
-    "--min-hours": {"type": float, "default": 1.0, "help": "quota below which no session is started"},
-    "--poll-seconds": {"type": float, "default": 60.0, "help": "seconds between requests to Kaggle"},
-    "--fresh": _flag("forget earlier sessions and begin at step 0"),
-    "--retry": _flag("continue after a failed, lost or completed session"),
-}
 
 
 def _chain(options: argparse.Namespace) -> int:
@@ -262,14 +173,6 @@ def _chain(options: argparse.Namespace) -> int:
         return 130
 
 
-_PREFLIGHT: Options = {
-    "name": {"help": "a workload or notebook such as graphmer, or my.yaml"},
-    "--data": _text("the data's folder, or embedded; it is read and counted"),
-    **_SET,
-    "--json": _flag("print the findings as JSON"),
-}
-
-
 def show(sections: findings.Sections, as_json: bool = False) -> int:
     """Prints findings, as JSON or as a table; returns 2 where one is bad, else 0: a warning stops no run."""
     rows = [{"section": title.lower(), **asdict(f)} for title, listed in sections.items() for f in listed]
@@ -279,7 +182,6 @@ def show(sections: findings.Sections, as_json: bool = False) -> int:
 
 
 def _preflight(options: argparse.Namespace) -> int:
-    """Prints the findings; returns 1 where one is bad, else 0. A command that cannot run at all ends with 2."""
     from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
 
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
@@ -292,38 +194,13 @@ def _preflight(options: argparse.Namespace) -> int:
     return code
 
 
-_NOTEBOOK: Options = {
-    "config": {"help": "the configuration of the run, such as my.yaml"},
-    "--out": _text("the notebook; empty: beside you, named as the configuration", metavar="FILE"),
-}
-
-
 def _notebook(options: argparse.Namespace) -> int:
-    """Writes the notebook of a configuration."""
     _build(Path(options.config), Path(options.out or f"{Path(options.config).stem}.ipynb"))
     print(f"On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push {options.config}")
     return 0
 
 
-_COMMANDS = (
-    ("dataset", _dataset, _DATASET, "pack a data folder, or a run, and upload it as a data set"),
-    ("push", _push, _PUSH, "push a notebook, which starts a session"),
-    ("status", _status, _STATUS, "how the newest session is doing"),
-    ("fetch", _fetch, _FETCH, "download the results of a session and check them"),
-    ("chain", _chain, _CHAIN, "session after session until the training is done"),
-    ("preflight", _preflight, _PREFLIGHT, "everything to check before quota is spent"),
-)
-
-
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `new` and `notebook`, and the command `kaggle` with its own commands."""
-    new.add(commands)
-    parser = commands.add_parser("notebook", help="write the notebook that trains a configuration of your own")
-    inner = commands.add_parser("kaggle", help="data sets, notebooks and chains of sessions on Kaggle")
-    below = inner.add_subparsers(required=True, metavar="command")
-    parsers = [(parser, _notebook, _NOTEBOOK)]
-    parsers += [(below.add_parser(name, help=text), run, options) for name, run, options, text in _COMMANDS]
-    for parser, run, options in parsers:
-        for option, keywords in options.items():
-            parser.add_argument(option, **keywords)
-        parser.set_defaults(run=run)
+RUNS = {
+    "notebook": _notebook, "kaggle dataset": _dataset, "kaggle push": _push, "kaggle status": _status,
+    "kaggle fetch": _fetch, "kaggle chain": _chain, "kaggle preflight": _preflight,
+}  # fmt: skip

@@ -13,7 +13,7 @@ from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report.summary import Summary
 from lib.text import amount
-from trainbook.kaggle import credentials
+from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
 
 _SHORTEST, _LONGEST = 6, 50  # characters of a title and of a slug (kaggle 2.2.4)
@@ -21,7 +21,6 @@ _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))
 
 
 def check(name: str) -> None:
-    """Raises BadInput for an owner/slug that Kaggle would refuse."""
     if not re.fullmatch(r"[\w-]+/[a-z0-9]+(-[a-z0-9]+)*", name):
         raise BadInput(f"{name!r} is no owner/slug: a slug has small letters, digits and single hyphens.")
     if not _SHORTEST <= (size := len(name.partition("/")[2])) <= _LONGEST:
@@ -29,25 +28,18 @@ def check(name: str) -> None:
 
 
 def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
-    """Validates the data of a configuration; returns its folder, sentences, and the archive's name. Raises BadInput."""
-    if not config.data.dir:
-        raise BadInput("Which data? Give its folder with --data, or data.dir in the configuration.")
     if len(config.data.dirs) > 1:
         raise BadInput(f"data.dir lists {', '.join(config.data.dirs)}. Pack each folder by itself: --data.")
-    source = Path(config.data.dirs[0]).expanduser()
-    if not source.is_dir():
-        raise BadInput(f"{source} is no folder. Give the one that holds the data.")
+    source = Path(next(iter(config.data.dirs), "")).expanduser()
+    if not config.data.dirs or not source.is_dir():
+        raise BadInput(f"{next(iter(config.data.dirs), 'An empty data.dir')} is no folder. Give one with --data.")
     from lib.launch.run import resolved  # not at the top: torch takes seconds to import
     from lib.task.files import label
 
     task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
-    sizes = {split: len(samples) for split, samples in task.datasets().items()}
-    about = [
-        f"Data of the workload `{label(config.task)}`, read and validated by it before packing.",
-        task.describe_data().replace(str(source), name),
-        "Samples: " + ", ".join(f"{count:,} {split}" for split, count in sizes.items()) + ".",
-    ]
-    return source, about, "data"
+    sizes = ", ".join(f"{len(samples):,} {split}" for split, samples in task.datasets().items())
+    about = f"Data of the workload `{label(config.task)}`, read and validated by it before packing."
+    return source, [about, task.describe_data().replace(str(source), name), f"Samples: {sizes}."], "data"
 
 
 def of_run(run: Path) -> tuple[Path, list[str], str]:
@@ -57,20 +49,16 @@ def of_run(run: Path) -> tuple[Path, list[str], str]:
         raise BadInput(f"{run} has no config.yaml with a summary.json. Give the folder of a run: runs/graphmer.")
     from lib.task.files import label  # not at the top: torch takes seconds to import
 
-    about = [
-        f"The run `{run.name}` of the workload `{label(summary.task)}`: {summary.reason} at step {summary.step:,}.",
-        f"A notebook of that workload that mounts this data set resumes `{run.name}` from it.",
-    ]
-    return run, about, run.name
+    about = f"The run `{run.name}` of the workload `{label(summary.task)}`: {summary.reason} at step {summary.step:,}."
+    return run, [about, f"A notebook of it that mounts this data set resumes `{run.name}` from it."], run.name
 
 
 def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str) -> Path:
-    """Writes archive, README and metadata below runs/kaggle; returns their folder. Raises BadInput."""
     paths = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if not path.is_dir()}
     files = {n: p for n, p in paths.items() if p.is_file() and not p.is_symlink() and not _LEFT_OUT.search(n)}
     if not files:
         raise BadInput(f"{source} holds no files that could be packed.")
-    credentials.refuse_in_files([*(p for p in paths.values() if p.name in credentials.FILES), *files.values()])
+    client.refuse_in_files([*(p for p in paths.values() if p.name in client.KEYS), *files.values()])
     size = sum(path.stat().st_size for path in files.values())
     if size > (limit := int(FACTS["kaggle_dataset_bytes"].value)):
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")

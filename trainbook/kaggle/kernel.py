@@ -19,7 +19,7 @@ from lib.report import outputs
 from lib.report.metrics import read
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Summary
-from trainbook.kaggle import carried, client, credentials
+from trainbook.kaggle import carried, client
 from trainbook.kaggle.carried import ROOT
 
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
@@ -31,10 +31,7 @@ _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 @dataclass(frozen=True)
 class Notebook:
-    """A built notebook and its options on Kaggle. If `internet` or `gpu` is None, its source decides.
-
-    `root` is the folder of the files of one that was built just now from a configuration; see `carried.training`.
-    """
+    """A built notebook and its options on Kaggle; `root` is as in `carried.training`."""
 
     path: Path
     kernel: str  # owner/slug
@@ -52,16 +49,18 @@ class Notebook:
 
     @property
     def uses_gpu(self) -> bool:
-        """Returns whether its sessions cost GPU hours."""
         return self.switch("isGpuEnabled", self.gpu)
 
     def switch(self, name: str, choice: bool | None) -> bool:
-        """Returns the choice, or by default what the notebook says for Kaggle."""
-        return bool(read_json(self.path)["metadata"].get("kaggle", {}).get(name)) if choice is None else choice
+        return is_on(read_json(self.path), name) if choice is None else choice
+
+
+def is_on(notebook: Mapping[str, Any], switch: str) -> bool:
+    """Whether a notebook says for Kaggle that a switch is on."""
+    return bool(notebook["metadata"].get("kaggle", {}).get(switch))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the content of a notebook. Raises BadInput."""
     try:
         notebook = json.loads(path.read_text("utf-8"))
         notebook["cells"], notebook["metadata"]
@@ -71,7 +70,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def find(name: str) -> Path:
-    """Returns the path of a built notebook by workload ("graphmer"), name ("01_graphmer") or path. Raises BadInput."""
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name)
     built = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -89,7 +87,6 @@ def slug_of(path: Path) -> str:
 
 
 def kernel_of(name: str, owner: str = "") -> str:
-    """Returns owner/slug of a notebook from that, a configuration, or the name of a built one. Raises BadInput."""
     if re.fullmatch(r"[\w-]+/[\w-]+", name):
         return name
     path = Path(name) if name.endswith((".yaml", ".yml")) else find(name)
@@ -97,7 +94,6 @@ def kernel_of(name: str, owner: str = "") -> str:
 
 
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
-    """Reads `--param NAME=VALUE`, and `--set key=value`, which goes to OVERRIDES. Raises BadInput."""
     usage = "--param takes NAME=VALUE, for example MAX_STEPS=200"
     values = {name: yaml.safe_load(text) for name, text in split_overrides(pairs, usage).items()}
     if settings:
@@ -124,16 +120,11 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check(
-    notebook: Notebook, values: dict[str, object], stale: bool = False
-) -> tuple[carried.Training | None, dict[str, object]]:
-    """Returns what a session would train, None if that cannot be known from here, and the values that it gets.
-
-    DATA_DIR is by default the one mounted data set, if the data lies on this machine. Raises BadInput.
-    """
+def check(notebook: Notebook, values: dict[str, object]) -> tuple[carried.Training | None, dict[str, object]]:
+    """Returns what a session trains, if known here, and its values; DATA_DIR is by default the one mounted data set."""
     source = read_json(notebook.path)
     carried.check_values(notebook.path.name, source, values)
-    if not stale and notebook.root is None:
+    if notebook.root is None:
         check_fresh(notebook.path)
     training = carried.training(source, values, notebook.uses_gpu, notebook.root)
     if training is None or notebook.root is None:
@@ -142,32 +133,26 @@ def check(
     folders = carried.here(data)
     if len(folders) == len(data.dirs) == len(notebook.datasets) == 1 and not values.get("DATA_DIR"):
         print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
-        return check(notebook, {**values, "DATA_DIR": notebook.datasets[0]}, stale)
+        return check(notebook, {**values, "DATA_DIR": notebook.datasets[0]})
     mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
     if missing := [folder for folder in folders if Path(folder).name not in mounted]:
+        what = f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
+        command = f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG"
         each = " for each, as a list" * (len(data.dirs) > 1)
-        raise BadInput(
-            f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
-            f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG --param "
-            f"DATA_DIR=OWNER/SLUG{each}."
-        )
+        raise BadInput(f"{what}{command} --param DATA_DIR=OWNER/SLUG{each}.")
     return training, values
 
 
 def check_fresh(path: Path) -> None:
-    """Raises BadInput for a notebook that is not what its source, lib and configs give now."""
     if carried.is_stale(path):
-        raise BadInput(
-            f"{path} is stale: its source, lib or configs were edited after it was built. Run `make notebooks`, or "
-            "push with --stale to send it as it is."
-        )
+        raise BadInput(f"{path} is stale: its source, lib or configs were edited. Build it again: make notebooks")
 
 
 def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
     """Returns the size of a notebook. Raises BadInput for one too large, and for credentials in it or its files."""
     if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
         raise BadInput(f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less.")
-    credentials.refuse(path, "\n".join([text, *files.values()]).encode())
+    client.refuse(path, "\n".join([text, *files.values()]).encode())
     return size
 
 
@@ -192,7 +177,6 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
 
 
 def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[int, str]:
-    """Pushes a notebook, if no session is active; returns version and address. Raises BadInput."""
     folder, _ = prepare(notebook, values, own_output)
     status = client.insist(lambda: client.find(notebook.kernel))
     if status and status.active:
@@ -203,10 +187,7 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
 
 
 def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summary]:
-    """Downloads a notebook's results, checks them, and then replaces `folder`; returns the summaries by run.
-
-    Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises BadInput.
-    """
+    """Downloads and checks results, without checkpoints unless `everything`, and then replaces `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
         results = Path(work) / "results"
@@ -236,7 +217,6 @@ def keep_log(folder: Path, kernel: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks an archive of results into a folder, and nothing outside it. Raises BadInput."""
     with outputs.opened(archive, int(FACTS["kaggle_output_bytes"].value)) as packed:
         members = packed.getmembers()
         if not all(member.isfile() or member.isdir() for member in members):

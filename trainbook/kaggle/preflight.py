@@ -1,6 +1,5 @@
 """Checks to pass before a push spends quota; each one that does not pass says what to do."""
 
-import ast
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,11 +24,7 @@ _CORRECT = "Correct what the message names."
 
 
 def check(path: Path, settings: Mapping[str, object], folder: str = "", root: Path | None = None) -> dict[str, Any]:
-    """Checks a built notebook, the configuration that it trains on Kaggle, the account, and at last data.
-
-    `folder` has the data, or is "embedded"; `root` is as in `carried.training`. Nothing is downloaded. `bad` is what
-    would spend quota for nothing, a `warning` what cannot be decided from here.
-    """
+    """Checks notebook, configuration, account and the data in `folder`, or "embedded"; `root` as in `carried`."""
     print("Checking the notebook, its configuration and the account.", flush=True)
     notebook = kernel.read_json(path)
     files, name = carried.carried_files(notebook), carried.workload(notebook)[0]
@@ -40,7 +35,7 @@ def check(path: Path, settings: Mapping[str, object], folder: str = "", root: Pa
         sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
     else:
         sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
-    if any(remote(entry.config) for entry in entries) and not _is_on(notebook, "isInternetEnabled"):
+    if any(remote(entry.config) for entry in entries) and not kernel.is_on(notebook, "isInternetEnabled"):
         value = "data is to be downloaded, and the notebook's internet is off"
         sections["Notebook"].append(Finding("internet", value, "bad", "Push with --internet, or mount the data."))
     sections["Account"] = _account(bool(name))
@@ -49,12 +44,7 @@ def check(path: Path, settings: Mapping[str, object], folder: str = "", root: Pa
     return sections
 
 
-def _is_on(notebook: Mapping[str, Any], switch: str) -> bool:
-    return bool(notebook["metadata"].get("kaggle", {}).get(switch))
-
-
 def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
-    """Checks size, carrier and, unless it was built just now, freshness; looks for credentials."""
     try:
         size = kernel.check_text(path, path.read_text("utf-8"), files)
         if "lib/__init__.py" not in files:
@@ -70,15 +60,13 @@ def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
 def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     """Compares the packages that the cells and a user's carried files import with those of Kaggle's image."""
     modules = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
-    nodes = list(carried.syntax(notebook))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    names |= {each.dotted for code in modules.values() for each in imports(code) if each.is_needed}
-    names = {name.split(".")[0] for name in names} - {"lib", "workloads", "trainbook", *sys.stdlib_module_names}
+    codes = [*carried.codes(notebook), *modules.values()]
+    names = {each.dotted.split(".")[0] for code in codes for each in imports(code) if each.is_needed}
+    names -= {"lib", "workloads", "trainbook", *sys.stdlib_module_names}
     names -= {part for name in modules for part in Path(name).with_suffix("").parts}  # beside the task
     lacked, unknown = carried.compared(names)
     lacks = f"Kaggle's image lacks {', '.join(lacked)}"
-    if lacked and not _is_on(notebook, "isInternetEnabled"):
+    if lacked and not kernel.is_on(notebook, "isInternetEnabled"):
         return Finding("imports", lacks, "bad", "Switch the internet on, or mount their wheels.")
     if unknown:
         return Finding("imports", unknown, "warning", carried.INSTALLED)
@@ -103,7 +91,7 @@ def _configuration(
     config, cards = training.entries[-1].config, int(FACTS["kaggle_gpus"].value)
     slots, minutes, limit = config.training.micro_batch_slots, config.session.minutes, FACTS["kaggle_run_minutes"].value
     wasteful = (
-        (not _is_on(notebook, "isGpuEnabled"), "GPU", "the notebook does not ask for a GPU",
+        (not kernel.is_on(notebook, "isGpuEnabled"), "GPU", "the notebook does not ask for a GPU",
          "Write `gpu: true` into the header of its source."),
         (slots % cards, "slots", f"{slots} slots cannot be divided among {cards} T4s: one would idle",
          f"Set training.micro_batch_slots to {cards}, or a multiple of it."),
@@ -144,10 +132,7 @@ def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
 
 
 def _data(entry: Entry, folder: str) -> tuple[Finding, Config, Task]:
-    """Returns a finding on the data of a run, its configuration, in steps if these are known, and its task.
-
-    Data is only read where `folder` names some: the embedded data takes minutes to make. Raises BadInput.
-    """
+    """Returns a finding on the data, which is only read where `folder` names some, configuration and task."""
     config, _ = profiles.apply(entry.config, has_gpu=True)
     data, sizes, missing, addresses = config.data, "", "", remote(config)
     if folder and not addresses and (folder == "embedded" or data.dir != "embedded"):
@@ -196,7 +181,6 @@ def _memory(config: Config) -> tuple[Finding, float]:
 
 
 def _time(number: int, hours: float) -> Finding:
-    """Counts the hours of all runs in sessions and weeks."""
     if math.isnan(hours):
         value = "it is not known without a plan and, for a length in epochs, the data"
         return Finding("time", value, "warning", "Give a length in epochs its data (--data).")
@@ -214,11 +198,10 @@ def _account(needs_quota: bool) -> list[Finding]:
         name, quota = client.username(), client.insist(client.quota)
     except (BadInput, client.NoAnswer) as refusal:
         return [Finding("account", f"not checked: {refusal}", "warning", "The browser needs none of this.")]
-    account = Finding("account", f"the kaggle client is signed in as {name}")
-    if quota is None:
-        advice = "See kaggle.com/settings; GPUs need a verified phone number."
-        return [account, Finding("quota", "Kaggle names none", "warning", advice)]
-    left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
-    if needs_quota and quota.remaining < 1:
-        return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]
-    return [account, Finding("quota", left)]
+    left = Finding("quota", "Kaggle names none", "warning", "GPUs need a verified phone number: kaggle.com/settings.")
+    if quota:
+        is_low = needs_quota and quota.remaining < 1
+        hours = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
+        wait = f"Wait for {quota.refreshes or 'the next week'}."
+        left = Finding("quota", hours, "bad", wait) if is_low else Finding("quota", hours)
+    return [Finding("account", f"the kaggle client is signed in as {name}"), left]

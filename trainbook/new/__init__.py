@@ -9,44 +9,32 @@ KINDS = ("images", "segmentation", "tabular", "text", "tokens", "chat")
 _EXAMPLES = Path(__file__).with_name("examples")
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command `new`."""
-    parser = commands.add_parser("new", help="write a task of your own with its configuration, test and generated data")
-    parser.add_argument("name", help="what the files are named by: my for my_task.py, my.yaml, my_data")
-    parser.add_argument("--like", metavar="KIND", default="images", help=f"the example: {', '.join(KINDS)}")
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     task, config, test, data = write(options.name, options.like, Path())
     slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
     print(f"{task}: the model and how its data is read; change it to yours")
     print(f"{config}: the run, with a reason for each key")
     print(f"{test}: checks the task; run it with pytest")
     print(f"{data}: generated data, in the layout that the task reads; put yours in its place\n\nNext:")
-    for arguments, what in (
-        (f"doctor {config}", "checks machine, data and task"),
-        (f"train {config}", "trains, or resumes"),
-        (f"notebook {config}", f"writes {config.with_suffix('.ipynb')}, which trains on Kaggle"),
-        (f"kaggle dataset {config} --slug {slug}", "uploads the data"),
-        (f"kaggle push {config} --dataset OWNER/{slug}", "trains there"),
-    ):
+    for arguments, what in {
+        f"doctor {config}": "checks machine, data and task", f"train {config}": "trains, or resumes",
+        f"notebook {config}": f"writes {config.with_suffix('.ipynb')}, which trains on Kaggle",
+        f"kaggle dataset {config} --slug {slug}": "uploads the data",
+        f"kaggle push {config} --dataset OWNER/{slug}": "trains there",
+    }.items():  # fmt: skip
         print(f"{f'trainbook {arguments}':60}  # {what}")
     return 0
 
 
 def write(name: str, kind: str, folder: Path) -> list[Path]:
-    """Writes NAME_task.py, NAME.yaml, test_NAME_task.py and NAME_data; returns their paths. Raises BadInput before."""
     if not (name.isascii() and name.isidentifier()):
         raise BadInput(f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores.")
     if kind not in KINDS:
         raise BadInput(f"There is no example {printable(repr(kind), most=60)}. There are: {', '.join(KINDS)}.")
     task, config, test, data = f"{name}_task.py", f"{name}.yaml", f"test_{name}_task.py", f"{name}_data"
     paths = [folder / file for file in (task, config, test, data)]
-    if existing := [path for path in paths if path.exists()]:
-        raise BadInput(
-            f"{', '.join(map(str, existing))}: there already, and nothing is overwritten. Take another name."
-        )
+    if existing := ", ".join(str(path) for path in paths if path.exists()):
+        raise BadInput(f"{existing}: there already, and nothing is overwritten. Take another name.")
     keys = _EXAMPLES.joinpath(f"{kind}.yaml").read_text("utf-8")
     keys = keys.replace(f"task: {kind}.py:", f"task: {task}:").replace(f"dir: {kind} ", f"dir: {data} ")
     keys = keys.replace(f"base: {kind}/", f"base: {data}/")

@@ -28,12 +28,9 @@ def images(folder: Path, number: int = 180, size: int = 64) -> Path:
         x, y = draw.integers(0, size // 2, 2).tolist()
         w = int(draw.integers(size // 4, size // 2))
         pen, colour = ImageDraw.Draw(picture), tuple(draw.integers(150, 255, 3).tolist())
-        if name == "circle":
-            pen.ellipse([x, y, x + w, y + w], fill=colour)
-        elif name == "square":
-            pen.rectangle([x, y, x + w, y + w], fill=colour)
-        else:
-            pen.polygon([x, y + w, x + w, y + w, x + w // 2, y], fill=colour)
+        draws = {"circle": pen.ellipse, "square": pen.rectangle, "triangle": pen.polygon}[name]
+        corners = [x, y + w, x + w, y + w, x + w // 2, y] if name == "triangle" else [x, y, x + w, y + w]
+        draws(corners, fill=colour)
         (folder / name).mkdir(parents=True, exist_ok=True)
         picture.save(folder / name / f"{index:04}.png")
     return folder
@@ -79,10 +76,8 @@ def segmentation(folder: Path, number: int = 120, size: int = 64) -> Path:
     for name in ("images", "masks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for index in range(number):
-        image, mask = (
-            Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist())),
-            Image.new("L", (size, size)),
-        )
+        image = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
+        mask = Image.new("L", (size, size))
         colour, pen = tuple(draw.integers(150, 255, 3).tolist()), ImageDraw.Draw(image)
         (x, y), (left, top) = draw.integers(0, size // 2, (2, 2)).tolist()
         pen.rectangle([left, top, left + size // 3, top + size // 3], fill=colour)

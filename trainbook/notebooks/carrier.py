@@ -1,8 +1,4 @@
-"""Packs the files of lib and workloads that a notebook imports, and its configurations, into one cell.
-
-`carrier.py.in` beside this file is that cell's code, and `library.py.in` what it runs, packed with the files. Here they
-are filled, and read back. No notebook carries this file.
-"""
+"""Packs the files that a notebook imports into one cell: carrier.py.in, which runs library.py.in."""
 
 import ast
 import base64
@@ -75,7 +71,6 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
 
 
 def data_files(package: Path) -> Iterator[Path]:
-    """Yields the files of a package that are no Python, those in its plain folders too."""
     for path in package.iterdir():
         if path.name.startswith((".", "__pycache__")) or path.suffix == ".py":
             continue
@@ -86,7 +81,6 @@ def data_files(package: Path) -> Iterator[Path]:
 
 
 def read(path: Path, source_path: Path, root: Path) -> str:
-    """Returns the text of a file that a notebook carries. Raises BadInput."""
     name = path.relative_to(root).as_posix()
     try:
         return path.read_text(encoding="utf-8")
@@ -102,7 +96,6 @@ def largest(files: dict[str, str]) -> str:
 
 
 def pack(files: dict[str, str]) -> str:
-    """Returns the files as JSON in base 85; unlike zlib, bzip2 gives the same bytes on every machine."""
     content = json.dumps(files, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
     return base64.b85encode(bz2.compress(content)).decode("ascii")
 

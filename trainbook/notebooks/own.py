@@ -1,7 +1,4 @@
-"""A notebook that trains one configuration: written from one template, it carries lib, the configuration and its task.
-
-A task of one's own goes with the files beside it that it imports. No notebook carries this file.
-"""
+"""A notebook of one template that trains one configuration, with the files of its task. No notebook carries it."""
 
 import json
 import os
@@ -14,6 +11,7 @@ import yaml
 
 import trainbook
 from lib.config import Config
+from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.launch.run import has_queue
 from lib.machine.facts import FACTS
@@ -53,7 +51,7 @@ def read(path: Path) -> Own:
     paths = [path, *([small] if small.is_file() else [])]
     configs = [_checked(each) for each in paths]
     places = [_place_of_task(each, config) for each, config in zip(paths, configs, strict=True)]
-    home = _absolute(path).parent
+    home = absolute(path).parent
     root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
     files: dict[str, str] = {}
     packages: set[str] = set()
@@ -81,8 +79,7 @@ def read(path: Path) -> Own:
 
 
 def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
-    """Returns the text of a file that a setting names, by its name in the notebook. Raises BadInput."""
-    place = _absolute(file)
+    place = absolute(file)
     if not is_part(file):
         raise BadInput("it is a folder or large: mount it as a data set, and name that: OWNER/NAME")
     if not place.is_relative_to(home) or (file.is_absolute() and str(file) in path.read_text("utf-8")):
@@ -91,7 +88,6 @@ def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
 
 
 def _checked(path: Path) -> Config:
-    """Returns the configuration of a file that a notebook can carry and train. Raises BadInput."""
     if not _NAME.fullmatch(path.stem) or path.suffix != ".yaml":
         what = "letters, digits, points, spaces and hyphens"
         raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
@@ -107,22 +103,15 @@ def _place_of_task(path: Path, config: Config) -> Path | None:
         return None
     texts = [path.read_text("utf-8"), *_bases(path).values()]
     name, _, kind = next(task for text in texts if (task := yaml.safe_load(text).get("task"))).rpartition(":")
-    place = _absolute(path.parent / name)
+    place = absolute(path.parent / name)
     if Path(name).is_absolute() or place.resolve() != file:
         beside = Path(os.path.relpath(file, path.parent.resolve())).as_posix()
-        raise BadInput(
-            f"{path}: the task's file is given as {name}, which a notebook on another machine would not find. Give the "
-            f"path from the folder of {path.name}: task: {beside}:{kind}"
-        )
+        what = f"{path}: the task's file is given as {name}, which a notebook on another machine would not find"
+        raise BadInput(f"{what}. Give the path from the folder of {path.name}: task: {beside}:{kind}")
     return place
 
 
-def _absolute(path: Path) -> Path:
-    return Path(os.path.normpath(path.absolute()))
-
-
 def _below(root: Path, path: Path) -> str:
-    """Returns where the notebook has a file: below its folder `configs`, as it lies below `root` here."""
     return f"configs/{path.relative_to(root).as_posix()}"
 
 
@@ -143,10 +132,8 @@ def text(own: Own, internet: bool = False) -> str:
     notebook = build(source, files, made_from=own.path.name)
     written = libraries()[1].writes(notebook).rstrip("\n") + "\n"
     if (size := len(written.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
-        raise BadInput(
-            f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in "
-            f"the task's file. The largest carried files: {carrier.largest(files)}."
-        )
+        what = f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in"
+        raise BadInput(f"{what} the task's file. The largest carried files: {carrier.largest(files)}.")
     return written
 
 

@@ -1,7 +1,4 @@
-"""Notebook sources in percent format: read, checked, and built into notebooks with lib in their carrier cell.
-
-jupytext and nbformat are imported where they are needed: who only trains has neither.
-"""
+"""Notebook sources in percent format: read, checked, and built into notebooks with lib in their carrier cell."""
 
 import ast
 import hashlib
@@ -29,7 +26,6 @@ METADATA = {
 SHARED = Path(__file__).resolve().with_name("shared.py.in")  # cells that several notebooks have, by their names
 REFERENCE = re.compile(r"^# %% shared: ([\w-]+)$", re.MULTILINE)
 HEADER = re.compile(r"# ---\n((?:#.*\n)*?)# ---\n\s*")
-MAGIC = re.compile(r"^\s*[!%?]|=\s*[!%]|\?\s*$")
 
 
 @dataclass(frozen=True)
@@ -53,29 +49,24 @@ class HeaderFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed source, with the line at which each cell begins."""
-
     path: Path
     header: Header
     cells: "list[NotebookNode]"
-    lines: list[int]
+    lines: list[int]  # at which the cells begin
 
 
 def libraries() -> tuple[Any, Any]:
-    """Returns the modules jupytext and nbformat. Raises BadInput where one is missing."""
     try:
         import jupytext
         import nbformat
     except ImportError as error:
-        raise BadInput(
-            f"Building a notebook needs {error.name}, which is not installed here: pip install jupytext nbformat "
-            "(in the package: trainbook[notebook])"
-        ) from None
+        what = f"Building a notebook needs {error.name}, which is not installed here"
+        raise BadInput(f"{what}: pip install jupytext nbformat (in the package: trainbook[notebook])") from None
     return jupytext, nbformat
 
 
 def shared_cells(name: str, where: str) -> str:
-    """Returns the cells of a name as text, in which those that they name in turn are filled in. Raises BadInput."""
+    """Returns the cells of a name as text, with those that they name in turn. Raises BadInput."""
     _, *parts = re.split(r"^# === ([\w-]+)$", SHARED.read_text(encoding="utf-8"), flags=re.MULTILINE)
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     if name not in texts:
@@ -84,7 +75,6 @@ def shared_cells(name: str, where: str) -> str:
 
 
 def with_shared(text: str, where: str) -> str:
-    """Returns a source with the shared cells in place of the lines that name them. Raises BadInput."""
     return REFERENCE.sub(lambda match: shared_cells(match[1], where), text)
 
 
@@ -115,21 +105,14 @@ def read_source(path: Path) -> Source:
 
 
 def check_source(source: Source) -> None:
-    """Raises BadInput unless a source is Python without magics, with one carrier and one parameters cell."""
     for cell, line in zip(source.cells, source.lines, strict=True):
         if cell.cell_type != "code":
             continue
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an invalid escape, say, is the linter's matter
-                compile(cell.source, str(source.path), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            code = ast.parse(cell.source).body
         except SyntaxError as error:
-            number = min(error.lineno or 1, cell.source.count("\n") + 1)
-            text = cell.source.split("\n")[number - 1]
-            magic = "a shell command or magic; use subprocess.run(..., check=True) or Python"
-            problem = magic if MAGIC.search(text) else f"syntax error, {error.msg}"
-            raise BadInput(f"{source.path}:{line + number - 1}: {problem}: {text.strip()}") from None
-        code = [text for text in cell.source.split("\n") if text.strip() and not text.lstrip().startswith("#")]
+            place = f"{source.path}:{line + (error.lineno or 1) - 1}"
+            raise BadInput(f"{place}: no Python, such as a shell command or magic ({error.msg}).") from None
         if code and has_tag(cell, "carrier"):
             raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
     for tag, needed in (("carrier", True), ("parameters", bool(source.header.tasks))):
@@ -143,12 +126,9 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
     nbformat, cells, keys = libraries()[1], [], []
     for cell in source.cells:
         keys.append(f"{cell.cell_type}\n{cell.source}")
-        new = nbformat.NotebookNode(
-            id=hashlib.sha256(f"{keys.count(keys[-1])}\n{keys[-1]}".encode()).hexdigest()[:12],
-            cell_type=cell.cell_type,
-            source=cell.source,
-            metadata={key: cell.metadata[key] for key in CELL_KEYS if cell.metadata.get(key)},
-        )
+        digest = hashlib.sha256(f"{keys.count(keys[-1])}\n{keys[-1]}".encode()).hexdigest()
+        metadata = {key: cell.metadata[key] for key in CELL_KEYS if cell.metadata.get(key)}
+        new = nbformat.NotebookNode(id=digest[:12], cell_type=cell.cell_type, source=cell.source, metadata=metadata)
         if cell.cell_type == "code":
             new.update(execution_count=None, outputs=[])
         if has_tag(cell, "carrier"):
@@ -160,8 +140,8 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
         "accelerator": "nvidiaTeslaT4" if gpu else "none", "dataSources": [], "isGpuEnabled": gpu,
         "isInternetEnabled": source.header.internet, "language": "python", "sourceType": "notebook",
     }  # fmt: skip
-    metadata = {**METADATA, "kaggle": kaggle}
-    notebook = nbformat.from_dict({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+    whole = {"metadata": {**METADATA, "kaggle": kaggle}, "nbformat": 4, "nbformat_minor": 5}
+    notebook = nbformat.from_dict({"cells": cells, **whole})
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nbformat only warns of missing or repeated ids
         nbformat.validate(notebook)

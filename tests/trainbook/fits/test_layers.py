@@ -66,9 +66,8 @@ def test_the_gradient_goes_through_a_quantised_layer():
 
 
 def test_what_cannot_be_is_a_sentence_and_layers_that_are_spared_keep_their_weights():
-    for rank, name in ((8, "q_proj"), (0, "0")):
-        with pytest.raises(BadInput, match=f"No adapter of rank {rank} can be put on {name}"):
-            adapt(made(), rank, [name])
+    with pytest.raises(BadInput, match="No adapter can be put on q_proj"):
+        adapt(made(), 8, ["q_proj"])
     net = made()
     quantise(net, "nf4", torch.float16, [net[3]])
     assert [type(layer) for layer in net] == [Quantised] * 3 + [nn.Linear]
