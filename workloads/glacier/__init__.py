@@ -303,7 +303,7 @@ class Glacier(methods.Comparing):
         from workloads.glacier.maps import masks
 
         settings = self.settings
-        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
 
 
 def _verdict(criteria: list[Criterion], advice: str) -> str:

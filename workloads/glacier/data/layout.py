@@ -7,7 +7,7 @@
 Each may lie in folders called train, validation and test. `workload.source.images` and `masks` name any other layout:
 {scene} stands for the scene's name, {band} for a band that is a file, {part} for train, validation or test, and *, ?
 and [0-9] are as in a shell. Without {scene} the name is what *, ? and [0-9] stand for. Rasters are GeoTIFF, JPEG 2000,
-ERDAS Imagine (.img), PNG or JPEG.
+PNG or JPEG.
 """
 
 import os
@@ -97,8 +97,7 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     if not files or (labelled and not mask_of):
         return None
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
-    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group, source)
-              for name, bands in files.items()]  # fmt: skip
+    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group) for name, bands in files.items()]
     text = []
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
@@ -119,11 +118,9 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
 
 
-def _scene(name: str, files: list[File], mask: File | None, group: str, source: Source) -> Scene:
-    pattern = source.group_pattern or group
-    match = re.search(pattern, files[0].name) if pattern else None
-    images = tuple(file.path for file in files)
-    return Scene(name, match[1] if match else name, images, mask and mask.path, files[0].part)
+def _scene(name: str, files: list[File], mask: File | None = None, group: str = "") -> Scene:
+    match = re.search(group, files[0].name) if group else None
+    return Scene(name, match[1] if match else name, tuple(f.path for f in files), mask and mask.path, files[0].part)
 
 
 def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[str]]:
@@ -147,7 +144,7 @@ def of_folders(folders: Mapping[str, Path], source: Source) -> Match:
     if len(paths) < len(source.bands):
         raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(folders))}.")
     images, problems = _joined({str(path): _files(path, "{scene}.*", source) for path in paths})
-    return Match([_scene(name, files, None, "", source) for name, files in images.items()], problems, "")
+    return Match([_scene(name, files) for name, files in images.items()], problems, "")
 
 
 def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = ()) -> Files:

@@ -302,7 +302,7 @@ def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsy
     way(path)
     if path.exists():  # the content alone changes, and not the time, as where a disk loses what it had
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    records._checksums.clear()  # as in another process
+    records._checksum.cache_clear()  # as in another process
     capsys.readouterr()
     assert content(load_task(tiny(overrides))) == before
     assert capsys.readouterr().out.count(f"such scenes are {'drawn' if overrides else 'cut'} again") == 1
