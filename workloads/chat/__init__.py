@@ -24,6 +24,7 @@ from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import Batch
 from lib.text import aligned
+from lib.training.data import to_device
 from workloads.chat import checks, generated, network, rows, template
 from workloads.chat.beside import Neighbours
 from workloads.chat.rows import Row
@@ -63,10 +64,6 @@ def stopped(right: str, written: str) -> float:
     return float(getattr(written, "stopped", True))
 
 
-def _in_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
 class Chat(Supervised):
     """Answers in conversations."""
 
@@ -88,9 +85,7 @@ class Chat(Supervised):
         checks.refuse(self.findings)
         fitting = [row for row in parts["train"] if row.answer and self._size(row) <= settings.length]
         if len(fitting) < 0.5 * len(parts["train"]):
-            raise BadInput(
-                f"More than half of the conversations exceed {settings.length:,} tokens: raise workload.length."
-            )
+            raise BadInput(f"Over half of the conversations exceed {settings.length:,} tokens: raise workload.length.")
         if settings.other.replay:
             other = self._other_text
             pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(fitting)), settings.length)
@@ -107,9 +102,8 @@ class Chat(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
-        return {
-            name: value for name, value in super().__getstate__().items() if name not in ("template", "_other_text")
-        }
+        state = super().__getstate__().items()
+        return {name: value for name, value in state if name not in ("template", "_other_text")}
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
@@ -122,6 +116,7 @@ class Chat(Supervised):
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
         train = self.parts["train"].samples
         lengths, ends = sorted(train.lengths), self.template.end
+        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
         where = f"Data: {printable(self.source)}." if self.source else (
             "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
@@ -133,7 +128,7 @@ class Chat(Supervised):
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
             *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),
             f"{_SHOWN} rows, with what is trained marked:",
-            *(self.template.shown(row, _STRETCH, _in_colour()) for row in train[:_SHOWN]),
+            *(self.template.shown(row, _STRETCH, in_colour) for row in train[:_SHOWN]),
         ])  # fmt: skip
 
     # --- tokenizer and base -------------------------------------------------------------------------------------------
@@ -192,11 +187,8 @@ class Chat(Supervised):
     def batch(self, samples: list[Row], training: bool) -> Batch:
         """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
         encoded = [self.template.encode(row) for row in samples]
-        labels = [
-            [token if is_trained else IGNORED for token, is_trained in zip(e.ids[1:], e.trained[1:], strict=True)]
-            for e in encoded
-        ]
         ids = padded([e.ids[:-1] for e in encoded], 0, sys.maxsize)
+        labels = [[t if x else IGNORED for t, x in zip(e.ids[1:], e.trained[1:], strict=True)] for e in encoded]
         batch = {"ids": ids, "labels": padded(labels, IGNORED, sys.maxsize)}
         return batch if training else {**batch, **self._prompts(samples)}
 
@@ -237,7 +229,7 @@ class Chat(Supervised):
         half = whole[len(whole) // 2 :]
         total, count = 0.0, 0
         for row in rows.pieces(half, min(_MOST_OTHER, max(1, len(half) // _OTHER)), _OTHER):
-            batch = {name: value.to(device) for name, value in self.batch([row], True).items()}
+            batch = to_device(self.batch([row], True), device)
             total += float(self.loss(model, batch)[0]["loss"].detach())
             count += int((batch["labels"] != IGNORED).sum())
         return float(np.exp(total / max(1, count)))
@@ -250,11 +242,8 @@ class Chat(Supervised):
 
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
         """Returns the answers of the untouched base, also after the nearest training rows."""
-        near = Neighbours(self.parts["train"].samples)
-        prompts = {
-            "untouched base": lambda row: row,
-            f"base, {self.settings.shots} examples": partial(self._prompted, near),
-        }
+        prompted = partial(self._prompted, Neighbours(self.parts["train"].samples))
+        prompts = {"untouched base": lambda row: row, f"base, {self.settings.shots} examples": prompted}
         with self._base(model) as base, working("The untouched base answers"):
             if base is None:
                 return {}
@@ -264,8 +253,7 @@ class Chat(Supervised):
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
         room = self._facts.get("max_position_embeddings", 2048) - self.settings.answer
-        counts = range(self.settings.shots, 0, -1)
-        prompted = (near.prompted(row, count) for count in counts)
+        prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
 
     @contextmanager
@@ -286,11 +274,8 @@ class Chat(Supervised):
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
         answers, samples = list[str](), loader.dataset.samples
         for batch in loader:
-            rows = samples[len(answers) :][: len(batch["ids"])]
-            prompts = {
-                name: value.to(batch["ids"].device) for name, value in self._prompts([*map(prompt, rows)]).items()
-            }
-            answers += text.in_parts(self, model, prompts, 1, self.write)
+            prompts = self._prompts([*map(prompt, samples[len(answers) :][: len(batch["ids"])])])
+            answers += text.in_parts(self, model, to_device(prompts, batch["ids"].device), 1, self.write)
         return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -309,8 +294,7 @@ class Chat(Supervised):
     def answers(self, models: list[nn.Module], samples: list[Row]) -> list[Mapping[str, Any]]:
         if len(models) > 1:
             raise BadInput("Several tuned models cannot answer together. Give the archive of one run.")
-        device = next(models[0].parameters()).device
-        batch = {name: value.to(device) for name, value in self._prompts(samples).items()}
+        batch = to_device(self._prompts(samples), next(models[0].parameters()).device)
         answers = text.in_parts(self, models[0], batch, 1, self.write)
         return [{"prediction": str(answer), "stopped": int(answer.stopped)} for answer in answers]
 

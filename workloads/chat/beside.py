@@ -27,13 +27,10 @@ class Neighbours:
 
     def prompted(self, row: Row, count: int) -> Row:
         """Returns a row after its nearest examples as earlier turns, the nearest last."""
-        head = [turn for turn in row.turns if turn[0] == "system"]
-        examples = (
-            turn
-            for near in reversed(self.nearest(row, count))
-            for turn in (("user", near.question), ("assistant", near.answer))
-        )
-        return Row((*head, *examples, *(turn for turn in row.turns if turn[0] != "system")), row.answer)
+        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
+        for near in self.nearest(row, count):
+            rest = [("user", near.question), ("assistant", near.answer), *rest]
+        return Row((*head, *rest), row.answer)
 
     def replaced(self, row: Row) -> str:
         """Returns a near answer whose words that differ between the questions are those of this one.

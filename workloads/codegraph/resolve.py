@@ -273,8 +273,7 @@ class Resolver:
         if member is None:
             return None
         if member.kind == "function" and member.id.startswith(f"{owner}."):
-            decorators = {path[-1] for path, _ in self.definitions[member.id][0].decorators}
-            if decorators & _PROPERTIES:
+            if {path[-1] for path, _ in self.definitions[member.id][0].decorators} & _PROPERTIES:
                 return None if target.kind == "class" else self.returned(member.id, through)
             return Target("function", member.id, through)
         if member.kind == "literal":

@@ -124,8 +124,7 @@ def _installed(text: str) -> Tree:
     }
     if not files:
         raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
-    root = Path(str(package.locate_file("")))
-    return Tree(name_of(text), root, tuple(sorted(files)), is_own=False)
+    return Tree(name_of(text), Path(str(package.locate_file(""))), tuple(sorted(files)), is_own=False)
 
 
 class Job(NamedTuple):

@@ -143,8 +143,7 @@ class Glacier(methods.Comparing):
         return losses.weights(self.settings.loss, step)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        logits = model(batch["image"])
-        return losses.sums(self.settings.loss, logits, batch["target"], batch.get("distances")), {}
+        return losses.sums(self.settings.loss, model(batch["image"]), batch["target"], batch.get("distances")), {}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight.
@@ -205,10 +204,10 @@ class Glacier(methods.Comparing):
         from lib.report.progress import working
         from workloads.glacier import baselines
 
-        settings, bounds, tiles = self.settings, self.settings.baseline, self.data.whole_tiles
+        bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
-            places = settings.boosted_places
-            return baselines.fit(tiles, self.config.seed, places, bounds.pixels, bounds.rounds, names)
+            tiles, seed = self.data.whole_tiles, self.config.seed
+            return baselines.fit(tiles, seed, places, bounds.pixels, bounds.rounds, names)
 
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""

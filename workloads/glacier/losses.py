@@ -99,8 +99,7 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
     # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there
     correlation = covariance / (spread.clamp_min(0.0) + 1e-8).sqrt()
-    several = (true > 0).sum(1) > 1
-    return torch.where(several, 1 - correlation, 0.0)
+    return torch.where((true > 0).sum(1) > 1, 1 - correlation, 0.0)
 
 
 def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:

@@ -127,8 +127,7 @@ class Graphmer(Supervised):
         fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
         if not (begin := self.settings.objective.mlm_steps):
             return [fast]
-        ranking = [f"{name}.*" for name in _RANKING]
-        return [{**fast, "from_step": begin}, {"names": ranking, "from_step": begin}]
+        return [{**fast, "from_step": begin}, {"names": [f"{name}.*" for name in _RANKING], "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
@@ -268,5 +267,4 @@ def _with_namesakes(batch: Batch) -> Tensor:
     name = batch["name"][0]
     asked = (batch["gold"] != IGNORE) & (batch["condition"] == CONDITIONS.index("full_text"))
     gold = batch["gold"].clamp(min=0)
-    possible = batch["prior"] > IMPOSSIBLE / 2
-    return asked & (((name[gold][..., None] == name) & possible).sum(-1) > 1)
+    return asked & (((name[gold][..., None] == name) & (batch["prior"] > IMPOSSIBLE / 2)).sum(-1) > 1)

@@ -298,8 +298,7 @@ def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
         raise ValueError(f"the pieces of words cannot be read ({error})") from None
     encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)]
     offsets = _offsets([len(ids) for ids in encoded])
-    flat = np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1]))
-    return flat, offsets
+    return np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1])), offsets
 
 
 def header_room(roots: int) -> int:

@@ -140,8 +140,7 @@ class Data:
         """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
         about = {**self._identity, "content": self.content}
         has_files = len(self.corpus) and self._cached.is_file()
-        files = {"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}
-        return {**files, "about": about}
+        return {**({"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}), "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
         """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""

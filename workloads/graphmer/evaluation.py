@@ -64,8 +64,7 @@ class Evaluator:
         possible = np.isfinite(score) & is_there[question]
         question, score = question[possible], score[possible]
         better = np.bincount(question, score > own[question], len(tail))
-        equal = np.bincount(question, score == own[question], len(tail))
-        first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
+        first = np.where(better > 0, 0.0, 1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1))
         namesake = np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan)
         return np.stack([rank(scores, is_there), rank(scores[:, trained], is_there & trained[column]), namesake], 1)
 

@@ -83,8 +83,7 @@ def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
         cells = line.split("\t")
         has_confidence = len(cells) == 3 and cells[2].strip().replace(".", "", 1).isdecimal()
         if len(cells) == 2 or has_confidence:
-            document = f"{name}/{part}" if sum(begins) > 1 else name
-            yield number + 1, document, one_line(cells[0]), one_line(cells[1]), ""
+            yield number + 1, f"{name}/{part}" if sum(begins) > 1 else name, one_line(cells[0]), one_line(cells[1]), ""
         elif filled[number]:
             place, form = _place(shown, number + 1), "sentence, tab, role, and perhaps tab, confidence"
             unmatched.append(f"{place}: There are {len(cells) - 1} tabs. Write {form}.")

@@ -79,8 +79,7 @@ def probabilities(task: Any, models: Sequence[nn.Module], document: Document) ->
 def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> torch.Tensor:
     """Returns (sentences, classes) the mean of weighted log-probabilities over networks."""
     batch = to_device(task.labelled(list(samples)), models[0].weight.device)
-    logs = [model.weight * F.log_softmax(task.outputs(model, batch), -1) for model in models]
-    return torch.stack(logs).mean(0).cpu()
+    return torch.stack([model.weight * F.log_softmax(task.outputs(model, batch), -1) for model in models]).mean(0).cpu()
 
 
 def page(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str]) -> str:

@@ -102,5 +102,4 @@ def final_marks(sentences: Sequence[str]) -> str:
 
 def as_in_corpus(sentence: str, marks: str) -> str:
     """Returns a sentence as a corpus has it whose sentences end in these marks alone."""
-    foreign = "".join({*MARKS} - {*marks})
-    return sentence.rstrip(f"{foreign} ") or sentence
+    return sentence.rstrip("".join({*MARKS, " "} - {*marks})) or sentence

@@ -46,9 +46,6 @@ class Encoder:
     feed_forward: int = option(512, "The width inside its layers' feed-forward part.", minimum=1)
     vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
     dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
-    attention_dropout: float | Literal["auto"] = option(
-        "auto", "Dropout of attention; auto: 0 on a CPU, else as published.", minimum=0, below=1
-    )
     freeze_words: bool = option(False, "Whether published word vectors are frozen.")
     freeze_layers: int = option(0, "Lowest layers of a published encoder to freeze.", minimum=0)
     planned_as: Literal["base", "large"] = option("base", "Size of BERT in a plan without the published weights.")
@@ -75,7 +72,6 @@ class Loss:
     """How much each sentence counts in training."""
 
     class_weights: float = option(0.5, "Power of a role's rarity: 0 weighs sentences alike.", minimum=0, maximum=1)
-    focal: float = option(0.0, "Exponent of the focal loss; 0: cross-entropy.", minimum=0)
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,8 @@ class Vqa(Supervised):
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
-        beside = {} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}
         return {
-            **beside,
+            **({} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}),
             "picture": picture, "pixels": pixels, "question": question,
             "words": torch.arange(question.shape[1]) < torch.tensor([[len(text)] for text in texts]),
             "labels": padded(tokens, IGNORED, sys.maxsize), "part": padded(terms, 0, sys.maxsize),

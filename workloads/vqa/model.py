@@ -280,8 +280,7 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
             raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
         _make_room(t5, EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
-        vit5 = config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False)
-        t5 = transformers.T5ForConditionalGeneration(vit5)
+        t5 = transformers.T5ForConditionalGeneration(config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False))
         _make_room(t5, EXTRA)
     else:
         layers = max(sizes.layers, sizes.fusion_layers)
@@ -304,8 +303,7 @@ def _make_room(t5: Any, more: int) -> None:
 
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()
-        drawn = rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])
-        return nn.Parameter(torch.cat([rows, drawn]))
+        return nn.Parameter(torch.cat([rows, rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])]))
 
     head = grown(t5.lm_head.weight)
     t5.shared.weight, t5.lm_head.weight = grown(t5.shared.weight), head

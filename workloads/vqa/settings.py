@@ -157,8 +157,7 @@ def trained(stages: Mapping[str, Stage], part: Encoder) -> tuple[int, int | None
     if not any(awake):
         return None
     first = awake.index(True)
-    last = next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
-    return rows[first].from_steps, last
+    return rows[first].from_steps, next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,10 @@ import torch
 from lib.machine import platform
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE, corner
-from workloads.glacier.data import download, folds, layout, records, terrain
+from workloads.glacier.data import download, folds, layout, records, sampling, terrain
 from workloads.glacier.data.cutter import VERSION, Cutter, Store
 from workloads.glacier.data.folds import Parts
-from workloads.glacier.data.sampling import (
-    Draws,
-    once,
-    other_units,
-    reached,
-    tile_statistics,
-    tile_weights,
-    unnamed_nodata,
-)
+from workloads.glacier.data.sampling import Draws, reached, tile_statistics
 from workloads.glacier.model import difference
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import BAND, Settings
@@ -57,7 +49,7 @@ class Tiles:
         self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
         self.chosen, self.new_in = chosen, dict[int, np.ndarray]()
         if part != "train":
-            self.chosen, self.new_in = once(store.table, chosen, store.shape[1])
+            self.chosen, self.new_in = sampling.once(store.table, chosen, store.shape[1])
 
     def __len__(self) -> int:
         return len(self.draws.tiles if self.draws else self.chosen)
@@ -81,8 +73,7 @@ class Data:
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""
         self.settings, self.source = settings, source
-        self.is_generated = source is None and not settings.download
-        self._matched = ""  # what the patterns matched
+        self.is_generated, self._matched = source is None and not settings.download, ""  # what the patterns matched
         self.cache = platform.detect().scratch_dir / "glacier"
 
     @cached_property
@@ -107,18 +98,17 @@ class Data:
         """The folder of the given scenes, or above it the one that the pattern starts from; else of generated ones."""
         settings, inputs = self.settings, platform.detect().input_dir
         if self.source:
-            above = [folder for folder in self.source.parents if inputs in folder.parents]
             pattern = settings.source.images.replace(BAND, "*") if inputs in self.source.parents else ""
-            folders = (self.source, *above) if pattern else ()
+            folders = [self.source, *(f for f in self.source.parents if inputs in f.parents)] if pattern else []
             return next((folder for folder in folders if any(layout.matching(folder, pattern))), self.source)
-        folder = self.cache / f"generated-{self._generator_key()}"
+        folder = self.cache / f"generated-{self._generator_key}"
         terrain.write(folder, settings.generator, settings.source)
         return folder
 
+    @property
     def _generator_key(self) -> str:
-        source = self.settings.source
-        facts = [terrain.VERSION, asdict(self.settings.generator), source.bands, source.classes, source.codes]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        source, generator = self.settings.source, asdict(self.settings.generator)
+        return _hashed([terrain.VERSION, generator, source.bands, source.classes, source.codes])[:16]
 
     def fingerprint(self) -> str:
         """Hashes the generator's settings, else the content; and the split, a given one by its content."""
@@ -126,7 +116,7 @@ class Data:
         if self.settings.split.names or (not self.is_generated and any(self.store.parts)):
             fixed = folds.given(self.store, self.settings.split)
             split["given"] = sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))
-        content = self._generator_key() if self.is_generated else self.store.fingerprint()
+        content = self._generator_key if self.is_generated else self.store.fingerprint()
         return _hashed([content, asdict(self.settings.tiles), split])[:32]
 
     @cached_property
@@ -141,7 +131,7 @@ class Data:
     @cached_property
     def weights(self) -> np.ndarray | None:
         """(training tiles) how often each is drawn, ground of n scenes as that of root n; None for an even draw."""
-        weights, table = tile_weights(self.counts, self.settings.sampling), self.store.table
+        weights, table = sampling.tile_weights(self.counts, self.settings.sampling), self.store.table
         group = self.parts.groups[self.parts.train]
         scenes = np.array(self.store.groups)[table.scene[self.parts.train]]  # patches of an image count as one
         shown = Counter(ground for ground, _ in {*zip(group.tolist(), scenes.tolist(), strict=True)})
@@ -225,8 +215,8 @@ class Data:
             "test": reached(counts[parts.test]),
         }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
-        lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes, *other_units(self.store)]
-        lines += unnamed_nodata(self.store, settings.source.bands)
+        lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
+        lines += [*sampling.other_units(self.store), *sampling.unnamed_nodata(self.store, settings.source.bands)]
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
         bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)

@@ -41,12 +41,10 @@ def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
     cutter.problems += match.problems
     stamp_of = {scene: [stamps[path] for path in scene.files] for scene in match.scenes}
     missing = {scene: set(scene.files) for scene in match.scenes if not cutter.take(scene, stamp_of[scene])}
-    before = len(match.scenes) - len(missing)
-    print(f"{before:,} scenes were cut before; {len(missing):,} are to be cut.", flush=True)
+    print(f"{len(match.scenes) - len(missing):,} scenes were cut before; {len(missing):,} are to be cut.", flush=True)
     scene_of = {path: scene for scene in missing for path in scene.files}
     masks = {scene.mask for scene in missing}
-    paths = _unpacked(archives, unpacked, masks, scene_of.keys() - masks)
-    for path in counted(paths, "files unpacked", len(scene_of)):
+    for path in counted(_unpacked(archives, unpacked, masks, scene_of.keys() - masks), "files unpacked", len(scene_of)):
         scene = scene_of[path]
         missing[scene].discard(path)
         if not missing[scene]:
@@ -114,10 +112,9 @@ def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]
 
 
 def _is_data(name: str, archive: Path) -> bool:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise BadInput(f"{archive} holds {name}, which points outside of the archive. Do not unpack it.")
-    return layout.has_pixels(path.name)
+    return layout.has_pixels(PurePosixPath(name).name)
 
 
 @contextlib.contextmanager

@@ -60,8 +60,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     of_tile = np.where(is_in, part[group], _OUT)
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
     validation = _without_leaks(store, validation, test, "validation", "the test", notes)
-    held = np.concatenate([validation, test])
-    train = _without_leaks(store, train, held, "training", "validation or test", notes)
+    train = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test", notes)
     named = {"training": train, "validation": validation, "test": test}
     if not split.test and not len(test):
         notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")

@@ -10,7 +10,6 @@ and [0-9] are as in a shell. Without {scene} the name is what *, ? and [0-9] sta
 PNG or JPEG.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -34,7 +33,6 @@ _LAYOUTS = (  # images, masks and the pattern of a group
 )
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
-_MOST_LISTED = 20_000  # files that are looked at for those that no pattern matches
 _HOW_TO_NAME = (
     "Let {scene} in workload.source.images and masks stand for what they share, or give workload.source.name_pattern, "
     r"a regular expression whose group is that, for example 'img(\d+)'."
@@ -190,14 +188,9 @@ def matching(root: Path, text: str) -> Iterator[File]:
 
 
 def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
-    """Returns the paths of other rasters and arrays below a folder, sorted; not all of very many."""
-    paths: list[Path] = []
-    for parent, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        paths += [Path(parent, name) for name in sorted(files) if has_pixels(name)]
-        if len(paths) > _MOST_LISTED:
-            break
-    return [printable(path.relative_to(root).as_posix()) for path in paths if path not in matched]
+    """Returns the paths of other rasters and arrays below a folder, sorted."""
+    paths = sorted(path for path in root.rglob("*") if has_pixels(path.name) and path not in matched)
+    return [printable(path.relative_to(root).as_posix()) for path in paths]
 
 
 def has_pixels(name: str) -> bool:

@@ -262,8 +262,7 @@ def _load_array(path: Path) -> np.ndarray:
         if not path.is_file():
             raise ValueError("it is no file")
         with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            size = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+            size = int.from_bytes(file.read(2 if np.lib.format.read_magic(file) == (1, 0) else 4), "little")
         if size > _MOST_HEADER:
             raise ValueError(f"its header has {size:,} bytes")
         array = np.lib.format.open_memmap(path, mode="r")

@@ -30,8 +30,7 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
 
     # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
-        value = logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c
-        return value, softmax(shares @ c) @ shares - goal + ridge * c
+        return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(shares @ c) @ shares - goal + ridge * c
 
     def curvature(c: np.ndarray, ridge: float) -> np.ndarray:
         weight = softmax(shares @ c)
@@ -111,8 +110,7 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     valid = table.valid[chosen].astype(np.float64)[:, None]  # (n, 1)
     total = max(valid.sum(), 1.0)
     mean = (valid * table.mean[chosen]).sum(0) / total
-    between = valid * (table.mean[chosen] - mean) ** 2
-    variance = (table.squares[chosen] + between).sum(0) / total
+    variance = (table.squares[chosen] + (valid * (table.mean[chosen] - mean) ** 2)).sum(0) / total
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
 
 

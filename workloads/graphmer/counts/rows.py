@@ -88,11 +88,10 @@ class Layout:
             return array
 
         begins = (zone[index] == _TEXT) & (at == 0) & ~is_hidden[index]
-        of_name = row[index][(zone[index] == _HEAD) & (part[index] == 0)]
         return Rows(
             ids=laid(ids, PAD), within=laid(at, 0), word=laid(np.where(begins, word[index], -1)),
             hidden=laid(np.where(is_hidden[index], word[index], -1)),
-            name_length=np.bincount(of_name, minlength=len(window)),
+            name_length=np.bincount(row[index][(zone[index] == _HEAD) & (part[index] == 0)], minlength=len(window)),
             **{name: laid(value[index]) for name, value in self._marks(row, word, zone, is_hidden).items()},
         )  # fmt: skip
 
@@ -116,8 +115,7 @@ class Layout:
         is_head, most = zone == _HEAD, header_room(self.roots)
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
         keep = ~is_head | (place < most)
-        cut = np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)
-        place = np.where(is_head, place, place - cut[row])
+        place = np.where(is_head, place, place - np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)[row])
         return place, keep & (place < self.roots)
 
     def _marks(self, row: Array, word: Array, zone: Array, is_hidden: Array) -> dict[str, Array]:

@@ -85,8 +85,7 @@ class Scorer:
 
     def true_tails(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (N) questions and a tail that their head and relation have in any file of any split."""
-        key = self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation
-        row, fact = self._facts.places(key)
+        row, fact = self._facts.places(self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation)
         return row, self.corpus.tail[fact]
 
     def other_tails(self, asked: Questions, tail: Array, among: CandidateSet) -> tuple[Array, Array]:

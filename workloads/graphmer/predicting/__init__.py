@@ -187,8 +187,7 @@ def _write(graph: Graph, joined: Joined, rows: Rows, out: Path) -> None:
             triple = replace(triples[key], relation=row["relation"], tail=row["tail"])
             triples[triple.key], chances[triple.key] = triple, row["probability"]
             entities.setdefault(triple.tail, Entity(triple.tail, corpus.types[kinds[triple.tail]]))
-    ordered = [triples[key] for key in sorted(triples)]
-    records.write(replace(graph, triples=ordered, entities=entities), out, chances)
+    records.write(replace(graph, triples=[triples[key] for key in sorted(triples)], entities=entities), out, chances)
     print(
         f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what was "
         "predicted has its probability there."

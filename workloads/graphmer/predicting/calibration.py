@@ -84,10 +84,9 @@ class Calibration:
         choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
         if choices is None:
             return []
-        groups = {"of an object": choices[choices.of_object], "all": choices}
         return [
             {"references": name, "method": method, **of.judged(weights)}
-            for name, of in groups.items()
+            for name, of in {"of an object": choices[choices.of_object], "all": choices}.items()
             if len(of)
             for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
         ]

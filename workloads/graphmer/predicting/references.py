@@ -70,8 +70,7 @@ class Choices:
 
     def loss(self, weights: Array) -> float:
         """Returns the mean of minus log of the probability of what is right."""
-        right = self.probabilities(weights)[self.gold]
-        return float(-np.log(np.maximum(right, 1e-12)).mean()) if len(self) else 0.0
+        return float(-np.log(np.maximum(self.probabilities(weights)[self.gold], 1e-12)).mean()) if len(self) else 0.0
 
     def best(self, scores: Array) -> Array:
         """(N) scores of answers -> (Q) the place of the best answer of each question."""
@@ -98,8 +97,7 @@ def calibration_error(probability: Array, right: Array) -> float:
     Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
     """
     place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
-    gaps = np.bincount(place, probability) - np.bincount(place, right)
-    return float(np.abs(gaps).sum() / max(1, len(right)))
+    return float(np.abs(np.bincount(place, probability) - np.bincount(place, right)).sum() / max(1, len(right)))
 
 
 class Standing:
@@ -114,8 +112,7 @@ class Standing:
         self.corpus = corpus
         kind = np.array(corpus.types)[corpus.entity_type]
         self.is_method = kind == "Method"
-        is_function = np.isin(kind, ("Function", "Method"))
-        self.is_local = (corpus.parent >= 0) & is_function[np.maximum(corpus.parent, 0)]
+        self.is_local = (corpus.parent >= 0) & np.isin(kind, ("Function", "Method"))[np.maximum(corpus.parent, 0)]
         self.is_builtin = corpus.owner == corpus.word_index("builtins")
         # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append; a class as its case tells
         is_class = np.array([word[:1].isupper() for word in corpus.word_list])
@@ -159,11 +156,9 @@ class Standing:
         ]  # fmt: skip
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self, is_bare, many]
-        is_method_of_another = is_method & (parent != head[question])
-        hidden = is_bare[question] & (is_method_of_another | (self.is_local[entity] & ~is_inner))
+        hidden = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
         is_super = dotted & (rows.is_super == 1)
-        of_super = is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1)
-        hidden |= of_super[question] & is_method & is_own
+        hidden |= (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question] & is_method & is_own
         return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
 

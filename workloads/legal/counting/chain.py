@@ -22,8 +22,7 @@ class Ordered:
 
     def __init__(self, lengths: Sequence[int]):
         lengths = np.asarray(lengths)
-        longest_first = np.argsort(-lengths, kind="stable")
-        begin = (np.cumsum(lengths) - lengths)[longest_first]
+        begin = (np.cumsum(lengths) - lengths)[np.argsort(-lengths, kind="stable")]
         steps = np.arange(lengths.max())
         self.active = (lengths[:, None] > steps).sum(0)  # (steps) documents that have this step
         self.start = np.concatenate([[0], np.cumsum(self.active)])

@@ -136,8 +136,7 @@ class Stack:
         own = vocabulary.own(documents)
         alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
         chained = _chained(own, held, truth, part, lengths)
-        matrix = vocabulary.in_context(documents, own)
-        context, around = _cross_fitted(matrix, truth, part, len(classes), CONTEXT)
+        context, around = _cross_fitted(vocabulary.in_context(documents, own), truth, part, len(classes), CONTEXT)
         scores = product(chained, log_softmax(around))
         each = np.split(scores, np.cumsum(lengths)[:-1])
         held_out = {document.name: rows for document, rows in zip(documents, each, strict=True)}
@@ -176,8 +175,7 @@ class Stack:
                 raise ValueError(f"its version is {values['version']}, and {_VERSION} is read")
             classes, terms = tuple(values["classes"]), tuple(map(str, values["terms"]))
             count = len(classes)
-            frequency = unpacked(values["frequency"], "<i4", [len(terms)])
-            vocabulary = Vocabulary(terms, frequency, int(values["sentences"]))
+            vocabulary = Vocabulary(terms, unpacked(values["frequency"], "<i4", [len(terms)]), int(values["sentences"]))
             linear = []
             for name, width in (("sentence", len(terms)), ("context", vocabulary.width)):
                 weights = unpacked(values[name]["weights"], "<f2", [width, count]).astype(np.float32)
