@@ -81,11 +81,6 @@ def folder(root: Path) -> Tree:
     return Tree(root.resolve().name, root, tuple(sorted(paths)), is_own=root != STANDARD_LIBRARY)
 
 
-def standard_library() -> Tree:
-    """Returns the tree of the standard library of the Python that runs."""
-    return replace(folder(STANDARD_LIBRARY), name="the standard library")
-
-
 def installed(packages: Sequence[str]) -> list[Tree]:
     """Returns the trees of packages, as `name==version` or `name`. Raises BadInput, a sentence for each wrong one."""
     trees, wrong = [], []

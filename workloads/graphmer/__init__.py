@@ -17,19 +17,9 @@ from torch import Tensor, nn
 from lib.report.result import write_table
 from lib.supervised import Judged, Supervised
 from lib.task import Batch
-from workloads.graphmer import figures
+from workloads.graphmer import figures, settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import (
-    COMBINED,
-    CONDITIONS,
-    ENCODER,
-    FEATURES,
-    IGNORE,
-    LONGEST_WORD,
-    NEAR,
-    SPECIALS,
-    Settings,
-)
+from workloads.graphmer.settings import COMBINED, CONDITIONS, IGNORE, SPECIALS, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
@@ -104,14 +94,15 @@ class Graphmer(Supervised):
             return torch.rand((), device=device).expand(size, *shape)
 
         batch = {
-            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(LONGEST_WORD, L),
+            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
             "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
             "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
             "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
-            "sibling": floats(G, C), "features": floats(G, C, len(FEATURES)), "near": floats(C, len(NEAR) + 1),
+            "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
+            "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
             "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
-            "name": below(V, C), "name_owner": below(V, C), "chance": -floats(C),
+            "chance": -floats(C),
         }  # fmt: skip
         if objective.mlm_steps:
             chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
@@ -204,7 +195,7 @@ class Graphmer(Supervised):
         is_test = loader.dataset.name == "test"
         judged = self.evaluator.answer(model, loader, chooses_gate=not is_test)
         if is_test:
-            self._tested, self._measured = {ENCODER: judged}, self.calibration.measured(model)
+            self._tested, self._measured = {settings.ENCODER: judged}, self.calibration.measured(model)
         else:
             self.calibration.fit(model)
         return figures.figures(judged)

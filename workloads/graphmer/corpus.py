@@ -125,10 +125,6 @@ class Corpus:
         index = {word: i for i, word in enumerate(self.word_list)}
         return lambda word: index.get(word, -9)
 
-    def windows_of(self, split: str) -> Array:
-        """Returns the indices of the windows of a split, ascending."""
-        return np.flatnonzero(self.split == SPLITS.index(split))
-
     def triples_of(self, split: str) -> Array:
         """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))

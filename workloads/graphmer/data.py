@@ -3,6 +3,7 @@
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ class Data:
         """The trees of Python files. Raises BadInput."""
         if self.given:
             return Sources([trees.folder(path) for path in self.given])
-        return Sources([trees.standard_library(), *trees.installed(self.settings.packages)])
+        library = replace(trees.folder(trees.STANDARD_LIBRARY), name="the standard library")
+        return Sources([library, *trees.installed(self.settings.packages)])
 
     @cached_property
     def rules(self) -> ontology.Ontology:

@@ -95,14 +95,11 @@ class Vqa(Supervised):
         lengths, most = self.lengths, self.settings.decoder.length
         chosen = self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        lines = [
-            f"Data: {printable(self.source)}." if self.source else f"{where}.",
-            f"{sizes}. Training questions by type: {types}.",
-            *self.notes,
-            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
-            f"{lengths.count(most):,} full at {most}. Parts: {printable(names, most=300)}.",
-        ]
-        return "\n".join(lines)
+        first = f"Data: {printable(self.source)}." if self.source else f"{where}."
+        median, parts = lengths[len(lengths) // 2], printable(names, most=300)
+        last = f"Tokens of an answer with its reasoning: median {median}, the longest {lengths[-1]}, "
+        last += f"{lengths.count(most):,} full at {most}. Parts: {parts}."
+        return "\n".join([first, f"{sizes}. Training questions by type: {types}.", *self.notes, last])
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -153,9 +150,8 @@ class Vqa(Supervised):
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
         is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
-        parts = values["encoders"] if is_fine else {}
         is_fine = is_fine and "decoder" in values["tokenizers"] and all([values["words"], *values["words"].values()])
-        if not (is_fine and all("weights" in parts.get(part, ()) for part in _PARTS)):
+        if not (is_fine and all("weights" in values["encoders"].get(part, ()) for part in _PARTS)):
             what = "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers"
             raise BadInput(f"{what}: start another run.")
         for name in ("reader", "writer", "lengths", "words", "offers"):
@@ -185,7 +181,7 @@ class Vqa(Supervised):
         for answer in answers:
             answer.is_valid = True
         numbers = self.writer.numbers(answers)
-        return [(answer, [first, *tokens, last]) for answer, tokens in zip(answers, numbers, strict=True)]
+        return [(answer, [first, *row, last]) for answer, row in zip(answers, numbers, strict=True)]
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
@@ -336,6 +332,6 @@ class Vqa(Supervised):
         rows = super().predict(models, source, None)
         if out is not None:
             disk.make_folders(out)
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values())
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()]
             disk.write_text(out / "answers.jsonl", "".join(lines))
         return rows

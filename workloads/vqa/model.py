@@ -6,7 +6,6 @@ Each of the three parts is published (mounted, cached or reachable weights), or 
 import contextlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -217,21 +216,16 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         name = getattr(settings, part).weights
         weights = encoders.choose(name, what)
         parts[part] = {"weights": weights[0] if weights else ""}
-        if part == "image" and weights:
-            parts[part] |= _normalisation(weights[1])
+        if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
+            parts[part] |= _HALVES
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                values = json.loads(untrusted.read(weights[1] / "preprocessor_config.json", _MOST_BYTES))
+                colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
+                if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
+                    parts[part] |= colours
         if name and not weights and torch.empty(0).is_meta:
             parts[part]["planned"] = True
     return parts
-
-
-def _normalisation(folder: Path) -> dict[str, list[float]]:
-    """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        values = json.loads(untrusted.read(folder / "preprocessor_config.json", _MOST_BYTES))
-        colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
-        if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
-            return colours
-    return _HALVES
 
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:

@@ -40,7 +40,6 @@ class Pictures:
 
     side: int = option(64, "Pixels on a side of every picture.", minimum=16, limit=2048)
     limit_pixels: int = option(2**26, "Most pixels of a picture; larger ones are bad inputs.", minimum=1)
-    augment: bool = option(True, "Whether training pictures are changed, as the question allows.")
 
 
 @dataclass(frozen=True)

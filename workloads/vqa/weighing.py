@@ -23,7 +23,7 @@ _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
 _MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
 _FEW = 2000  # pairs, of which words that stand in one alone are learned too
-_MOST_NAMED = 5  # types, in a sentence
+_MOST_NAMED = 5  # types in a sentence, the worst
 
 
 class Words:
@@ -120,10 +120,6 @@ def about(weight: float, network: Mapping[str, float], alone: Mapping[str, float
     how = f"Validation gives the network {weight:g} and the words of the question {1 - weight:g} of the weight."
     if not weight:
         how = f"Validation shows no sure gain over {WORDS!r}, so these answers count, and the network's do not."
-    worse = sorted((network[name] - alone[name], name) for name in alone if network[name] < alone[name])
-    types = ", ".join(
-        f"{printable(name.removeprefix('exact_'), most=40)} {network[name]:.3f} ({alone[name]:.3f})"
-        for _, name in worse[:_MOST_NAMED]
-    )
-    more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
-    return how + f"\nThe network alone is below {WORDS!r}, in brackets, for: {types}{more}." * bool(worse)
+    worse = sorted((n for n in alone if network[n] < alone[n]), key=lambda n: (network[n] - alone[n], n))[:_MOST_NAMED]
+    types = (f"{printable(name[6:], most=40)} {network[name]:.3f} ({alone[name]:.3f})" for name in worse)  # exact_...
+    return how + f"\nThe network alone is below {WORDS!r}, in brackets, for: {', '.join(types)}." * bool(worse)

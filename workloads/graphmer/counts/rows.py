@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from workloads.graphmer.corpus import Corpus, header_room
+from workloads.graphmer.corpus import SPLITS, Corpus, header_room
 from workloads.graphmer.counts.ragged import expand, find
 from workloads.graphmer.settings import NAME, PAD, SEP, Array
 
@@ -55,7 +55,7 @@ class Layout:
     def kind_before(self) -> Array:
         """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
         corpus = self.corpus
-        windows = corpus.windows_of("train")
+        windows = np.flatnonzero(corpus.split == SPLITS.index("train"))
         _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
         place = np.unique(place[place > 0])
         before = corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)] if len(place) else place
