@@ -20,10 +20,8 @@ UNKNOWN: Path = ("?",)
 WORD = re.compile(r"[^\W\d]\w*|[(.=@]")
 # Encodings that Python decodes in the square of the length, or that are none of a text
 _NO_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"}
-_DISPLAYS = {
-    ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
-    ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple",
-}  # fmt: skip
+_DISPLAYS = {ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
+             ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple"}  # fmt: skip
 _BOOLEAN = (ast.Is, ast.IsNot, ast.In, ast.NotIn)  # `==` and `<` may be overloaded, these give a bool
 _TRANSPARENT_TYPES = {"Optional", "Union", "ClassVar", "Final", "Annotated", "Required", "NotRequired"}
 

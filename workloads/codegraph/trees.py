@@ -18,10 +18,8 @@ from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 
 # Folders left out, as patterns: tests of the standard library and what is installed into it or made from it
-EXCLUDED = (
-    "test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
-    "__pycache__", "_bundled", "config-*", "node_modules", ".*",
-)  # fmt: skip
+EXCLUDED = ("test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
+            "__pycache__", "_bundled", "config-*", "node_modules", ".*")  # fmt: skip
 _EXCLUDED = re.compile("|".join(map(translate, EXCLUDED)))
 _MOST_BYTES = 2**20  # of a source file: parsing takes up to 140 times as much memory, and 2.5 s
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])

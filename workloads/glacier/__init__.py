@@ -106,10 +106,8 @@ class Glacier(methods.Comparing):
     def example_batch(self, size: int, device: torch.device) -> Batch:
         settings = self.settings
         classes, S = len(settings.source.classes), settings.sampling.crop or settings.tiles.size
-        batch = {
-            "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
-            "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
-        }
+        batch = {"image": torch.randn(size, len(settings.source.bands), S, S, device=device),
+                 "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device)}  # fmt: skip
         if settings.loss.boundary:
             batch["distances"] = torch.rand(size, classes, S, S, device=device).half()
         return batch
@@ -247,10 +245,8 @@ class Glacier(methods.Comparing):
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
             wanted += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
-        advice = (
-            "What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more or "
-            "cleaner data, a wider model. A run with more epochs resumes from this one."
-        )
+        advice = ("What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more "
+                  "or cleaner data, a wider model. A run with more epochs resumes from this one.")  # fmt: skip
         return "\n\n".join(filter(None, [text, _about_gate(metrics), _verdict(wanted, advice)]))
 
     def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:

@@ -53,10 +53,6 @@ def per_class(matrix: np.ndarray) -> dict[str, list[float]]:
     """
     right, predicted, true = matrix.diagonal(), matrix.sum(0), matrix.sum(1)
     with np.errstate(invalid="ignore"):  # 0 / 0
-        ratios = {
-            "iou": right / (predicted + true - right),
-            "precision": right / predicted,
-            "recall": right / true,
-            "f1": 2 * right / (predicted + true),
-        }
+        ratios = {"iou": right / (predicted + true - right), "precision": right / predicted, "recall": right / true,
+                  "f1": 2 * right / (predicted + true)}  # fmt: skip
     return {kind: ratio.tolist() for kind, ratio in ratios.items()}

@@ -30,12 +30,10 @@ _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
     "vector", "trust", "trust_beside_file",
 )  # fmt: skip
-_ABOUT = (
-    "Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones among the "
-    "entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all entities that the "
-    "ontology allows and, as `trained`, among the tails that training has, where an unseen one is last. evaluation.csv "
-    "has all of them, by relation too."
-)
+_ABOUT = ("Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones "
+          "among the entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all "
+          "entities that the ontology allows and, as `trained`, among the tails that training has, where an unseen one "
+          "is last. evaluation.csv has all of them, by relation too.")  # fmt: skip
 
 
 class Graphmer(Supervised):
@@ -93,17 +91,14 @@ class Graphmer(Supervised):
         def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
             return torch.rand((), device=device).expand(size, *shape)
 
-        batch = {
-            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
-            "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
-            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
-            "distance": 1 + below(L, G, L),
-            "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
-            "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
-            "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
-            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
-            "chance": -floats(C),
-        }  # fmt: skip
+        batch = {"roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
+                 "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
+                 "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
+                 "distance": 1 + below(L, G, L), "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L),
+                 "boost": floats(G), "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
+                 "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
+                 "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
+                 "chance": -floats(C)}  # fmt: skip
         if objective.mlm_steps:
             chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
             targets = torch.where(chosen, batch["roots"], IGNORE)

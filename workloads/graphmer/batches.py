@@ -99,10 +99,8 @@ class EntityTable:
     def of(self, entities: Array) -> dict[str, Tensor]:
         """(C) entities -> pieces (C, 13), and kind, vector, name, name_owner (C)."""
         corpus = self.corpus
-        arrays = {
-            "pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
-            "name_owner": corpus.owner,
-        }  # fmt: skip
+        arrays = {"pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
+                  "name_owner": corpus.owner}  # fmt: skip
         return {name: torch.from_numpy(values[entities].astype(np.int64)) for name, values in arrays.items()}
 
     def _cut(self, words: Array, most: int) -> Array:
@@ -206,15 +204,13 @@ class Collator:
             array[row, drawn.slot] = values
             return array
 
-        arrays = {
-            **_of_rows(rows), "relation": laid(asked.relation), "condition": laid(asked.condition.astype(np.int64)),
-            "gold": laid(drawn.gold, IGNORE), "distance": laid(rows.distance(row, asked.hidden), 1),
-            "prior": laid(prior), "features": laid(features.stacked()),
-            "own": laid(counts.own_count(asked, among)),
-            "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
-            "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
-            "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:]),
-        }  # fmt: skip
+        arrays = {**_of_rows(rows), "relation": laid(asked.relation),
+                  "condition": laid(asked.condition.astype(np.int64)), "gold": laid(drawn.gold, IGNORE),
+                  "distance": laid(rows.distance(row, asked.hidden), 1), "prior": laid(prior),
+                  "features": laid(features.stacked()), "own": laid(counts.own_count(asked, among)),
+                  "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
+                  "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
+                  "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:])}  # fmt: skip
         if self.objective.mlm_steps:
             arrays |= self._masked_spans(arrays["roots"], generator)
         shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
@@ -231,11 +227,9 @@ class Collator:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
         row, is_hidden = np.arange(len(asked)), asked.hidden >= 0
         rows = self.layout.rows(asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden])
-        arrays = {
-            **_of_rows(rows), "relation": asked.relation[:, None],
-            "condition": asked.condition.astype(np.int64)[:, None],
-            "distance": rows.distance(row, asked.hidden)[:, None],
-        }  # fmt: skip
+        arrays = {**_of_rows(rows), "relation": asked.relation[:, None],
+                  "condition": asked.condition.astype(np.int64)[:, None],
+                  "distance": rows.distance(row, asked.hidden)[:, None]}  # fmt: skip
         return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
 
     def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:

@@ -164,12 +164,10 @@ class Corpus:
     def check(self) -> None:
         """Raises ValueError if an index leads out of the arrays: a stranger's could ask for any amount of memory."""
         text, facts, entities = len(self.text) + 1, len(self.tail) + 1, len(self.entities)
-        below = {
-            "text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
-            "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
-            "window_file": len(self.files), "entity_type": len(self.types), "entity_file": len(self.files),
-            "part_offsets": len(self.parts) + 1, "piece_offsets": len(self.piece_flat) + 1,
-        }  # fmt: skip
+        below = {"text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
+                 "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
+                 "window_file": len(self.files), "entity_type": len(self.types), "entity_file": len(self.files),
+                 "part_offsets": len(self.parts) + 1, "piece_offsets": len(self.piece_flat) + 1}  # fmt: skip
         for name, most in below.items():
             array = getattr(self, name)
             if array.ndim != 1 or array.dtype.kind not in "iu" or np.any((array < -1) | (array >= most)):
@@ -195,23 +193,21 @@ def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tok
     first = [of[0] for _, _, of in windows]
     relations, types = _numbered({t.relation for t in graph.triples}), _numbered({e.type for e in entities})
     files, index = _numbered({e.file for e in entities} | splits.keys()), _numbered(names)
-    corpus = Corpus(
-        words=joined_texts(words), entity_ids=joined_texts(names), relation_names=joined_texts(relations),
-        type_names=joined_texts(types), file_names=joined_texts(files), text=text,
-        window_start=np.array([start for start, _, _ in windows], np.int64),
-        window_stop=np.array([stop for _, stop, _ in windows], np.int64),
-        first_triple=_offsets([len(of) for _, _, of in windows]),
-        head=np.array([index[t.head] for t in first], np.int64),
-        split=np.array([splits[t.file] for t in first], np.int8),
-        window_file=np.array([files[t.file] for t in first], np.int32),
-        relation=np.array([relations[t.relation] for t in triples], np.int64),
-        tail=np.array([index[t.tail] for t in triples], np.int64),
-        entity_type=np.array([types[e.type] for e in entities], np.int32),
-        entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
-        parts=np.array([word for name in names.values() for word in name], np.int64),
-        part_offsets=_offsets([len(name) for name in names.values()]),
-        piece_flat=flat, piece_offsets=offsets, tokenizer=joined_texts([learned]),
-    )  # fmt: skip
+    corpus = Corpus(words=joined_texts(words), entity_ids=joined_texts(names), relation_names=joined_texts(relations),
+                    type_names=joined_texts(types), file_names=joined_texts(files), text=text,
+                    window_start=np.array([start for start, _, _ in windows], np.int64),
+                    window_stop=np.array([stop for _, stop, _ in windows], np.int64),
+                    first_triple=_offsets([len(of) for _, _, of in windows]),
+                    head=np.array([index[t.head] for t in first], np.int64),
+                    split=np.array([splits[t.file] for t in first], np.int8),
+                    window_file=np.array([files[t.file] for t in first], np.int32),
+                    relation=np.array([relations[t.relation] for t in triples], np.int64),
+                    tail=np.array([index[t.tail] for t in triples], np.int64),
+                    entity_type=np.array([types[e.type] for e in entities], np.int32),
+                    entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
+                    parts=np.array([word for name in names.values() for word in name], np.int64),
+                    part_offsets=_offsets([len(name) for name in names.values()]), piece_flat=flat,
+                    piece_offsets=offsets, tokenizer=joined_texts([learned]))  # fmt: skip
     if empty := [name for name in SPLITS if not tokenizer and not len(corpus.triples_of(name))]:
         what = f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files"
         raise BadInput(f"{what}. Give more, or raise workload.split.validation and .test.")

@@ -41,10 +41,8 @@ class Data:
         kinds = {path.is_file() or any(next(path.glob(p), None) for p in sentinels) for path in given}
         if len(kinds) > 1:
             where = ", ".join(map(str, given))
-            raise BadInput(
-                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind: a graph "
-                "does not have the text of its files."
-            )
+            raise BadInput(f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one "
+                           "kind: a graph does not have the text of its files.")  # fmt: skip
         self.is_graph = True in kinds
         self._used: Mapping[str, Any] | None = None
         # A sentence, if the data is another than when the run began

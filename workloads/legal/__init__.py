@@ -36,10 +36,8 @@ MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", 
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 _OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
-_LEARNED = {
-    "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
-    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict],
-}  # fmt: skip
+_LEARNED = {"classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
+            "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict]}  # fmt: skip
 
 
 class Legal(Supervised):
@@ -173,20 +171,16 @@ class Legal(Supervised):
         """Returns tokens and mask (B, L), as long as the longest; positions (B, POSITIONS); the rest (B)."""
         tokens = padded([sample.tokens.tolist() for sample in samples], self.learned()["tokenizer"]["pad"], sys.maxsize)
         lengths, labels = torch.tensor([len(one.tokens) for one in samples]), torch.tensor([s.role for s in samples])
-        return {
-            "tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
-            "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
-            "category": torch.tensor([sample.category for sample in samples]), "labels": labels,
-            "weight": torch.tensor(self.learned()["class_weights"])[labels],
-        }  # fmt: skip
+        return {"tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
+                "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
+                "category": torch.tensor([sample.category for sample in samples]), "labels": labels,
+                "weight": torch.tensor(self.learned()["class_weights"])[labels]}  # fmt: skip
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         shapes = (size, self.settings.context.length), (size,)
         whole, each = (torch.ones(shape, dtype=torch.int64, device=device) for shape in shapes)
-        return {
-            "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
-            "category": each, "labels": each, "weight": torch.ones(size, device=device),
-        }  # fmt: skip
+        return {"tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
+                "category": each, "labels": each, "weight": torch.ones(size, device=device)}  # fmt: skip
 
     def model(self) -> nn.Module:
         settings = self.settings

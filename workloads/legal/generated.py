@@ -6,10 +6,8 @@ import numpy as np
 
 from workloads.legal.settings import Generator
 
-ROLES = (
-    "Facts", "Ruling by Lower Court", "Argument", "Statute", "Precedent", "Ratio of the decision",
-    "Ruling by Present Court",
-)  # fmt: skip
+ROLES = ("Facts", "Ruling by Lower Court", "Argument", "Statute", "Precedent", "Ratio of the decision",
+         "Ruling by Present Court")  # fmt: skip
 CATEGORIES = ("Civil", "Criminal", "Labour")
 _SEED = 20_191_109
 _STAY = 0.6  # the chance that the next sentence has the same role
@@ -25,15 +23,13 @@ _OPENINGS = {
     "Ratio of the decision": ("In our opinion the view", "We find that the evidence", "The view"),
     "Ruling by Present Court": ("The appeal is allowed", "We set aside the order", "Appeal dismissed"),
 }
-_ENDINGS = {
-    "Facts": ("and a complaint was lodged with the police", "in the year 1987 at the village"),
-    "Ruling by Lower Court": ("and sentenced him to imprisonment", "against which an appeal was preferred"),
-    "Argument": ("that the order was without jurisdiction", "that the witnesses cannot be relied upon"),
-    "Statute": ("that every person shall be liable", "as it stood before the amendment"),
-    "Precedent": ("that mere delay is no ground", "and that decision was followed since"),
-    "Ratio of the decision": ("does not stand the test of reason", "is sufficient to sustain the charge"),
-    "Ruling by Present Court": ("with costs throughout", "and the matter is remanded"),
-}
+_ENDINGS = {"Facts": ("and a complaint was lodged with the police", "in the year 1987 at the village"),
+            "Ruling by Lower Court": ("and sentenced him to imprisonment", "against which an appeal was preferred"),
+            "Argument": ("that the order was without jurisdiction", "that the witnesses cannot be relied upon"),
+            "Statute": ("that every person shall be liable", "as it stood before the amendment"),
+            "Precedent": ("that mere delay is no ground", "and that decision was followed since"),
+            "Ratio of the decision": ("does not stand the test of reason", "is sufficient to sustain the charge"),
+            "Ruling by Present Court": ("with costs throughout", "and the matter is remanded")}  # fmt: skip
 _MIDDLES = (
     "in respect of the land", "as regards the notice", "on the question of title", "with reference to the contract",
     "in the matter of wages", "for the purposes of the inquiry", "having regard to the record", "at the relevant time",

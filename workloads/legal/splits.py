@@ -96,8 +96,6 @@ def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]
     for name in ("validation", "test"):
         if shared_texts := [text for place in parts.get(name, ()) for text in texts[place] if text in trained]:
             stand = "sentence stands" if len(shared_texts) == 1 else "sentences stand"
-            notes.append(
-                f"Of {LONG} words and more, {len(shared_texts):,} {stand} in {name} and in training, say: "
-                f"{printable(min(shared_texts, key=len), most=80)}"
-            )
+            notes.append(f"Of {LONG} words and more, {len(shared_texts):,} {stand} in {name} and in training, say: "
+                         f"{printable(min(shared_texts, key=len), most=80)}")  # fmt: skip
     return notes

@@ -29,10 +29,8 @@ from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
 from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
-_LEARNED = {
-    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str],
-    "words": dict[str, dict[str, untrusted.Natural]],
-}  # fmt: skip
+_LEARNED = {"encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]],
+            "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]]}  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
 _SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
 
@@ -108,11 +106,9 @@ class Vqa(Supervised):
         """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
         side, lengths = self.settings.pictures.side, (self.settings.text.length, self.settings.decoder.length)
         question, labels = (torch.full((size, length), 4, device=device) for length in lengths)
-        return {
-            "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
-            "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
-            "labels": labels, "part": labels * 0 + tokens.ANSWER,
-        }  # fmt: skip
+        return {"picture": torch.arange(size, device=device), "question": question, "words": question > 0,
+                "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device), "labels": labels,
+                "part": labels * 0 + tokens.ANSWER}  # fmt: skip
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self.batch([item.sample for item in samples], samples[0].training, generator)

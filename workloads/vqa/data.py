@@ -24,10 +24,8 @@ _HOW = (
     "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
     'lines {"image": "cat.png", "question": "..."} beside the pictures.'
 )
-_WHERE = (
-    "Name where the pictures lie: workload.source.images is their folder, and workload.source.picture a row's picture "
-    "there, such as {image}.jpg. docs/vqa.md has both for known collections."
-)
+_WHERE = ("Name where the pictures lie: workload.source.images is their folder, and workload.source.picture a row's "
+          "picture there, such as {image}.jpg. docs/vqa.md has both for known collections.")  # fmt: skip
 PARTS = ("train", "validation", "test")
 OTHER = "other types"  # stands for rare question types
 _SPLIT_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together

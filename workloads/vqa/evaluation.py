@@ -74,8 +74,6 @@ def draw(samples: Sequence[Sample], path: Path, columns: int = 4) -> Path:
         plain.set_title(text.replace("$", r"\$"), fontsize=8, color=colour, loc="left")  # $ would begin a formula
         side = sample.picture.shape[0]
         seen.imshow(sample.picture.mean(-1), cmap="gray", vmin=0, vmax=255)
-        seen.imshow(
-            sample.attention / max(float(sample.attention.max()), 1e-9), cmap="inferno", alpha=0.6, vmin=0, vmax=1,
-            interpolation="bilinear", extent=(-0.5, side - 0.5, side - 0.5, -0.5),
-        )  # fmt: skip
+        seen.imshow(sample.attention / max(float(sample.attention.max()), 1e-9), cmap="inferno", alpha=0.6, vmin=0,
+                    vmax=1, interpolation="bilinear", extent=(-0.5, side - 0.5, side - 0.5, -0.5))  # fmt: skip
     return save(figure, path)

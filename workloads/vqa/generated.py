@@ -12,10 +12,8 @@ from lib.machine import disk, platform
 from workloads.vqa.settings import Generator
 
 RECORDS, IMAGES = "teacher.jsonl", "images"
-COLOURS = {
-    "đỏ": (220, 30, 30), "xanh lá": (30, 160, 50), "xanh dương": (40, 70, 220), "vàng": (240, 215, 20),
-    "đen": (15, 15, 15), "tím": (140, 40, 170), "cam": (245, 140, 20), "xám": (125, 125, 125),
-}  # fmt: skip
+COLOURS = {"đỏ": (220, 30, 30), "xanh lá": (30, 160, 50), "xanh dương": (40, 70, 220), "vàng": (240, 215, 20),
+           "đen": (15, 15, 15), "tím": (140, 40, 170), "cam": (245, 140, 20), "xám": (125, 125, 125)}  # fmt: skip
 SHAPES = {  # whether it rolls, why, and what it is used to draw
     "hình tròn": ("có", "vì nó tròn", "bánh xe"),
     "hình vuông": ("không", "vì nó có bốn góc", "cửa sổ"),

@@ -172,9 +172,7 @@ def phobert(folder: Path) -> dict[str, Any]:
             pieces.setdefault(piece, len(pieces) + words)
     tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    print(
-        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
-        "where yours are not segmented, it knows their syllables, and less of their words."
-    )
+    print("PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
+          "where yours are not segmented, it knows their syllables, and less of their words.")  # fmt: skip
     return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
             "is_lower": False}  # fmt: skip

@@ -51,12 +51,10 @@ class Store:
             [scene.get(key) for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch")
         )
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
-        self.table = Table(
-            np.array([number for number, _, _ in tiles], np.int64),
-            np.array([place for _, place, _ in tiles], np.int64),
-            [scenes[number]["space"] for number, _, _ in tiles],
-            *(np.array([tile[key] for _, _, tile in tiles]) for key in Table._fields[3:]),
-        )
+        self.table = Table(np.array([number for number, _, _ in tiles], np.int64),
+                           np.array([place for _, place, _ in tiles], np.int64),
+                           [scenes[number]["space"] for number, _, _ in tiles],
+                           *(np.array([tile[key] for _, _, tile in tiles]) for key in Table._fields[3:]))  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.table.scene)

@@ -209,11 +209,9 @@ class Data:
         )  # fmt: skip
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
-        rows = {
-            "training": reached(self.counts), "training, wanted": settings.sampling.target_shares,
-            "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
-            "test": reached(counts[parts.test]),
-        }  # fmt: skip
+        rows = {"training": reached(self.counts), "training, wanted": settings.sampling.target_shares,
+                "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
+                "test": reached(counts[parts.test])}  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
         lines += [*sampling.other_units(self.store), *sampling.unnamed_nodata(self.store, settings.source.bands)]

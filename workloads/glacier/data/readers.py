@@ -204,10 +204,8 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
         values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
-        raise Unusable(
-            f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
-            f"{list(source.codes)}. Correct workload.source.codes or ignored_codes."
-        )
+        raise Unusable(f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
+                       f"{list(source.codes)}. Correct workload.source.codes or ignored_codes.")  # fmt: skip
     return target
 
 

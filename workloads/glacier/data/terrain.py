@@ -43,10 +43,8 @@ def write(folder: Path, options: Generator, source: Source) -> None:
         ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES),
     ):  # fmt: skip
         if strange := [name for name in names if name not in drawn]:
-            raise BadInput(
-                f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
-                f"workload.source.{key}, or name your data in data.dir."
-            )
+            raise BadInput(f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
+                           f"workload.source.{key}, or name your data in data.dir.")  # fmt: skip
     code_of = dict(zip(source.classes, source.codes, strict=True))
     codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
     verified = records.Verified(folder, "such scenes are drawn again")

@@ -131,10 +131,7 @@ class Layout:
         # No text has closing brackets: super ( . m, and super ( Name self . m
         is_super = (owner == index("(")) & (near(-3) == index("super"))
         is_super |= (owner >= 0) & (near(-3) != index(".")) & (near(-4) == index("(")) & (near(-5) == index("super"))
-        return {
-            "owner": owner,
-            "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
-            "is_self": np.isin(owner, [index("self"), index("cls")]).astype(np.int64),
-            "is_super": is_super.astype(np.int64),
-            "is_call": (near(1) == index("(")).astype(np.int64),
-        }
+        return {"owner": owner, "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
+                "is_self": np.isin(owner, [index("self"), index("cls")]).astype(np.int64),
+                "is_super": is_super.astype(np.int64),
+                "is_call": (near(1) == index("(")).astype(np.int64)}  # fmt: skip

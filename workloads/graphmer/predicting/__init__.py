@@ -32,10 +32,8 @@ TABLE = "predictions.csv"
 COLUMNS = (
     "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
 )  # fmt: skip
-_WHERE = {
-    "this tree": "references to an entity of this tree", "outside": "references to something known outside",
-    "not in this tree": "references to nothing that is known",
-}  # fmt: skip
+_WHERE = {"this tree": "references to an entity of this tree", "outside": "references to something known outside",
+          "not in this tree": "references to nothing that is known"}  # fmt: skip
 _EXAMPLES = 8
 _LIKELY = 0.5
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
@@ -48,10 +46,8 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
         disk.check_writable(out)
     sources, kept = _sources(source), task.learned()
     if "corpus" not in kept:
-        raise BadInput(
-            "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
-            "archive has up to 268 MB. Give the folder of the run, with data in it."
-        )
+        raise BadInput("The counts that the model begins at are not there: a run keeps them in its folder data, which "
+                       "its archive has up to 268 MB. Give the folder of the run, with data in it.")  # fmt: skip
     with working("Reading the tree"):
         graph = build_graph(sources)
         graph.print_skipped()
@@ -86,10 +82,8 @@ def _joined(task: Any, kept: Mapping[str, Any], graph: Graph, sources: Sources) 
     trained, rules = Corpus.load(kept["corpus"]), ontology.load(kept["ontology"])
     trained.check()
     if not len(trained.text):
-        raise BadInput(
-            "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
-            "about Python files. Train on a tree of them: data.dir."
-        )
+        raise BadInput("The model was trained on a graph without its source files, so it has read no text and cannot "
+                       "say anything about Python files. Train on a tree of them: data.dir.")  # fmt: skip
     text = trained.tokenizer.tobytes().decode()
     tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=text)
     joined = join(trained, tree, rules, task.settings, kept["counts"])
@@ -188,7 +182,5 @@ def _write(graph: Graph, joined: Joined, rows: Rows, out: Path) -> None:
             triples[triple.key], chances[triple.key] = triple, row["probability"]
             entities.setdefault(triple.tail, Entity(triple.tail, corpus.types[kinds[triple.tail]]))
     records.write(replace(graph, triples=[triples[key] for key in sorted(triples)], entities=entities), out, chances)
-    print(
-        f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what was "
-        "predicted has its probability there."
-    )
+    print(f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what was "
+          "predicted has its probability there.")  # fmt: skip

@@ -95,9 +95,7 @@ class Calibration:
     def text(rows: Sequence[Mapping[str, Any]]) -> str:
         """Returns a table of what was measured, a column for each row."""
         columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
-        return (
-            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
-            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
-            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
-            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
-        )
+        return ("References of the test's files, hidden: which entity of the name is meant, or none that the graph "
+                "has. Expect the figures of those of an object, as in `x.get()`, where the text does not say what x "
+                f"is: most unresolved ones are such. Sure: given {SURE:g} or "
+                f"more.\n{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}")  # fmt: skip

@@ -59,26 +59,22 @@ def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, Array]:
     parts, part_offsets = _rows(trained.part_offsets, tree.part_offsets, new)
     new = np.flatnonzero(word >= len(trained.word_list))
     pieces, piece_offsets = _rows(trained.piece_offsets, tree.piece_offsets, new)
-    added = {
-        "text": word[tree.text], "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
-        "window_start": tree.window_start[window] + len(trained.text),
-        "window_stop": tree.window_stop[window] + len(trained.text), "head": entity[tree.head[window]],
-        "window_file": tree.window_file[window] + len(trained.files), "relation": relation[tree.relation[triple]],
-        "tail": entity[tree.tail[triple]], "parts": word[tree.parts[parts]], "part_offsets": part_offsets,
-        "piece_flat": tree.piece_flat[pieces], "piece_offsets": piece_offsets,
-    }  # fmt: skip
+    added = {"text": word[tree.text], "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
+             "window_start": tree.window_start[window] + len(trained.text),
+             "window_stop": tree.window_stop[window] + len(trained.text), "head": entity[tree.head[window]],
+             "window_file": tree.window_file[window] + len(trained.files), "relation": relation[tree.relation[triple]],
+             "tail": entity[tree.tail[triple]], "parts": word[tree.parts[parts]], "part_offsets": part_offsets,
+             "piece_flat": tree.piece_flat[pieces], "piece_offsets": piece_offsets}  # fmt: skip
     values = {name: np.concatenate([getattr(trained, name), value]) for name, value in added.items()}
     folder = "tree"
     while any(file.startswith(f"{folder}/") for file in trained.files):
         folder += "_"
     # Files that the tree has in their stead are in none of the splits
     split = np.where(is_replaced[trained.window_file], len(SPLITS), trained.split)
-    values |= {
-        "words": joined_texts(words), "entity_ids": joined_texts(entities),
-        "file_names": joined_texts([*trained.files, *(f"{folder}/{file}" for file in tree.files)]),
-        "split": np.concatenate([split, np.full(int(window.sum()), SPLITS.index("train"))]).astype(np.int8),
-        "entity_type": entity_type, "entity_file": entity_file,
-    }  # fmt: skip
+    values |= {"words": joined_texts(words), "entity_ids": joined_texts(entities),
+               "file_names": joined_texts([*trained.files, *(f"{folder}/{file}" for file in tree.files)]),
+               "split": np.concatenate([split, np.full(int(window.sum()), SPLITS.index("train"))]).astype(np.int8),
+               "entity_type": entity_type, "entity_file": entity_file}  # fmt: skip
     return replace(trained, **values), in_tree
 
 

@@ -83,12 +83,10 @@ class Choices:
         probability, right = probabilities[place], place == self.gold
         several = (self.entity[self.gold] >= 0) & (np.bincount(self.question) > 2)
         is_first, sure = (named == self.gold)[several], probability >= SURE
-        return {
-            "number": len(self), "right": float(right.mean()),
-            "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
-            "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
-            "calibration error": calibration_error(probability, right),
-        }  # fmt: skip
+        return {"number": len(self), "right": float(right.mean()),
+                "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
+                "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
+                "calibration error": calibration_error(probability, right)}  # fmt: skip
 
 
 def calibration_error(probability: Array, right: Array) -> float:
@@ -148,12 +146,10 @@ class Standing:
         # The owner's name in another spelling before the name
         (row, place), words = np.nonzero(dotted), len(corpus.word_list)
         spelled = np.unique(row * words + self.plain[rows.owner[row, place]])
-        answer = [
-            is_dotted[question] & self.in_module[entity] & ~owner_before, owner_before,
-            (find(spelled, question * words + self.plain[owner]) >= 0) & (owner >= 0), after_self[question] & is_own,
-            imported, in_file, corpus.entity_file[entity] >= 0,
-            is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
-        ]  # fmt: skip
+        answer = [is_dotted[question] & self.in_module[entity] & ~owner_before, owner_before,
+                  (find(spelled, question * words + self.plain[owner]) >= 0) & (owner >= 0),
+                  after_self[question] & is_own, imported, in_file, corpus.entity_file[entity] >= 0,
+                  is_bare[question] & ~(imported | in_file | self.is_builtin[entity])]  # fmt: skip
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self, is_bare, many]
         hidden = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))

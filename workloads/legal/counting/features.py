@@ -26,10 +26,8 @@ def position_features(document: Document) -> np.ndarray:
     share = begin / max(1, count - 1)
     decile = np.eye(_DECILES)[np.minimum((share * _DECILES).astype(int), _DECILES - 1)]
     near = [begin == 0, begin == 1, begin < 4, end == 0, end == 1, end < 4, end < 8]
-    smooth = [
-        share, share**2, np.log1p(begin) / 6, np.log1p(end) / 6, np.full(count, np.log1p(count) / 6),
-        np.log1p(np.array([sentence.count(" ") + 1 for sentence in document.sentences])) / 4,
-    ]  # fmt: skip
+    smooth = [share, share**2, np.log1p(begin) / 6, np.log1p(end) / 6, np.full(count, np.log1p(count) / 6),
+              np.log1p(np.array([sentence.count(" ") + 1 for sentence in document.sentences])) / 4]  # fmt: skip
     return np.hstack([decile, np.stack([*near, *smooth], 1)])
 
 
