@@ -17,9 +17,8 @@ _MOST = 200  # bases of a class, and bindings of a name, that are looked at; mor
 _MARKERS = {"abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "typing_extensions.Protocol"}
 _ENUMS = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag"}
 _PROPERTIES = {"property", "cached_property", "abstractproperty"}
-_SAME_RESULT = _PROPERTIES | {
-    "staticmethod", "classmethod", "abstractmethod", "lru_cache", "cache", "final", "override", "wraps"
-}  # fmt: skip
+_SAME_RESULT = _PROPERTIES | {"staticmethod", "classmethod", "abstractmethod", "lru_cache", "cache", "final",
+                              "override", "wraps"}  # fmt: skip
 
 
 class Target(NamedTuple):

@@ -291,9 +291,8 @@ class Glacier(methods.Comparing):
         text = self._judged(tested, self.guesses, folder)
         return scores, "\n\n".join(filter(None, [warning, text, _verdict(wanted, advice)]))
 
-    def predict(
-        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
-    ) -> Mapping[str, Any]:
+    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path],
+                out: Path | None) -> Mapping[str, Any]:  # fmt: skip
         """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
         from workloads.glacier.maps import masks
 

@@ -77,10 +77,8 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
     return np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64))
 
 
-def fit(
-    train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
-    names: Iterable[str] = METHODS,
-) -> Fitted:  # fmt: skip
+def fit(train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
+        names: Iterable[str] = METHODS) -> Fitted:  # fmt: skip
     """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
 
     A function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
@@ -95,9 +93,8 @@ def fit(
     return methods
 
 
-def compared(
-    methods: Fitted, part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]]
-) -> dict[str, np.ndarray]:
+def compared(methods: Fitted, part: Sequence[Tile], classes: int, seed: int,
+             indices: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:  # fmt: skip
     """Returns (tiles of `scored`, classes, classes) counts of each of what `fit` returned, by its name."""
     counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     numbers, rng = scored(part), np.random.default_rng(seed)

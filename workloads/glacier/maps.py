@@ -40,10 +40,8 @@ class Written(UserDict[str, Any]):
             return file.read(1)
 
 
-def masks(
-    models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
-    views: int = 8,
-) -> Mapping[str, np.ndarray]:  # fmt: skip
+def masks(models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
+          views: int = 8) -> Mapping[str, np.ndarray]:  # fmt: skip
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
     Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its

@@ -27,9 +27,8 @@ class Net(nn.Module):
     decoder.
     """
 
-    def __init__(
-        self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
-    ):
+    def __init__(self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (),
+                 prior: bool = False):  # fmt: skip
         super().__init__()
         widths, depths, decoder = sizes.widths, sizes.depths, sizes.decoder
         if (len(widths), len(depths), len(decoder)) != (5, 4, 5):
@@ -147,10 +146,8 @@ class ScSE(nn.Module):
         return x * (channel + pixel)
 
 
-def carry(
-    given: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
-    bands: tuple[Sequence[str], Sequence[str]], classes: tuple[Sequence[str], Sequence[str]],
-) -> tuple[dict[str, Tensor], str]:  # fmt: skip
+def carry(given: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bands: tuple[Sequence[str], Sequence[str]],
+          classes: tuple[Sequence[str], Sequence[str]]) -> tuple[dict[str, Tensor], str]:  # fmt: skip
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
 
     `fresh` are the weights that the new network was initialised with, of which the normalisation stays; `bands` and

@@ -254,9 +254,8 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[A
     return np.concatenate(texts), lines
 
 
-def _learn_pieces(
-    text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
-) -> str:
+def _learn_pieces(text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str],
+                  size: int) -> str:  # fmt: skip
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
@@ -298,9 +297,8 @@ def header_room(roots: int) -> int:
     return max(2, roots // 8)
 
 
-def _windows(
-    graph: Graph, text: Array, lines: Lines, sizes: Array, names: dict[str, list[int]], chain: Chain
-) -> list[tuple[int, int, list[Triple]]]:
+def _windows(graph: Graph, text: Array, lines: Lines, sizes: Array, names: dict[str, list[int]],
+             chain: Chain) -> list[tuple[int, int, list[Triple]]]:  # fmt: skip
     """Returns start, stop and triples of each head's windows: whole lines that fit behind its name."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:

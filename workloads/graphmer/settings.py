@@ -57,9 +57,8 @@ class Objective:
 
     candidates: int = option(1024, "Most entities that compete in a training batch.", minimum=16)
     masked_ratio: float = option(0.6, "Share of samples with text that hide names of tails.", minimum=0, maximum=1)
-    name_only_ratio: float = option(
-        0.33, "Share of the heads whose facts are asked without text.", minimum=0, maximum=1
-    )
+    name_only_ratio: float = option(0.33, "Share of the heads whose facts are asked without text.", minimum=0,
+                                    maximum=1)  # fmt: skip
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
     path_dropout: float = option(0.5, "Share of samples with a shortened path of the head.", minimum=0, maximum=1)
     mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)

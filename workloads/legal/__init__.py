@@ -110,12 +110,11 @@ class Legal(Supervised):
                 raise BadInput("The data has one role at most, so there is nothing to tell apart. Look at data.dir.")
             sentences = [sentence for document in train for sentence in document.sentences]
             encoder = network.choose(settings.encoder)
-            self._learned = {
-                "classes": classes, "class_weights": _weights(train, classes, settings.loss.class_weights),
-                "encoder": encoder, "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
-                "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
-                "final_marks": final_marks(sentences), "counts": self._counts(classes),
-            }  # fmt: skip
+            self._learned = {"classes": classes, "class_weights": _weights(train, classes, settings.loss.class_weights),
+                             "encoder": encoder,
+                             "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
+                             "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
+                             "final_marks": final_marks(sentences), "counts": self._counts(classes)}  # fmt: skip
         return self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:

@@ -30,11 +30,10 @@ _ENDINGS = {"Facts": ("and a complaint was lodged with the police", "in the year
             "Precedent": ("that mere delay is no ground", "and that decision was followed since"),
             "Ratio of the decision": ("does not stand the test of reason", "is sufficient to sustain the charge"),
             "Ruling by Present Court": ("with costs throughout", "and the matter is remanded")}  # fmt: skip
-_MIDDLES = (
-    "in respect of the land", "as regards the notice", "on the question of title", "with reference to the contract",
-    "in the matter of wages", "for the purposes of the inquiry", "having regard to the record", "at the relevant time",
-    "of the suit property", "in the course of business", "by the said firm", "during the pendency of the case",
-)  # fmt: skip
+_MIDDLES = ("in respect of the land", "as regards the notice", "on the question of title",
+            "with reference to the contract", "in the matter of wages", "for the purposes of the inquiry",
+            "having regard to the record", "at the relevant time", "of the suit property", "in the course of business",
+            "by the said firm", "during the pendency of the case")  # fmt: skip
 
 
 def judgments(settings: Generator) -> Iterator[tuple[str, str, list[str], list[str]]]:

@@ -13,9 +13,8 @@ POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: ho
 _ROUNDS = 10
 
 
-def chosen_weight(
-    counts: np.ndarray, network: np.ndarray, truth: np.ndarray, lengths: Sequence[int], usual: float
-) -> tuple[float, float]:
+def chosen_weight(counts: np.ndarray, network: np.ndarray, truth: np.ndarray, lengths: Sequence[int],
+                  usual: float) -> tuple[float, float]:  # fmt: skip
     """Returns a weight for (sentences, classes) scores, and the probability of the right roles under the best one.
 
     The weight is that nearest to the usual one, out of those as good as the best as far as the documents can tell.

@@ -243,9 +243,8 @@ class Vqa(Supervised):
         weight, written = float(model.weight), self.write(model, batch, beams)
         return [{each.answer: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
 
-    def scored(
-        self, model: nn.Module, loader: Any, watched: bool = False
-    ) -> tuple[dict[str, float], dict[str, Judged]]:
+    def scored(self, model: nn.Module, loader: Any,
+               watched: bool = False) -> tuple[dict[str, float], dict[str, Judged]]:  # fmt: skip
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
         scores, rows = super().scored(model, loader, watched)
         network = rows["network"]
@@ -312,12 +311,10 @@ class Vqa(Supervised):
         rows = []
         for record, shares in zip(samples, text.together(self, models, samples), strict=True):
             best: Any = max(shares, key=lambda answer: shares[answer])
-            rows.append({
-                "img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
-                "reasoning_type": best.kind, "teacher_answer": best, "teacher_reasoning": best.reasoning,
-                "teacher_answers": {answer: round(share, 6) for answer, share in shares.items() if answer},
-                "is_valid": best.is_valid,
-            })  # fmt: skip
+            rows.append({"img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
+                         "reasoning_type": best.kind, "teacher_answer": best, "teacher_reasoning": best.reasoning,
+                         "teacher_answers": {answer: round(share, 6) for answer, share in shares.items() if answer},
+                         "is_valid": best.is_valid})  # fmt: skip
         return rows
 
     def read_new(self, source: Path) -> list[Record]:

@@ -158,10 +158,8 @@ class Network(nn.Module):
         """Returns scores (B, L, tokens) of each token of the labels, given those before it."""
         start = torch.full_like(labels[:, :1], self.t5.config.decoder_start_token_id)
         before = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.t5.config.pad_token_id)
-        return self.t5(
-            encoder_outputs=BaseModelOutput(memory), attention_mask=encoders.attended(self.t5, mask),
-            use_cache=False, decoder_input_ids=torch.cat([start, before], 1),
-        ).logits  # fmt: skip
+        return self.t5(encoder_outputs=BaseModelOutput(memory), attention_mask=encoders.attended(self.t5, mask),
+                       use_cache=False, decoder_input_ids=torch.cat([start, before], 1)).logits  # fmt: skip
 
     def forward(self, batch: Batch) -> Tensor:
         return self.decode(*self.encode(batch), batch["labels"])
@@ -261,11 +259,10 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
     sizes = settings.decoder
 
     def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
-        return transformers.T5Config(
-            vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
-            d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
-            decoder_start_token_id=0, eos_token_id=1, **more,
-        )  # fmt: skip
+        return transformers.T5Config(vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width,
+                                     d_kv=width // heads, d_ff=wide, num_heads=heads, dropout_rate=dropout,
+                                     feed_forward_proj="gated-gelu", pad_token_id=0, decoder_start_token_id=0,
+                                     eos_token_id=1, **more)  # fmt: skip
 
     if chosen["weights"]:
         t5: Any = task.pretrained(chosen["weights"], transformers.AutoModelForSeq2SeqLM)

@@ -66,9 +66,8 @@ def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
     return load
 
 
-def batch(
-    questions: Sequence[tuple[str, str, str]], settings: Pictures, generator: torch.Generator | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(questions: Sequence[tuple[str, str, str]], settings: Pictures,
+          generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Returns (B, 3, side, side) uint8, and (B) which sample has each picture first.
 
     `questions` are hash, path and question of each sample. With a `generator` each picture is changed once.

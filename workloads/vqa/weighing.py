@@ -40,9 +40,8 @@ class Words:
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
         self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
         least = 1 if len(questions) <= _FEW else 2
-        self._vectors = TfidfVectorizer(
-            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
-        )
+        self._vectors = TfidfVectorizer(ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False,
+                                        min_df=least)  # fmt: skip
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
         with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words

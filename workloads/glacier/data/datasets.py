@@ -43,9 +43,8 @@ class Tiles:
     every pixel of a held-out part counts in one of them alone.
     """
 
-    def __init__(
-        self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None, draws: Draws | None = None
-    ):
+    def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None,
+                 draws: Draws | None = None):  # fmt: skip
         self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
         self.chosen, self.new_in = chosen, dict[int, np.ndarray]()
         if part != "train":

@@ -161,9 +161,8 @@ def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> l
     return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."] if absent else []
 
 
-def _without_leaks(
-    store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str, notes: list[str]
-) -> np.ndarray:
+def _without_leaks(store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str,
+                   notes: list[str]) -> np.ndarray:  # fmt: skip
     """Leaves out tiles that show ground of `others`, by place or as a copy, and adds a note on them."""
     table, scenes = store.table, set(store.table.scene[others].tolist())
     digests = {store.digests[scene] for scene in scenes}

@@ -42,9 +42,8 @@ class Answering:
             self._latest = among, self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
         return self._latest[1]
 
-    def encoded(
-        self, asked: Questions, among: CandidateSet, leave_out: bool = False
-    ) -> tuple[Array, Callable[[float, float], Array]]:
+    def encoded(self, asked: Questions, among: CandidateSet,
+                leave_out: bool = False) -> tuple[Array, Callable[[float, float], Array]]:  # fmt: skip
         """Returns the counts' scores (Q, C), and a function of two gates that returns those with the encoder."""
         batch, rows = self.data.collator.of_questions(asked)
         added = self.read({name: value.to(self.gate.device) for name, value in batch.items()})

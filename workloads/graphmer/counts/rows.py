@@ -65,9 +65,8 @@ class Layout:
         kind[frequent] = 1 + np.arange(len(frequent))
         return kind
 
-    def rows(
-        self, window: Array, with_text: Array, hidden_row: Array, hidden_word: Array, drop: Array | None = None
-    ) -> Rows:
+    def rows(self, window: Array, with_text: Array, hidden_row: Array, hidden_word: Array,
+             drop: Array | None = None) -> Rows:  # fmt: skip
         """Lays out B windows; (H) rows and words are hidden; `drop` (B) parts of the head's name are left out."""
         row, word, zone, part = self._words(window, with_text, drop)
         words = len(self.corpus.word_list)

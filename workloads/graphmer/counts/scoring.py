@@ -23,10 +23,9 @@ _MOST = 15.0  # of a place's score
 _SAMPLES, _RATE = 48, 0.05  # of a step that fits
 _SHRINKAGE = 1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
 # Where the weights start; others at 0.3
-_START = {
-    "frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0, "same package": 0.0,
-    "same folder": 0.0, "words shared with the head's name": 1.0, "owner before": 1.0, "self before": 1.0,
-}  # fmt: skip
+_START = {"frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0,
+          "same package": 0.0, "same folder": 0.0, "words shared with the head's name": 1.0, "owner before": 1.0,
+          "self before": 1.0}  # fmt: skip
 _START_PLACE, _START_BRACKET, _START_BOOST = 4.0, 0.5, 1.0
 
 
@@ -138,9 +137,8 @@ class Scorer:
         """(N) questions and entities -> (N) whether an entity is of the class that the head is of."""
         return self.corpus.parent[entity] == self.corpus.parent[self.corpus.head[asked.window[question]]]
 
-    def pointer(
-        self, asked: Questions, among: CandidateSet, rows: Rows, places: Array, meant: Callable[..., Array] | None
-    ) -> Array:
+    def pointer(self, asked: Questions, among: CandidateSet, rows: Rows, places: Array,
+                meant: Callable[..., Array] | None) -> Array:  # fmt: skip
         """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
         boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)

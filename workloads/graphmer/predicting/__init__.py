@@ -29,9 +29,8 @@ from workloads.graphmer.predicting.joined import Joined, join
 from workloads.graphmer.predicting.references import SURE, UNRESOLVED
 
 TABLE = "predictions.csv"
-COLUMNS = (
-    "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
-)  # fmt: skip
+COLUMNS = ("head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file",
+           "line")  # fmt: skip
 _WHERE = {"this tree": "references to an entity of this tree", "outside": "references to something known outside",
           "not in this tree": "references to nothing that is known"}  # fmt: skip
 _EXAMPLES = 8

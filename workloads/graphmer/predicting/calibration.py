@@ -67,9 +67,8 @@ class Calibration:
         rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
         model.get_buffer("of_references").copy_(torch.from_numpy(rows))
 
-    def hidden(
-        self, triples: Array, answering: Answering, most: int = _MOST
-    ) -> tuple[Choices, Array] | tuple[None, None]:
+    def hidden(self, triples: Array, answering: Answering,
+               most: int = _MOST) -> tuple[Choices, Array] | tuple[None, None]:  # fmt: skip
         """Returns known references with what a model says, and their files; None twice if there are none."""
         corpus, known = self.data.corpus, self.asking.known(triples)
         if not len(known):

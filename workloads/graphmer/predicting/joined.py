@@ -78,9 +78,8 @@ def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, Array]:
     return replace(trained, **values), in_tree
 
 
-def _of_entities(
-    trained: Corpus, tree: Corpus, entity: Array, kind: Array, number: int
-) -> tuple[Array, Array, Array, Array]:
+def _of_entities(trained: Corpus, tree: Corpus, entity: Array, kind: Array,
+                 number: int) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
     before = len(trained.entity_type)
     own = (tree.entity_file >= 0) & (entity >= 0)

@@ -125,9 +125,8 @@ class Standing:
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
         self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
 
-    def of(
-        self, window: Array, name: Array, question: Array, entity: Array, rows: Rows
-    ) -> tuple[Array, Array, Array, Array]:
+    def of(self, window: Array, name: Array, question: Array, entity: Array,
+           rows: Rows) -> tuple[Array, Array, Array, Array]:  # fmt: skip
         """Returns the features of answers (N, 8) and of none (Q, 5), (Q) what is of an object, (N) what is visible."""
         corpus, is_place = self.corpus, rows.word == name[:, None]
         dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
@@ -221,9 +220,8 @@ class Asking:
             gold[question[right]] = right
             yield Choices(question, table[order], entity, relation, gold, chosen, of_object)
 
-    def _scored(
-        self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
-    ) -> tuple[Array, Array, Array, Array]:
+    def _scored(self, triples: Array, relation: int, question: Array, entity: Array,
+                answering: Answering) -> tuple[Array, Array, Array, Array]:  # fmt: skip
         """Returns the answers that are possible as tails of a relation: question, entity, relation, five features."""
         window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
         asked = Questions(window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)))

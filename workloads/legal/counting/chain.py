@@ -35,9 +35,8 @@ class Ordered:
         return slice(self.start[number], self.start[number + 1])
 
 
-def forward_backward(
-    emission: np.ndarray, transition: np.ndarray, order: Ordered
-) -> tuple[float, np.ndarray, np.ndarray]:
+def forward_backward(emission: np.ndarray, transition: np.ndarray,
+                     order: Ordered) -> tuple[float, np.ndarray, np.ndarray]:  # fmt: skip
     """(sentences in order, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
     most = emission.max(1, keepdims=True)
     local, step = np.exp(emission - most), np.exp(transition)

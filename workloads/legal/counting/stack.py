@@ -112,9 +112,8 @@ class Stack:
     held_out: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def fit(
-        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, most_sentences: int = _MOST_SENTENCES
-    ) -> "Stack":
+    def fit(cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0,
+            most_sentences: int = _MOST_SENTENCES) -> "Stack":  # fmt: skip
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
         Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
@@ -209,9 +208,8 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def _cross_fitted(
-    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: Fitting
-) -> tuple[list[Linear], np.ndarray]:
+def _cross_fitted(matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int,
+                  options: Fitting) -> tuple[list[Linear], np.ndarray]:  # fmt: skip
     """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
     models, scores = [], np.zeros((len(truth), classes))
     for number in range(part.max() + 1):
@@ -221,9 +219,8 @@ def _cross_fitted(
     return models, scores
 
 
-def _chained(
-    own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray, lengths: np.ndarray
-) -> np.ndarray:
+def _chained(own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray,
+             lengths: np.ndarray) -> np.ndarray:  # fmt: skip
     """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
 
     The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
