@@ -65,8 +65,6 @@ def stopped(right: str, written: str) -> float:
 
 
 class Chat(Supervised):
-    """Answers in conversations."""
-
     Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
     metrics = (exact, valid, stopped)
     unit, constant = "question", "commonest answer"
@@ -224,7 +222,6 @@ class Chat(Supervised):
         return (path if path.is_file() else self._folder / path).read_text("utf-8")
 
     def _perplexity(self, model: nn.Module) -> float:
-        """Returns the perplexity of the second half of the other text, in pieces."""
         whole, device = self._other_text, next(model.parameters()).device
         half = whole[len(whole) // 2 :]
         total, count = 0.0, 0

@@ -21,7 +21,6 @@ class Neighbours:
         self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
 
     def nearest(self, row: Row, count: int) -> list[Row]:
-        """Returns the nearest rows, the nearest first."""
         near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
         return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
 

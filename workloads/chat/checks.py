@@ -124,7 +124,6 @@ def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], 
 
 
 def _of_answers(parts: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
-    """Yields what is wrong with the training answers together."""
     answers = [row.answer for row in parts.get("train", ()) if row.answer]
     if len(answers) < _FEW:
         return

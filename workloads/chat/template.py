@@ -55,7 +55,6 @@ class Template:
         return self.tokens(self.render(turns, asks=True))
 
     def decode(self, ids: Sequence[int]) -> tuple[str, bool]:
-        """Returns a generated answer, and whether it came to an end."""
         end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
         return self.tokenizer.decode(ids[:end], skip_special_tokens=True).strip(), end < len(ids)
 

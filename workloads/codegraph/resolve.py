@@ -284,7 +284,6 @@ class Resolver:
         return member
 
     def bases(self, owner: str) -> list[Target | None]:
-        """Returns the meaning of each base of a class."""
         definitions = self.definitions[owner][:_MOST]
         pairs = ((definition.outer, path) for definition in definitions for path, _ in definition.bases)
         return [self.path(self.home[owner], scope, path, excluded=owner) for scope, path in pairs]

@@ -93,7 +93,6 @@ def installed(packages: Sequence[str]) -> list[Tree]:
 
 
 def name_of(text: str) -> str:
-    """Returns the name of a package that is given with its version."""
     parts = _PACKAGE.fullmatch(text)
     return re.sub(r"[-_.]+", "-", parts[1]).lower() if parts else text
 
@@ -156,18 +155,15 @@ class Sources:
         return next(tree for tree in self.trees if tree.label == label), inner
 
     def path(self, file: str) -> Path:
-        """Returns where a file of the graph lies."""
         tree, inner = self.located(file)
         return tree.root / inner
 
     def read(self, file: str) -> bytes:
-        """Reads a file of the graph. Raises OSError."""
         tree, inner = self.located(file)
         return tree.read(inner)
 
     @cached_property
     def content(self) -> str:
-        """A hash of the names and bytes of all files."""
         return hashlib.sha256("".join(f"{tree.label} {tree.content}\n" for tree in self.trees).encode()).hexdigest()
 
     def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:

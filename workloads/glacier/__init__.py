@@ -33,8 +33,6 @@ _VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
 
 
 class Glacier(methods.Comparing):
-    """The workload of the module's docstring."""
-
     Settings = Settings
     # Files of the documented layouts that only labelled data has: a folder of new scenes or of maps is no data set
     sentinels = ("*_mask_*.npy", *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")))
@@ -230,7 +228,6 @@ class Glacier(methods.Comparing):
         return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
 
     def columns(self, judged: Any) -> dict[str, float]:
-        """Returns the IoU of each class, for a method's row in evaluation.csv."""
         from workloads.glacier.judging import summed
 
         names = self.settings.source.classes
@@ -301,7 +298,6 @@ class Glacier(methods.Comparing):
 
 
 def _verdict(criteria: list[Criterion], advice: str) -> str:
-    """Returns a line for each criterion, and advice if one was missed."""
     return "\n".join([*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])])
 
 

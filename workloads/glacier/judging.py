@@ -38,7 +38,6 @@ def judged(counts: np.ndarray) -> Judged:
 
 
 def summed(judged: Judged, classes: int) -> np.ndarray:
-    """Returns (classes, classes) counts over all tiles."""
     matrix = np.zeros((classes, classes), np.int64)
     np.add.at(matrix, (judged.true, judged.guess), judged.counts)
     return matrix

@@ -76,7 +76,6 @@ def masks(models: Sequence[nn.Module], where: Path | Mapping[str, Path], source:
 
 
 def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
-    """Hashes facts, and the weights of models."""
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
     for name, value in (pair for model in models for pair in model.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
@@ -117,7 +116,6 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
 
 
 def _write(mask: np.ndarray, opened: Opened, path: Path, stamp: str) -> None:
-    """Writes a map with its place, whole or not at all."""
     source, dtype = opened.source, mask.dtype.name
     place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,6 @@ class Source:
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The channels that are read, counted from 1."""
         return self.channels or tuple(range(1, len(self.bands) + 1))
 
 

@@ -69,7 +69,6 @@ class Graphmer(Supervised):
         return self.data.datasets()
 
     def group(self, sample: Any) -> str:
-        """Returns the file of a question."""
         corpus = self.data.corpus
         return corpus.files[corpus.window_file[corpus.window_of[sample[0]]]]
 
@@ -180,7 +179,6 @@ class Graphmer(Supervised):
 
     @cached_property
     def calibration(self) -> "Calibration":
-        """The probabilities of predictions, fitted on validation."""
         from workloads.graphmer.predicting.calibration import Calibration
 
         return Calibration(self.data)
@@ -199,7 +197,6 @@ class Graphmer(Supervised):
         return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
 
     def baseline(self) -> dict[str, float]:
-        """Returns what the counts combined reach, without an encoder."""
         return figures.figures(self.guesses[COMBINED])
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:

@@ -74,7 +74,6 @@ class Corpus:
         return len(self.head)
 
     def arrays(self) -> dict[str, Array]:
-        """Returns the fields alone, without what follows from them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     __getstate__ = arrays
@@ -126,7 +125,6 @@ class Corpus:
         return lambda word: index.get(word, -9)
 
     def triples_of(self, split: str) -> Array:
-        """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
     def fingerprint(self) -> str:
@@ -140,7 +138,6 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def summary(self) -> str:
-        """Returns the numbers of windows and triples as one line."""
         per_split = Counter(self.split[self.window_of].tolist())
         shares = ", ".join(f"{per_split[i]:,} {name}" for i, name in enumerate(SPLITS))
         return f"{len(self):,} windows of text with {len(self.relation):,} triples ({shares})"

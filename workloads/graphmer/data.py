@@ -55,7 +55,6 @@ class Data:
 
     @cached_property
     def sources(self) -> Sources:
-        """The trees of Python files. Raises BadInput."""
         if self.given:
             return Sources([trees.folder(path) for path in self.given])
         library = replace(trees.folder(trees.STANDARD_LIBRARY), name="the standard library")
@@ -163,7 +162,6 @@ class Data:
         )
 
     def describe(self) -> str:
-        """Returns where the data comes from and how much of it there is."""
         where, packages = f"Data: {', '.join(map(str, self.given))}", ", ".join(self.settings.packages)
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "

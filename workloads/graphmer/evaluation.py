@@ -118,7 +118,6 @@ class Evaluator:
                 yield asked, chosen, self.candidates(int(kind))[0]
 
     def counted(self, queries: Iterable[tuple[int, int]]) -> Judged:
-        """Returns the answers of the counts combined, without a model."""
         triples, conditions = np.array([*queries]).T
         ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):

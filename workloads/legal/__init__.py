@@ -41,8 +41,6 @@ _LEARNED = {"classes": list[str], "class_weights": list[float], "encoder": netwo
 
 
 class Legal(Supervised):
-    """Finds the role of each sentence of a judgment."""
-
     Settings = Settings
     sentinels = ("*.txt",)
     metrics = ("macro_f1", "weighted_f1", "accuracy")
@@ -91,7 +89,6 @@ class Legal(Supervised):
         return {"document": sample.document, "sentence": sample.number + 1}
 
     def fingerprint(self) -> str:
-        """Hashes what the judgments say, and how they are divided."""
         from workloads.legal import splits
 
         split = self.settings.split
@@ -271,7 +268,6 @@ class Legal(Supervised):
         return {**scoring.scores(self.metrics, judged), **self.columns(judged)}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of the network multiplied into the counts."""
         return {**super().evaluate(model, loader), **self._figures}
 
     def baseline(self) -> dict[str, float]:
@@ -314,7 +310,6 @@ class Legal(Supervised):
 
 
 def _content(documents: Sequence["Document"]) -> str:
-    """Returns a hash of what documents say."""
     facts = (json.dumps([one.name, one.category, [*one.sentences], [*one.roles]]) for one in documents)
     return hashlib.sha256("".join(facts).encode()).hexdigest()
 

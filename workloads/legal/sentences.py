@@ -56,7 +56,6 @@ def split_text(text: str) -> list[tuple[int, str]]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Returns the sentences of one paragraph."""
     bounds = [0]
     for match in _BREAK.finditer(text):
         if _ends_sentence(text[bounds[-1] : match.end()].rstrip(), text[match.end() : match.end() + 40]):
@@ -81,7 +80,6 @@ def _ends_sentence(before: str, after: str) -> bool:
 
 
 def _split_lines(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Returns the sentences of the lines of one paragraph."""
     starts, text = [], ""
     for _, line in lines:
         starts.append(len(text))

@@ -41,8 +41,6 @@ def valid(right: str, written: str) -> float:
 
 
 class Vqa(Supervised):
-    """Answers questions about pictures."""
-
     Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
     metrics = ("exact", "token_f1", "rouge_l", valid)
     unit, constant = "picture", "commonest answer"
@@ -156,18 +154,15 @@ class Vqa(Supervised):
 
     @cached_property
     def writer(self) -> Tokens:
-        """The tokenizer of answers."""
         return Tokens(self.learned()["tokenizers"]["decoder"], self.learned()["kinds"])
 
     @cached_property
     def reader(self) -> Tokens:
-        """The tokenizer of questions."""
         learned = self.learned()["tokenizers"]
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
     @cached_property
     def words(self) -> weighing.Words:
-        """The classifier of a question's words."""
         return weighing.Words(self.learned()["words"])
 
     @cached_property
@@ -198,7 +193,6 @@ class Vqa(Supervised):
         return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Gives each encoder its rate, and the steps in which it is trained."""
         groups: list[dict[str, Any]] = []
         for part in ENCODERS:
             steps, rate = trained(self.settings.stages, part), getattr(self.settings, part).lr
@@ -279,7 +273,6 @@ class Vqa(Supervised):
         return super().evaluate(model, loader)
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        """Returns the share of exact answers by question type."""
         right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
         return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
 

@@ -105,7 +105,6 @@ def _filled(pattern: str, image: str, part: str, file: str) -> str:
 
 
 def _wrong(record: Record, image: str) -> str:
-    """Returns why a row cannot be used; nothing where it can."""
     texts = {"question": record.question, "answer": record.answer, "image": image, "reasoning": record.reasoning}
     for name, text in texts.items():
         if not text and name != "reasoning":

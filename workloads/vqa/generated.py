@@ -62,7 +62,6 @@ def folder_of(settings: Generator) -> Path:
 
 
 def write(folder: Path, settings: Generator) -> None:
-    """Writes pictures and records, the same ones every time."""
     (folder / IMAGES).mkdir(parents=True)
     lines = []
     for number in range(settings.pictures):
@@ -87,7 +86,6 @@ def write(folder: Path, settings: Generator) -> None:
 
 
 def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
-    """Returns the picture of a scene, on light ground."""
     from PIL import Image, ImageDraw
 
     large = side * _LARGER

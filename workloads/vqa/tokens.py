@@ -138,7 +138,6 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
 
 
 def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
-    """Returns the tokenizer beside published weights. Raises BadInput."""
     if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
         return phobert(folder)
     loaded, text = encoders.tokenizer(folder, *(("pad", "eos") if is_decoder else ("pad",)))

@@ -73,7 +73,6 @@ class Store:
         return np.fromfile(path, dtype, size, offset=before).reshape(shape)
 
     def fingerprint(self) -> str:
-        """Hashes what the tiles hold, whatever the files are called."""
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
 
 

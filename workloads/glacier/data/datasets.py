@@ -188,11 +188,9 @@ class Data:
 
     @property
     def whole_tiles(self) -> Tiles:
-        """The training tiles, each once and whole."""
         return Tiles(self.store, self.parts.train, "train")
 
     def tiles(self) -> dict[str, Tiles]:
-        """The data sets "train", "validation" and "test"."""
         held = {name: Tiles(self.store, getattr(self.parts, name), name) for name in ("validation", "test")}
         return {"train": Tiles(self.store, self.parts.train, "train", self.weights, self.draws), **held}
 

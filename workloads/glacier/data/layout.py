@@ -184,7 +184,6 @@ def matching(root: Path, text: str) -> Iterator[File]:
 
 
 def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
-    """Returns the paths of other rasters and arrays below a folder, sorted."""
     paths = sorted(path for path in root.rglob("*") if has_pixels(path.name) and path not in matched)
     return [printable(path.relative_to(root).as_posix()) for path in paths]
 

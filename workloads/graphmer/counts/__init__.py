@@ -113,7 +113,6 @@ class Counts:
 
     @cached_property
     def tables(self) -> dict[str, Postings]:
-        """The postings of each lift."""
         corpus, tables = self.corpus, {}
         for lift in _WEIGHT_OF_FREQUENCY:
             condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)

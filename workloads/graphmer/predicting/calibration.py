@@ -92,7 +92,6 @@ class Calibration:
 
     @staticmethod
     def text(rows: Sequence[Mapping[str, Any]]) -> str:
-        """Returns a table of what was measured, a column for each row."""
         columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
         return ("References of the test's files, hidden: which entity of the name is meant, or none that the graph "
                 "has. Expect the figures of those of an object, as in `x.get()`, where the text does not say what x "

@@ -91,7 +91,6 @@ class Vocabulary:
 
     @cached_property
     def single(self) -> np.ndarray:
-        """The places of the terms that are one word."""
         return np.array([place for place, term in enumerate(self.terms) if " " not in term], np.int64)
 
     def in_context(self, documents: Sequence[Document], own: sparse.csr_matrix) -> sparse.csr_matrix:
@@ -105,5 +104,4 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """Numbers of a sentence in context."""
         return len(self.terms) + (len(NEIGHBOURS) + len(BAGS)) * len(self.single) + POSITIONS
