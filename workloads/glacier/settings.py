@@ -50,16 +50,15 @@ class Source:
             yield f"There are {len(self.classes)} classes. Give at least two, background first."
         if not self.bands or len(set(self.bands)) < len(self.bands):
             yield "bands must name at least one band, and none twice."
-        if self.channels and len(self.channels) != len(self.bands):
-            yield f"There are {len(self.bands)} bands, but channels names {len(self.channels)}."
         if strange := [code for code in self.codes if not -(2**31) <= code < 2**31]:
             yield f"The code {strange[0]} is no number of 32 bits, and no map could hold it."
         if not _has_groups(self.name_pattern, 1 if self.name_pattern else 0):
             yield f"The pattern {self.name_pattern!r} must be a regular expression with one group in parentheses."
         if self.masks and not self.images:
             yield "masks is given without images. Give both patterns, or neither."
-        if self.band_files and len(self.band_files) != len(self.bands):
-            yield f"There are {len(self.bands)} bands, but band_files names {len(self.band_files)}."
+        for name, of_bands in (("channels", self.channels), ("band_files", self.band_files)):
+            if of_bands and len(of_bands) != len(self.bands):
+                yield f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}."
         if self.band_files and BAND not in self.images:
             yield "band_files is given without {band} in images, such as {scene}/*_{band}.jp2. Give both."
         if BAND in self.images and self.channels:
@@ -110,8 +109,7 @@ class Split:
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
     seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
     names: dict[str, str] = field(default_factory=dict, metadata={"help":
-        "Regular expressions of scenes for train, validation, test, out: {test: 'Spain_.*'}."
-    })  # fmt: skip
+        "Regular expressions of scenes for train, validation, test, out: {test: 'Spain_.*'}."})  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
@@ -131,8 +129,7 @@ class Sampling:
     most_often: float = option(20.0, "The most that a tile is drawn beside an even draw.", minimum=1)
     crop: int = option(0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0)
     centred: dict[str, float] = field(default_factory=dict, metadata={"help":
-        "Share of the crops around a class: {lake: 0.2}."
-    })  # fmt: skip
+        "Share of the crops around a class: {lake: 0.2}."})  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.crop % 32:

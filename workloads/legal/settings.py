@@ -1,8 +1,7 @@
 """The settings of legal, one class for each part of the `workload:` section."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lib.config.reader import option
@@ -82,11 +81,8 @@ class Split:
     fold: int = option(0, "Which of them is the test.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
-    given: bool = dataclasses.field(
-        default=True,
-        repr=False,  # of which fingerprints are made
-        metadata={"help": "Whether splits named by files or folders count."},
-    )
+    given: bool = field(default=True, repr=False, metadata={"help":  # fingerprints are made of the repr
+        "Whether splits named by files or folders count."})  # fmt: skip
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
