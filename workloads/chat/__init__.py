@@ -1,8 +1,6 @@
-"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base.
-
-Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
-`generated`): a sentence becomes the JSON call of a small API.
-"""
+"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base. Data: JSON
+lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
+`generated`): a sentence becomes the JSON call of a small API."""
 
 import json
 import os

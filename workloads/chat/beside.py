@@ -32,10 +32,8 @@ class Neighbours:
         return Row((*head, *rest), row.answer)
 
     def replaced(self, row: Row) -> str:
-        """Returns a near answer whose words that differ between the questions are those of this one.
-
-        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
-        """
+        """Returns a near answer whose words that differ between the questions are those of this one. Of the nearest it
+        is the one whose differing words all stand in its answer, and that shares most words."""
         best, score, words = "", (-np.inf, 0), row.question.split()
         for near in self.nearest(row, _TRIED):
             other, answer, lost, shared = near.question.split(), near.answer, 0, 0

@@ -48,10 +48,8 @@ def plain(model: nn.Module) -> Any:
 
 
 def outputs(model: nn.Module, ids: Tensor) -> Any:
-    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
-
-    Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
-    """
+    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it. Without
+    a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one."""
     network = plain(model)
     if any(getattr(network.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
         return network(input_ids=ids, use_cache=False).logits
@@ -115,10 +113,8 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int], dtype: to
 
 @torch.no_grad()
 def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
-    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence.
-
-    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
-    """
+    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence. Raises
+    BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs."""
     from transformers import AutoModelForCausalLM
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -87,11 +87,9 @@ class Template:
         return Encoded(tuple(ids), tuple(trained), tuple(notes))
 
     def spans(self, turns: Turns) -> tuple[str, list[tuple[int, int]], list[str]]:
-        """Returns the text, where in it the model speaks, each with the token that ends it, and notes.
-
-        It speaks where the template marks its generation, else where rendering with an answer goes on after rendering
-        the turns before it with the generation prompt. Raises Rewritten where these are no beginning of the text.
-        """
+        """Returns the text, where in it the model speaks, each with the token that ends it, and notes. It speaks where
+        the template marks its generation, else where rendering with an answer goes on after rendering the turns before
+        it with the generation prompt. Raises Rewritten where these are no beginning of the text."""
         text, notes = self.render(turns), list[str]()
         marks = iter(self._marked(turns))
         spans = []
@@ -134,10 +132,8 @@ class Template:
         return min(places, default=(0, 0, ""))[2]
 
     def shown(self, row: Row, most: int, in_colour: bool) -> str:
-        """Returns a row in one line: what is trained in green or between ⟦ and ⟧, its ends in red, the rest in grey.
-
-        Of each stretch at most so many characters are there, of its beginning and its end.
-        """
+        """Returns a row in one line: what is trained in green or between ⟦ and ⟧, its ends in red, the rest in grey. Of
+        each stretch at most so many characters are there, of its beginning and its end."""
         encoded, stretches = self.encode(row), []
         kinds = ((token in self.stops) + 1 if is_trained else 0 for token, is_trained in zip(*encoded[:2], strict=True))
         for kind, pairs in groupby(zip(kinds, encoded.ids, strict=True), key=lambda pair: pair[0]):

@@ -1,8 +1,6 @@
-"""The text and words of one Python file, its facts, and the paths that stand for its expressions.
-
-A path is a tuple of steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a
-literal of that builtin type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER.
-"""
+"""The text and words of one Python file, its facts, and the paths that stand for its expressions. A path is a tuple of
+steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a literal of that builtin
+type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER."""
 
 import ast
 import io

@@ -1,7 +1,5 @@
-"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types.
-
-A name is resolved only where all its bindings agree, and a type only where it is certain.
-"""
+"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types. A name is resolved only
+where all its bindings agree, and a type only where it is certain."""
 
 import builtins
 from collections.abc import Iterable
@@ -22,12 +20,9 @@ _SAME_RESULT = _PROPERTIES | {"staticmethod", "classmethod", "abstractmethod", "
 
 
 class Target(NamedTuple):
-    """The meaning of a path.
-
-    `kind`: module, class, function, instance (of the class `id`), external, builtin (an object of `builtins`, by dotted
-    name), literal (an instance of the builtin type `id`) or super (of the class `id`). `receiver` is the class through
-    which a method was reached.
-    """
+    """The meaning of a path. `kind`: module, class, function, instance (of the class `id`), external, builtin (an
+    object of `builtins`, by dotted name), literal (an instance of the builtin type `id`) or super (of the class `id`).
+    `receiver` is the class through which a method was reached."""
 
     kind: str
     id: str

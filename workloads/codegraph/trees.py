@@ -28,11 +28,9 @@ _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.-]*?)\s*(?:==\s*([\w.!+-]+(?:\.\*)?))
 
 @dataclass(frozen=True)
 class Tree:
-    """Python files below `root`, as sorted relative paths with forward slashes.
-
-    `label` stands before them where a graph has several trees. `is_own` is False for what Python's installers have put
-    there: its links may lead anywhere, and who trains cannot mend it.
-    """
+    """Python files below `root`, as sorted relative paths with forward slashes. `label` stands before them where a
+    graph has several trees. `is_own` is False for what Python's installers have put there: its links may lead anywhere,
+    and who trains cannot mend it."""
 
     name: str
     root: Path
@@ -130,11 +128,9 @@ class Job(NamedTuple):
 
 
 class Sources:
-    """One tree or several, which are read as one: what is imported from another one is resolved.
-
-    Their order does not matter. Where two have a module of one name, that of the later tree by name is called
-    TREE.MODULE, and the imports in that tree mean its own.
-    """
+    """One tree or several, which are read as one: what is imported from another one is resolved. Their order does not
+    matter. Where two have a module of one name, that of the later tree by name is called TREE.MODULE, and the imports
+    in that tree mean its own."""
 
     def __init__(self, trees: Sequence[Tree]):
         self.trees = list(trees)

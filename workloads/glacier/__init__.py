@@ -1,8 +1,6 @@
-"""glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile.
-
-Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`), or archives of these by
-address. The embedded default is a generator of plausible scenes (see `data.terrain`).
-"""
+"""glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile. Data: rasters or NumPy patches
+in a documented layout or by patterns (see `data.layout`), or archives of these by address. The embedded default is a
+generator of plausible scenes (see `data.terrain`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -142,10 +140,8 @@ class Glacier(methods.Comparing):
         return losses.sums(self.settings.loss, model(batch["image"]), batch["target"], batch.get("distances")), {}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight.
-
-        With boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`.
-        """
+        """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight. With
+        boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`."""
         from workloads.glacier.judging import Tested
 
         loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore

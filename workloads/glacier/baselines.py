@@ -25,10 +25,8 @@ _MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so
 
 
 def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
-    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES.
-
-    A mean is that of the pixels with data, and NaN where there are none.
-    """
+    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES. A mean
+    is that of the pixels with data, and NaN where there are none."""
     from scipy.ndimage import uniform_filter
 
     image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
@@ -79,10 +77,8 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 
 def fit(train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
         names: Iterable[str] = METHODS) -> Fitted:  # fmt: skip
-    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
-
-    A function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
-    """
+    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class. A function of
+    tiles, settings and seed. Raises BadInput if no pixel of the training is valid."""
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}

@@ -13,11 +13,9 @@ _LEAST = -14.0  # log-probability of a class without an example
 
 
 class Boosted(nn.Module):
-    """The trees of METHODS, and which of them answers with how much of the network.
-
-    `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no
-    children, 0. Tree t adds to class t % classes. They are buffers, so that checkpoints and archives have them.
-    """
+    """The trees of METHODS, and which of them answers with how much of the network. `nodes` are (methods, trees, nodes,
+    6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no children, 0. Tree t adds to class t
+    % classes. They are buffers, so that checkpoints and archives have them."""
 
     nodes: Tensor
     bias: Tensor

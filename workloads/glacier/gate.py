@@ -39,10 +39,8 @@ class Gate:
         return torch.stack([tile_counts(p.argmax(1), target, p.shape[1]) for p in mixtures]).cpu().numpy()
 
     def choose(self, counts: np.ndarray) -> np.ndarray:
-        """Sets method and weight by (options, tiles, classes, classes) counts; returns those of the answer.
-
-        A step up, from pixels to surroundings, then to a share of the network, is taken where it surely gains.
-        """
+        """Sets method and weight by (options, tiles, classes, classes) counts; returns those of the answer. A step up,
+        from pixels to surroundings, then to a share of the network, is taken where it surely gains."""
         sums = np.zeros((len(counts), self.unit.max() + 1, *counts.shape[2:]), np.int64)
         np.add.at(sums, (slice(None), self.unit), counts)
         best, steps = 0, len(WEIGHTS)
@@ -55,10 +53,8 @@ class Gate:
 
 
 def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
-    """Returns which of `others` is highest in MCC and mean IoU together, if one of them surely has more MCC.
-
-    That is above `best` in MCC too; else `best`. `sums` are (options, groups, classes, classes).
-    """
+    """Returns which of `others` is highest in MCC and mean IoU together, if one of them surely has more MCC. That is
+    above `best` in MCC too; else `best`. `sums` are (options, groups, classes, classes)."""
     if not any(least_gain(sums[other], sums[best]) > 0 for other in others):
         return best
     scores = [scores_of(matrix, [*map(str, range(len(matrix)))]) for matrix in sums.sum(1)]
@@ -68,9 +64,7 @@ def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
 
 def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     """(groups, classes, classes) counts of two answers -> the lower end of the interval of what the first gains in MCC.
-
-    It is Student's, over pseudo-values without each group (Tukey, 1958): draws of few groups are too sure.
-    """
+    It is Student's, over pseudo-values without each group (Tukey, 1958): draws of few groups are too sure."""
     from scipy import stats
 
     def gain(*counts: np.ndarray) -> float:

@@ -89,10 +89,8 @@ class Tested:
 
 
 def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
-    """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text.
-
-    `scenes` (tiles) are names, `counts` (tiles, classes, classes).
-    """
+    """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text. `scenes` (tiles) are
+    names, `counts` (tiles, classes, classes)."""
     rows: list[tuple[float, list[str]]] = []
     for name in sorted(set(scenes)):
         matrix = counts[np.array(scenes) == name].sum(0)

@@ -1,7 +1,5 @@
-"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any bands and classes.
-
-ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018.
-"""
+"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any bands and classes. ResNet: He et al.,
+CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018."""
 
 from collections.abc import Mapping, Sequence
 
@@ -77,20 +75,16 @@ class Net(nn.Module):
 
 def difference(image: Tensor, one: int, other: int) -> Tensor:
     """(..., bands, S, S) -> (..., 1, S, S): (a - b) / (|a| + |b|) of two bands, between -1 and 1; 0 where both are 0.
-
-    For bands without negative values it is the usual normalised difference.
-    """
+    For bands without negative values it is the usual normalised difference."""
     a, b = image[..., one : one + 1, :, :], image[..., other : other + 1, :, :]
     return (a - b) / (a.abs() + b.abs()).clamp_min(torch.finfo(image.dtype).tiny)
 
 
 class Residual(nn.Module):
     """Two 3 x 3 convolutions beside the identity, or a 1 x 1 convolution where the shape changes (He et al., figure 5).
-
     The shortcut takes every `stride`-th pixel and then convolves without a stride, which gives the same numbers:
     oneDNN's backward of a 1 x 1 convolution with a stride writes past its workspace where few channels lie last
-    (uxlfoundation/oneDNN, issue 6035).
-    """
+    (uxlfoundation/oneDNN, issue 6035)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -149,11 +143,9 @@ class ScSE(nn.Module):
 def carry(given: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bands: tuple[Sequence[str], Sequence[str]],
           classes: tuple[Sequence[str], Sequence[str]]) -> tuple[dict[str, Tensor], str]:  # fmt: skip
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
-
     `fresh` are the weights that the new network was initialised with, of which the normalisation stays; `bands` and
     `classes` are names, (of the given weights, of the new network). Raises BadInput if names and shapes do not fit, or
-    no band is matched.
-    """
+    no band is matched."""
     for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
         if name not in given:
             raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")

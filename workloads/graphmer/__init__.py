@@ -1,8 +1,6 @@
 """graphmer: an encoder for a knowledge graph of code that ranks the tails of facts, beginning at what counting reaches.
-
-Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built.
-The embedded default is the standard library of the running Python.
-"""
+Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built. The
+embedded default is the standard library of the running Python."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -124,11 +122,9 @@ class Graphmer(Supervised):
         return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
-
-        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
-        masked pieces of the text.
-        """
+        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`. A
+        third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
+        masked pieces of the text."""
         if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
             chosen = _places(batch["root_targets"] != IGNORE)
             logits = model(batch, chosen).float()
@@ -231,10 +227,8 @@ class Graphmer(Supervised):
         return f"{asked}{_ABOUT}\n{table}\n{self.calibration.text(self._measured)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Answers what the unresolved names of a tree of Python files, or of one file, mean.
-
-        Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
-        """
+        """Answers what the unresolved names of a tree of Python files, or of one file, mean. Returns a row for each
+        answer by "head relation tail"; writes them, and the graph with them, into `out`."""
         from workloads.graphmer.predicting import predict
 
         return predict(self, models, source, out)

@@ -24,12 +24,10 @@ _FILES = 3  # that have a tail, before it has a vector of its own: below that it
 
 
 class Samples:
-    """The training set: windows of text with their facts, and behind them heads without text with all of theirs.
-
-    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are
-    their own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root
-    tokens as the samples have, and `groups` their files.
-    """
+    """The training set: windows of text with their facts, and behind them heads without text with all of theirs. A head
+    has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are their
+    own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root tokens as
+    the samples have, and `groups` their files."""
 
     def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
         triples = corpus.triples_of("train")
@@ -56,10 +54,8 @@ class Samples:
 
 
 class Queries:
-    """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition.
-
-    Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
-    """
+    """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition. Items
+    are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike."""
 
     def __init__(self, corpus: Corpus, split: str, structural: Array, most: int):
         triples = corpus.triples_of(split)
@@ -115,11 +111,9 @@ class EntityTable:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A training batch before it is made tensors of: Q questions in B rows, and the candidates that compete.
-
-    `row` and `slot` (Q) say where a question stands, `gold` (Q) is its tail's place among the candidates, `chance` (C)
-    the logarithm of each candidate's chance to be there, `excluded` the questions and candidates that are true as well.
-    """
+    """A training batch before it is made tensors of: Q questions in B rows, and the candidates that compete. `row` and
+    `slot` (Q) say where a question stands, `gold` (Q) is its tail's place among the candidates, `chance` (C) the
+    logarithm of each candidate's chance to be there, `excluded` the questions and candidates that are true as well."""
 
     asked: Questions
     tail: Array

@@ -172,10 +172,8 @@ class Corpus:
 
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
-    """Builds the arrays of a graph, without text where `sources` is None.
-
-    A given `tokenizer` cuts the words of a tree to predict, which knows the methods of Python's builtins.
-    """
+    """Builds the arrays of a graph, without text where `sources` is None. A given `tokenizer` cuts the words of a tree
+    to predict, which knows the methods of Python's builtins."""
     known = builtin_methods() if tokenizer else {}
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -261,10 +259,8 @@ def _learn_pieces(text: Array, lines: Lines, splits: dict[str, int], names: Iter
 
 
 def learn(counts: Mapping[str, int], vocabulary: int) -> str:
-    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
-
-    Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
-    """
+    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes. Sennrich et al.,
+    Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))

@@ -28,11 +28,9 @@ from workloads.graphmer.settings import Array, Settings
 
 
 class Data:
-    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
-
-    `given` are its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the
-    patterns of file names by which a graph is recognised. `begun` has what `stored` was when the run began.
-    """
+    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built. `given` are
+    its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the patterns of
+    file names by which a graph is recognised. `begun` has what `stored` was when the run began."""
 
     def __init__(self, given: Sequence[Path], sentinels: Sequence[str], settings: Settings, begun: Mapping[str, Any]):
         self.given, self.settings = tuple(given), settings

@@ -1,8 +1,6 @@
 """The ranker of leafy chain graphs: an encoder of roots and leaves, vectors of entities, and a pointer into the text.
-
 The encoder is GraphMERT's, arXiv 2510.09580, sections 4.2 (leafy chain graphs) and 4.3 (architecture): H-GAT at the
-embeddings, attention that decays with distance on the graph. Its leaves are one masked node for each fact.
-"""
+embeddings, attention that decays with distance on the graph. Its leaves are one masked node for each fact."""
 
 import math
 from typing import Any
@@ -131,11 +129,9 @@ class Ranker(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids.
-
-        A leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so
-        that a leaf is like what stands near it from the first step.
-        """
+        """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids. A
+        leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so that
+        a leaf is like what stands near it from the first step."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
@@ -274,11 +270,9 @@ def _weighted(features: Tensor, kind: Tensor, weights: Tensor) -> Tensor:
 
 def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
     """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
-
     `meant` (B, L, C) is added to a place for a candidate. A place after `owner.` of the candidate's owner, or after
-    `self.` of its class, counts more. The gradient of `total` is up to exp(15) where no place names a candidate, so
-    the caller switches off autocast: fp16 ends at 65,504, and that times 0 is NaN.
-    """
+    `self.` of its class, counts more. The gradient of `total` is up to exp(15) where no place names a candidate, so the
+    caller switches off autocast: fp16 ends at 65,504, and that times 0 is NaN."""
     named = batch["word"][:, :, None] == name  # (B, L, C)
     owned = named & (batch["owner"][:, :, None] == owner)
     factor = meant.float().clamp(-MOST_MEANT, MOST_MEANT).exp()

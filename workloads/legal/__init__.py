@@ -1,8 +1,6 @@
 """legal: the role of each sentence of a judgment, by an encoder of text that is multiplied into what counting reaches.
-
 Data: text files with a sentence and its role a line, or any table with its columns named (see `documents`). The
-embedded default are generated judgments (see `generated`).
-"""
+embedded default are generated judgments (see `generated`)."""
 
 import contextlib
 import hashlib
@@ -128,9 +126,7 @@ class Legal(Supervised):
 
     def _counts(self, classes: Sequence[str]) -> dict[str, Any]:
         """Returns the counts as JSON has them, with scores of validation documents by counts that did not see them.
-
-        They are cached on this machine, because fitting takes up to a minute.
-        """
+        They are cached on this machine, because fitting takes up to a minute."""
         from lib.machine import disk, platform
         from lib.report.progress import working
         from workloads.legal import counting
@@ -238,11 +234,9 @@ class Legal(Supervised):
         return STRONGEST
 
     def combined(self, model: Any, outputs: Tensor, part: str) -> dict[str, np.ndarray]:
-        """Multiplies the network into the counts, in logarithms.
-
-        On the validation documents the model's weight and power are chosen first. Models are compared there by their
-        `probability`, which is that under the best weight, so that none gains by having chosen another one.
-        """
+        """Multiplies the network into the counts, in logarithms. On the validation documents the model's weight and
+        power are chosen first. Models are compared there by their `probability`, which is that under the best weight,
+        so that none gains by having chosen another one."""
         from workloads.legal import product
 
         places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)

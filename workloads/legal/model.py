@@ -152,11 +152,9 @@ class Tokens:
 
 
 def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences.
-
-    The same sentences give the same pieces: those of one letter have their numbers before the training, which would
-    otherwise give them out in an order of chance.
-    """
+    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences. The same sentences
+    give the same pieces: those of one letter have their numbers before the training, which would otherwise give them
+    out in an order of chance."""
     tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
     plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())

@@ -17,11 +17,9 @@ _FEWEST = 3  # long sentences that can show it
 
 
 def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> tuple[dict[str, list[int]], list[str]]:
-    """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput.
-
-    Parts that files are named for count, and what they lack is split from the training documents, of which a
-    share of `ratio` is left; a smaller one is part of a larger one. Returns sorted numbers by part, and notes.
-    """
+    """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput. Parts
+    that files are named for count, and what they lack is split from the training documents, of which a share of `ratio`
+    is left; a smaller one is part of a larger one. Returns sorted numbers by part, and notes."""
     order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
     ordered = [documents[place] for place in order]
     part_names, notes = of_files(ordered, split.fold) if split.given else ([""] * len(ordered), [])

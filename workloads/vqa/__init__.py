@@ -1,8 +1,6 @@
-"""vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words.
-
-Data: JSON lines of question, answer and image, or any table with its columns named (see `data`). The embedded default
-are drawn shapes with questions in Vietnamese (see `generated`).
-"""
+"""vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words. Data: JSON
+lines of question, answer and image, or any table with its columns named (see `data`). The embedded default are drawn
+shapes with questions in Vietnamese (see `generated`)."""
 
 import json
 import math
@@ -112,10 +110,8 @@ class Vqa(Supervised):
         return self.batch([item.sample for item in samples], samples[0].training, generator)
 
     def batch(self, samples: list[Record], training: bool, generator: torch.Generator | None = None) -> Batch:
-        """Returns tensors as long as the longest question and answer.
-
-        In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
-        """
+        """Returns tensors as long as the longest question and answer. In training the `generator` changes the pictures;
+        else there is what words alone say, (B, training answers)."""
         shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
         pixels, picture = pictures.batch(shown, self.settings.pictures, generator if training else None)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)

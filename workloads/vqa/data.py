@@ -169,11 +169,9 @@ def _cleaned(records: Sequence[Record], notes: list[str]) -> list[Record]:
 
 
 def split(records: Sequence[Record], settings: Split, seed: int = _SPLIT_SEED) -> dict[str, list[Record]]:
-    """Returns the records of "train", "validation" and "test", in their order. Raises BadInput.
-
-    Every part has its share of each question type. The parts of the files count where every record is in one and there
-    is one to train on and one to hold out; what is missing of three is dealt from the training pictures.
-    """
+    """Returns the records of "train", "validation" and "test", in their order. Raises BadInput. Every part has its
+    share of each question type. The parts of the files count where every record is in one and there is one to train on
+    and one to hold out; what is missing of three is dealt from the training pictures."""
     parts: dict[str, list[Record]] = {PARTS[0]: list(records)}
     if settings.given and makes_a_split(record.part for record in records):
         parts = {name: [record for record in records if record.part == name] for name in PARTS}

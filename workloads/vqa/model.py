@@ -1,7 +1,5 @@
-"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer.
-
-Each of the three parts is published (mounted, cached or reachable weights), or a small one from scratch instead.
-"""
+"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer. Each of the
+three parts is published (mounted, cached or reachable weights), or a small one from scratch instead."""
 
 import contextlib
 import json
@@ -31,10 +29,8 @@ _MOST_BYTES = 2**20  # of a preprocessor_config.json
 
 class Stem(nn.Module):
     """Convolutions from scratch: stages of two 3 x 3 ones, of which the first halves the picture, and a pooling.
-
-    Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a
-    CPU its backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035).
-    """
+    Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a CPU its
+    backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035)."""
 
     def __init__(self, channels: tuple[int, ...], side: int, width: int):
         super().__init__()
@@ -287,10 +283,8 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
 
 
 def _make_room(t5: Any, more: int) -> None:
-    """Gives a published decoder rows for tags: like its others in their mean and deviation.
-
-    `resize_token_embeddings` would tie again what T5 1.1 has untied.
-    """
+    """Gives a published decoder rows for tags: like its others in their mean and deviation. `resize_token_embeddings`
+    would tie again what T5 1.1 has untied."""
 
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()

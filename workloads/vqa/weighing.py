@@ -93,10 +93,8 @@ def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
 
 def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
     """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
-
     Surely: the lower end of Student's paired interval over pictures is above 0 (Cochran, Sampling Techniques, 1977,
-    6.4). So the network alone answers where it gains, unless a weight between both gains more.
-    """
+    6.4). So the network alone answers where it gains, unless a weight between both gains more."""
     from scipy import stats  # a second that a process which only loads data does not need
 
     names, unit = np.unique(pictures, return_inverse=True)

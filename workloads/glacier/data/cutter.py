@@ -1,8 +1,6 @@
-"""Cuts scenes into tiles once, one after another, into a store on disk; an interrupted cut is resumed.
-
-A store is a folder with three files a scene: `NAME.image` is one tile after another, (bands, S, S) floats with NaN for
-no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
-"""
+"""Cuts scenes into tiles once, one after another, into a store on disk; an interrupted cut is resumed. A store is a
+folder with three files a scene: `NAME.image` is one tile after another, (bands, S, S) floats with NaN for no data;
+`NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles."""
 
 import contextlib
 import hashlib
@@ -78,9 +76,7 @@ class Store:
 
 class Cutter:
     """Cuts scenes into a store's folder, each of them once, and collects sentences on those that cannot be used.
-
-    `limit` unusable scenes are left out; one more refuses the data.
-    """
+    `limit` unusable scenes are left out; one more refuses the data."""
 
     def __init__(self, folder: Path, source: Source, cut: Cut, limit: int = 0):
         self.folder, self.source, self.cut, self.limit = folder, source, cut, limit

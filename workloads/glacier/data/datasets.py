@@ -37,11 +37,9 @@ class Sample(NamedTuple):
 
 
 class Tiles:
-    """The tiles of one part of the data; `weights` says how often each is trained on.
-
-    With `draws` it has the tiles as these do: several times if a crop may lie around a rare class. Where tiles overlap,
-    every pixel of a held-out part counts in one of them alone.
-    """
+    """The tiles of one part of the data; `weights` says how often each is trained on. With `draws` it has the tiles as
+    these do: several times if a crop may lie around a rare class. Where tiles overlap, every pixel of a held-out part
+    counts in one of them alone."""
 
     def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None,
                  draws: Draws | None = None):  # fmt: skip

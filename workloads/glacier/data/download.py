@@ -1,8 +1,6 @@
-"""Archives by address or path: fetched, unpacked file by file, sliced, and deleted again.
-
-At no time does the unpacked data lie on disk as a whole: masks are unpacked first, then images; as soon as all files of
-a scene are there it is cut into tiles, and its files are emptied. What was cut before is not unpacked again.
-"""
+"""Archives by address or path: fetched, unpacked file by file, sliced, and deleted again. At no time does the unpacked
+data lie on disk as a whole: masks are unpacked first, then images; as soon as all files of a scene are there it is cut
+into tiles, and its files are emptied. What was cut before is not unpacked again."""
 
 import contextlib
 import lzma

@@ -1,8 +1,6 @@
-"""What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
-
-Every number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so
-that the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
-"""
+"""What counting says of a fact: numbers of the training facts that are like it, without those of its own file. Every
+number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so that
+the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen."""
 
 import re
 from collections.abc import Mapping

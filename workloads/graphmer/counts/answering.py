@@ -18,11 +18,9 @@ from workloads.graphmer.settings import FEATURES, NEAR, Array
 
 
 class Answering:
-    """A model on its data, which scores any questions: of known facts or not.
-
-    answering = Answering(task.data, model)
-    counted, encoded = answering.encoded(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
-    """
+    """A model on its data, which scores any questions: of known facts or not. answering = Answering(task.data, model)
+    counted, encoded = answering.encoded(Questions(window, relation, condition, hidden), CandidateSet(corpus,
+    entities))"""
 
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model

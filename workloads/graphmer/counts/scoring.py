@@ -154,10 +154,8 @@ class Scorer:
 
 
 class Sampler:
-    """Draws the candidates that compete in a training batch, each with a known chance to be there.
-
-    They are possible tails of `relations`; there are `most` at most, unless a batch has too many facts.
-    """
+    """Draws the candidates that compete in a training batch, each with a known chance to be there. They are possible
+    tails of `relations`; there are `most` at most, unless a batch has too many facts."""
 
     def __init__(self, scorer: Scorer, relations: Array, most: int):
         corpus, counts = scorer.corpus, scorer.counts
@@ -172,12 +170,9 @@ class Sampler:
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
 
     def draw(self, gold: Array, words: Array, files: Array, draws: Array) -> tuple[CandidateSet, Array]:
-        """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
-
-        They are the (Q) golds; a quarter of entities whose name is among `words`, and three eighths of tails that
-        `files` have, as far as there are any; and others by the square root of their frequency. `draws` (E) are
-        uniform, one an entity.
-        """
+        """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C). They are the (Q)
+        golds; a quarter of entities whose name is among `words`, and three eighths of tails that `files` have, as far
+        as there are any; and others by the square root of their frequency. `draws` (E) are uniform, one an entity."""
         most = room(self.most, len(gold))
         named = self._among(self.by_name, np.arange(len(self.entities)), np.unique(words), most // 4)
         of_file = self._among(self.by_file, self._of_file, np.unique(files), 3 * most // 8)

@@ -1,7 +1,5 @@
-"""Predictions about a new tree: what its unresolved names mean, as a table and as a completed graph.
-
-Each `task` is a Graphmer.
-"""
+"""Predictions about a new tree: what its unresolved names mean, as a table and as a completed graph. Each `task` is a
+Graphmer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -94,10 +92,8 @@ def _joined(task: Any, kept: Mapping[str, Any], graph: Graph, sources: Sources) 
 
 
 def _answered(calibration: Calibration, joined: Joined, models: Sequence[nn.Module], graph: Graph) -> Rows:
-    """Returns the row of each reference that is not resolved, in the order of the graph.
-
-    Several models answer by the mean of their probabilities; they choose among the same entities.
-    """
+    """Returns the row of each reference that is not resolved, in the order of the graph. Several models answer by the
+    mean of their probabilities; they choose among the same entities."""
     asking, corpus = calibration.asking, joined.data.corpus
     triples = joined.triples[asking.is_unresolved(joined.triples)]
     heads, weights, rows = corpus.head[corpus.window_of[triples]], [weights_of(model) for model in models], Rows()

@@ -26,11 +26,9 @@ class Joined:
 
 
 def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:
-    """Returns the data of a run and of a new tree together. `weights` are those of the counts.
-
-    What training knows of a module that the tree has too does not count: the tree's own is meant. Facts of relations
-    or entity types that training never saw are left out, for no model has an answer to them.
-    """
+    """Returns the data of a run and of a new tree together. `weights` are those of the counts. What training knows of a
+    module that the tree has too does not count: the tree's own is meant. Facts of relations or entity types that
+    training never saw are left out, for no model has an answer to them."""
     corpus, in_tree = _corpus(trained, tree)
     data = Data((), (), settings, {})
     data.corpus, data.rules = corpus, rules

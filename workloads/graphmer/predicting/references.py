@@ -23,12 +23,10 @@ _FAR = 6  # levels of what stands in what that are looked through
 
 @dataclass(frozen=True)
 class Choices:
-    """Q questions with N answers in all, of which the first of each question is that none is right.
-
-    `question` (N) is ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers.
-    `gold` (Q) is the place of the right answer among the N, `reference` (Q) the number of what is asked, and
-    `of_object` (Q) says which are attributes of something that the text does not name.
-    """
+    """Q questions with N answers in all, of which the first of each question is that none is right. `question` (N) is
+    ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers. `gold` (Q) is the
+    place of the right answer among the N, `reference` (Q) the number of what is asked, and `of_object` (Q) says which
+    are attributes of something that the text does not name."""
 
     question: Array
     features: Array
@@ -91,20 +89,16 @@ class Choices:
 
 def calibration_error(probability: Array, right: Array) -> float:
     """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
-
-    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
-    """
+    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015."""
     place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
     return float(np.abs(np.bincount(place, probability) - np.bincount(place, right)).sum() / max(1, len(right)))
 
 
 class Standing:
     """Describes Q references with N answers by their text: bare, after `self.`, after an owner's name, or an object's.
-
     The features are those of settings.OF_REFERENCES from "dotted function" on. A reference is of an object if that
     belongs to no answer. Invisible are answers that a bare name cannot mean (a method, or what another function defines
-    within itself), and those of the own class after `super().`, unless `self.` has them too.
-    """
+    within itself), and those of the own class after `super().`, unless `self.` has them too."""
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
@@ -158,12 +152,9 @@ class Standing:
 
 
 class Asking:
-    """Makes choices of references by what the counts and a model say of the entities of their names.
-
-    `leave_out` leaves each reference's own file out of the counts. A known tail that no other fact of the graph names,
-    that no file defines and that is not Python's own would not be known without its fact: it is no answer, so that none
-    is right.
-    """
+    """Makes choices of references by what the counts and a model say of the entities of their names. `leave_out` leaves
+    each reference's own file out of the counts. A known tail that no other fact of the graph names, that no file
+    defines and that is not Python's own would not be known without its fact: it is no answer, so that none is right."""
 
     def __init__(self, data: Data, leave_out: bool = False):
         self.data, self.leave_out = data, leave_out

@@ -1,8 +1,6 @@
-"""A conditional random field along a document: a matrix for the scores of a sentence, one for the step to the next.
-
-Of seven roles it has 105 numbers: 7 x 7 scales and 7 biases of the scores, 7 x 7 steps. It learns that roles come in
-runs, and in which order (in the sample corpus the role changes at 10.9 % of the steps).
-"""
+"""A conditional random field along a document: a matrix for the scores of a sentence, one for the step to the next. Of
+seven roles it has 105 numbers: 7 x 7 scales and 7 biases of the scores, 7 x 7 steps. It learns that roles come in runs,
+and in which order (in the sample corpus the role changes at 10.9 % of the steps)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +13,8 @@ _LEAST = 1e-9  # probability
 
 
 class Ordered:
-    """The sentences of documents of different lengths, first all first ones, then all second ones, and so on.
-
-    Within a step the longest document comes first, so that the documents that go on are the first ones of the step.
-    """
+    """The sentences of documents of different lengths, first all first ones, then all second ones, and so on. Within a
+    step the longest document comes first, so that the documents that go on are the first ones of the step."""
 
     def __init__(self, lengths: Sequence[int]):
         lengths = np.asarray(lengths)

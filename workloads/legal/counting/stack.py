@@ -97,11 +97,9 @@ class Linear:
 @dataclass(frozen=True)
 class Stack:
     """Scores of roles from counts: a product of two models, and an offset for each class for the best macro F1.
-
     `sentence` sees the sentence alone, and `chain` makes of its scores those of a whole document; `context` sees the
     neighbours and the position too. `held_out` has the scores of each training document (by its name) by models that
-    were fitted without it; they are not kept.
-    """
+    were fitted without it; they are not kept."""
 
     classes: tuple[str, ...]
     vocabulary: Vocabulary
@@ -114,10 +112,8 @@ class Stack:
     @classmethod
     def fit(cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0,
             most_sentences: int = _MOST_SENTENCES) -> "Stack":  # fmt: skip
-        """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
-
-        Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
-        """
+        """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles. Of more than
+        `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document."""
         if len(documents) < 2:
             raise BadInput(
                 f"Counts are fitted to two documents or more, and there are {len(documents)}. Give more documents, or "
@@ -221,10 +217,8 @@ def _cross_fitted(matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray
 
 def _chained(own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray,
              lengths: np.ndarray) -> np.ndarray:  # fmt: skip
-    """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
-
-    The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
-    """
+    """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share. The chain for
+    part j is fitted on scores of the other parts, each by a model that saw neither it nor j."""
     parts, ends = range(part.max() + 1), np.cumsum(lengths)
     if len(parts) < 3:  # there is no third part to fit on
         return log_softmax(held)
