@@ -107,11 +107,8 @@ def _installed(text: str) -> Tree:
     if wanted and not (f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted):
         advice = f"Write {name}=={package.version} in workload.packages, or run pip install '{name}=={wanted}'."
         raise BadInput(f"{name} has version {package.version} here, not {wanted}. {advice}")
-    files = {
-        path.as_posix()
-        for path in map(PurePosixPath, (path.as_posix() for path in package.files or ()))
-        if path.suffix == ".py" and ".." not in path.parts and not any(map(_EXCLUDED.fullmatch, path.parts[:-1]))
-    }
+    paths = [PurePosixPath(path.as_posix()) for path in package.files or () if path.suffix == ".py"]
+    files = {str(p) for p in paths if ".." not in p.parts and not any(map(_EXCLUDED.fullmatch, p.parts[:-1]))}
     if not files:
         raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
     return Tree(name_of(text), Path(str(package.locate_file(""))), tuple(sorted(files)), is_own=False)

@@ -276,13 +276,10 @@ class Glacier(methods.Comparing):
         scores, least = scores_of(tested["the vote"].counts.sum(0), names), settings.criteria.ensemble_mcc
         wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        warning = "" if settings.split.test or len(models) < 2 else (
-            "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "
-            "its first member, on which members of other folds trained, so its scores flatter. Take the folds' mean "
-            "instead."
-        )  # fmt: skip
-        text = self._judged(tested, self.guesses, folder)
-        return scores, "\n\n".join(filter(None, [warning, text, _verdict(wanted, advice)]))
+        warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
+        warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean instead."
+        text, is_flattered = self._judged(tested, self.guesses, folder), not settings.split.test and len(models) > 1
+        return scores, "\n\n".join(filter(None, [warning * is_flattered, text, _verdict(wanted, advice)]))
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path],
                 out: Path | None) -> Mapping[str, Any]:  # fmt: skip

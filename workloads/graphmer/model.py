@@ -240,9 +240,8 @@ class Ranker(nn.Module):
         added = self.added(roots, leaves, batch)
         if "prior" not in batch:
             return added
-        pieces, kind, vector, name, owner = (
-            batch[key][0] for key in ("pieces", "kind", "vector", "name", "name_owner")
-        )
+        keys = "pieces", "kind", "vector", "name", "name_owner"
+        pieces, kind, vector, name, owner = (batch[key][0] for key in keys)
         trusting = batch["prior"] + _weighted(batch["features"], kind, added["weights"])
         vectors, origins = self.entities(pieces, kind, vector).unbind(1)
         near = batch["near"]  # of which the last is whether other files have the entity

@@ -151,10 +151,8 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
     counts = Counter(role for document in documents for role in document.roles)
     if len(counts) > most:
         rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
-        raise BadInput(
-            f"The documents have {len(counts):,} different roles, more than workload.classes allows ({most:,}), among "
-            f"them {printable(rare, most=200)}. If these are roles, allow more; if not, look at the order of columns."
-        )
+        how = f"among them {printable(rare, most=200)}. Allow more if these are roles; if not, look at the columns."
+        raise BadInput(f"The documents have {len(counts):,} roles, more than workload.classes ({most:,}), {how}")
     return tuple(sorted(counts, key=lambda role: (not role.isdecimal(), int(role) if role.isdecimal() else 0, role)))
 
 

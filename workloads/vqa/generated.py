@@ -110,9 +110,8 @@ def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[Question
     for shape in ("hình", *SHAPES):
         same = [thing for thing in things if shape in ("hình", thing.shape)]
         number = NUMBERS[len(same)]
-        question = draw.choice(
-            (f"có bao nhiêu {shape} trong ảnh", f"có mấy {shape} trong ảnh", f"đếm được mấy {shape}")
-        )
+        ways = f"có bao nhiêu {shape} trong ảnh", f"có mấy {shape} trong ảnh", f"đếm được mấy {shape}"
+        question = draw.choice(ways)
         yield Question("COUNTING", question, number, f"Đếm được {number} {shape} trong ảnh.")
         if len(same) == 1 and shape in SHAPES:
             yield from _of_shape(same[0], things, draw)

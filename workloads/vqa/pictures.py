@@ -90,9 +90,8 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 
     with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
         judged = threads.map(judge, paths)
-        return {
-            path: next(judged) for path in (counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths)
-        }
+        looked_at = counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths
+        return {path: next(judged) for path in looked_at}
 
 
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:

@@ -87,10 +87,9 @@ class Tokens:
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
                 text = printable(record.answer, most=60)
-                raise BadInput(
-                    f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length} has "
-                    f"room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
-                )
+                how = f"has room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
+                what = f"{record.place}: the answer takes {len(answer)} tokens"
+                raise BadInput(f"{what}, and workload.decoder.length {length} {how}")
             why = [*kind, *reasoning[:room]]
             tokens = [self.answer, *answer, self.answer_end, self.reasoning, *why, self.reasoning_end, self.end]
             # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike

@@ -45,9 +45,9 @@ class Store:
 
     def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], shape: tuple[int, int, int], dtype: str):
         self.folder, self.shape, self.dtype = folder, shape, dtype
-        self.names, self.groups, self.parts, self.digests, self.files, self.sketches = (
-            [scene.get(key) for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch")
-        )
+        keys = "name", "group", "part", "digest", "file", "sketch"
+        columns = ([scene.get(key) for scene in scenes] for key in keys)
+        self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
         self.table = Table(np.array([number for number, _, _ in tiles], np.int64),
                            np.array([place for _, place, _ in tiles], np.int64),

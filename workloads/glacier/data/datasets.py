@@ -196,12 +196,10 @@ class Data:
         """Says where the data comes from, how it is split, and which shares the classes have."""
         settings, parts, counts = self.settings, self.parts, self.store.table.counts
         drawn, split = settings.generator, settings.split
-        where = (
-            f"Data: {self.source}" if self.source
-            else f"Data: the archives {', '.join(settings.download)}" if settings.download
-            else "No data was given or found mounted. The embedded default is used: "
-            f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
-        )  # fmt: skip
+        where = f"Data: {self.source or 'the archives ' + ', '.join(settings.download)}"
+        if self.is_generated:
+            where = "No data was given or found mounted. The embedded default is used: "
+            where += f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
         rows = {"training": reached(self.counts), "training, wanted": settings.sampling.target_shares,

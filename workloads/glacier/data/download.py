@@ -81,10 +81,8 @@ def fetch(address: str, folder: Path) -> Path:
         if not path.is_file():
             torch.hub.download_url_to_file(address, str(path))
     except OSError as error:
-        raise BadInput(
-            f"{address} could not be fetched ({error}). Switch the internet on (Kaggle: Settings > Internet), or fetch "
-            "it by wget -c and name its path in workload.download."
-        ) from None
+        how = "Switch the internet on (Kaggle: Settings > Internet), or fetch it by wget -c and name its path there."
+        raise BadInput(f"workload.download: {address} could not be fetched ({error}). {how}") from None
     return path
 
 

@@ -101,9 +101,7 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
         other = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels)
         text += [f"{number:,} images in {folder} have no masks and are left out" for folder, number in other.items()]
         bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
-        problems += [
-            f"{s.images[0]} has no mask: {masks} of {s.name} is not there. Add it, or remove it." for s in bare
-        ]
+        problems += [f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare]
         scenes = [scene for scene in scenes if scene.mask]
         text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(scenes)) else []
     patterns = f"{images} and {masks}" if labelled else images

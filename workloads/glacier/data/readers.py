@@ -147,10 +147,8 @@ class Opened:
 def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
     with contextlib.ExitStack() as stack:
-        yield Opened(scene, source, [
-            _Array(path, path == scene.mask) if path.suffix == ".npy" else stack.enter_context(raster(path))
-            for path in scene.files
-        ])  # fmt: skip
+        arrays = {path: _Array(path, path == scene.mask) for path in scene.files if path.suffix == ".npy"}
+        yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
 
 
 def _code(red: Any, green: Any, blue: Any) -> Any:

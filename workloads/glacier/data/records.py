@@ -79,7 +79,5 @@ def writing(folder: Path) -> Iterator[None]:
         named = Path(os.fsdecode(error.filename)) if error.filename else folder
         if not (named.is_relative_to(folder) or folder.is_relative_to(named)):  # a file of the data
             raise
-        raise BadInput(
-            f"The cache folder {folder} cannot be written to ({error.strerror or error}). Make room on its disk, or "
-            f"name another folder in the environment variable {environment.CACHE}."
-        ) from error
+        how = f"Make room on its disk, or name another folder in the environment variable {environment.CACHE}."
+        raise BadInput(f"The cache folder {folder} cannot be written to ({error.strerror or error}). {how}") from error

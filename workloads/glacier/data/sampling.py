@@ -121,11 +121,9 @@ def other_units(store: Store) -> list[str]:
     strange = np.flatnonzero((ratio > np.log(_OTHER_UNITS)).mean(1) >= 0.5)
     if not len(strange):
         return []
-    return [
-        f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
-        f"{store.names[seen[strange[0]]]} are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. "
-        "Bring all scenes to one unit."
-    ]
+    what = f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
+    how = f"are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. Bring all scenes to one unit."
+    return [f"{what}{store.names[seen[strange[0]]]} {how}"]
 
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
@@ -136,8 +134,7 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
         values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
         # A band of a few codes has gaps, too
         if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
-            lines.append(
-                f"Warning: {counts[0] / counts.sum():.1%} of the pixels of the band {name} are {values[0]:g}, far "
-                f"below all others. If that means no data, set workload.source.nodata: [{values[0]:g}]."
-            )
+            share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
+            what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
+            lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
     return lines

@@ -269,9 +269,7 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
         optimizer.zero_grad()
         (loss + model.shrinkage()).backward()
         optimizer.step()
-    print(
-        f"The weights of the counts are fitted on training files: loss {losses[0]:.3f} at first, {losses[-1]:.3f} last."
-    )
+    print(f"The weights of the counts are fitted to training files: loss {losses[0]:.3f} first, {losses[-1]:.3f} last.")
     return Weights(**{name: model[name].detach().numpy() for name in model.shared})
 
 

@@ -1,5 +1,6 @@
 """Probabilities of predictions: fitted on validation files by hiding known references, and measured on the test's."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,12 +84,9 @@ class Calibration:
         choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
         if choices is None:
             return []
-        return [
-            {"references": name, "method": method, **of.judged(weights)}
-            for name, of in {"of an object": choices[choices.of_object], "all": choices}.items()
-            if len(of)
-            for method, weights in zip((COMBINED, ENCODER), weights_of(model), strict=True)
-        ]
+        kinds = {"of an object": choices[choices.of_object], "all": choices}
+        pairs = itertools.product(kinds.items(), zip((COMBINED, ENCODER), weights_of(model), strict=True))
+        return [{"references": name, "method": method, **of.judged(w)} for (name, of), (method, w) in pairs if len(of)]
 
     @staticmethod
     def text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -115,10 +115,8 @@ class Stack:
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles. Of more than
         `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document."""
         if len(documents) < 2:
-            raise BadInput(
-                f"Counts are fitted to two documents or more, and there are {len(documents)}. Give more documents, or "
-                "mark where one ends: by a blank line in a .txt file, by a column `document` in a .csv file."
-            )
+            how = "Give more, or mark where one ends: by a blank line in a .txt file, a column `document` in a table."
+            raise BadInput(f"Counts are fitted to two documents or more, and there are {len(documents)}. {how}")
         ordered = sorted(documents, key=lambda document: document.name)
         order = np.random.default_rng(seed).permutation(len(ordered))
         count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= most_sentences).sum()))
@@ -178,10 +176,8 @@ class Stack:
             matrices = (_numbers(values[n], (count + k, count)) for n, k in (("scale", 1), ("transition", 0)))
             return cls(classes, vocabulary, *linear, Chain(*matrices), _numbers(values["offsets"], (count,)))
         except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
-            raise BadInput(
-                f"The counts of this checkpoint cannot be read ({error}). Start the run under another run.name, or "
-                "take the checkpoint of the version of lib that wrote it."
-            ) from None
+            how = "Start the run under another run.name, or take the checkpoint of the version of lib that wrote it."
+            raise BadInput(f"The counts of this checkpoint cannot be read ({error}). {how}") from None
 
 
 def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
