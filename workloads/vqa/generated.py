@@ -8,18 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from lib.machine import disk, platform
 from workloads.vqa.settings import Generator
 
 RECORDS, IMAGES = "teacher.jsonl", "images"
-COLOURS = {"đỏ": (220, 30, 30), "xanh lá": (30, 160, 50), "xanh dương": (40, 70, 220), "vàng": (240, 215, 20),
-           "đen": (15, 15, 15), "tím": (140, 40, 170), "cam": (245, 140, 20), "xám": (125, 125, 125)}  # fmt: skip
-SHAPES = {  # whether it rolls, why, and what it is used to draw
-    "hình tròn": ("có", "vì nó tròn", "bánh xe"),
-    "hình vuông": ("không", "vì nó có bốn góc", "cửa sổ"),
-    "hình tam giác": ("không", "vì nó có ba góc", "mái nhà"),
-}
-NUMBERS = ("không", "một", "hai", "ba", "bốn")
+_WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+COLOURS, SHAPES, NUMBERS = (_WORDS[name] for name in ("colours", "shapes", "numbers"))
 # Question types as the Vietnamese teacher has them, in the order in which a picture is asked about; the hardest twice
 _OFTEN = ("SPATIAL", "SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT")
 _RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each picture
@@ -48,7 +44,8 @@ class Question(NamedTuple):
 
 def folder_of(settings: Generator) -> Path:
     """Returns the folder of drawn pictures and their records, which a machine draws once."""
-    facts = json.dumps([settings.pictures, settings.questions, settings.side, Path(__file__).read_text("utf-8")])
+    made_by = Path(__file__).read_text("utf-8"), _WORDS
+    facts = json.dumps([settings.pictures, settings.questions, settings.side, *made_by])
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +92,7 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
         half, shake = cell * draw.uniform(0.30, 0.42), cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
-        fill = COLOURS[thing.colour]
+        fill = tuple(COLOURS[thing.colour])
         if thing.shape == "hình tròn":
             brush.ellipse([x - half, y - half, x + half, y + half], fill=fill)
         elif thing.shape == "hình vuông":

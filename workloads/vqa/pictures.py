@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
@@ -32,15 +33,8 @@ _CACHED = 2**28  # bytes of pictures that a process keeps
 # What Pillow raises for broken files, by format
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, struct.error)
 
-_WORDS = [re.compile(rf"\b({words})\b") for words in (
-    # Of colours, numbers and sides, and of what is read from left to right: letters, figures, clocks and flags
-    "màu|đỏ|xanh|vàng|đen|trắng|tím|tía|cam|xám|nâu|hồng|sáng|tối|đậm|nhạt|ngày|đêm|colou?rs?|red|green|blue|yellow|"
-    "black|white|purple|orange|gr[ae]y|brown|pink|teal|bright|dark|light|day|night",
-    "bao nhiêu|mấy|đếm|how many|counting",
-    "trái|phải|bên|hướng|phía|giữa|cạnh|trên|dưới|đâu|vị trí|spatial|location|left|right|side|where|direction|between|"
-    "next|facing|middle|cent(?:er|re)|top|bottom|above|below",
-    "chữ|viết|ghi|đọc|biển|tên|số|giờ|cờ|text|words?|letters?|write|written|read|sign|number|name|time|clock|flag",
-)]  # fmt: skip
+_WORDS = [re.compile(rf"\b({words})\b")
+          for words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()]  # fmt: skip
 
 
 def is_there(path: str | Path) -> bool:
