@@ -15,7 +15,6 @@ class Neighbours:
 
     def __init__(self, rows: Sequence[Row]):
         from sklearn.feature_extraction.text import TfidfVectorizer
-
         self.rows = [row for row in rows if row.answer]
         self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
         self.matrix = self.vectors.fit_transform(row.question for row in self.rows)

@@ -24,7 +24,6 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 def based(task: Any) -> nn.Module:
     """Returns the base of a task: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
     from transformers import AutoModelForCausalLM
-
     settings, frozen = task.settings, task.config.training.frozen_precision
     dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
     base = task.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
@@ -36,7 +35,6 @@ def based(task: Any) -> nn.Module:
 def adapted(base: nn.Module, lora: Lora) -> nn.Module:
     """Freezes a base and puts adapters on its linear layers but the head."""
     from peft import LoraConfig, get_peft_model
-
     sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(base.requires_grad_(False), options)
@@ -116,7 +114,6 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
     """Reads merged weights again and compares logits with those of base and adapter; returns a sentence. Raises
     BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs."""
     from transformers import AutoModelForCausalLM
-
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
     other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()

@@ -112,7 +112,6 @@ class Template:
         if not _MARKED.search(self.tokenizer.chat_template):
             return
         from transformers.utils.chat_template_utils import render_jinja_template
-
         messages = [{"role": role, "content": content} for role, content in turns]
         template, specials = self.tokenizer.chat_template, self.tokenizer.special_tokens_map
         options: Any = {"chat_template": template, "return_assistant_tokens_mask": True, **specials}
@@ -152,7 +151,6 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
 def made_of(values: Any) -> Template:
     """Returns the template of the values that a run keeps, perhaps a stranger's. Raises BadInput."""
     from transformers import PreTrainedTokenizerFast
-
     try:
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(values["tokenizer"]), **values["specials"])
         tokenizer.chat_template = values["template"]

@@ -28,7 +28,6 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
     """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES. A mean
     is that of the pixels with data, and NaN where there are none."""
     from scipy.ndimage import uniform_filter
-
     image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
     planes = torch.cat([image, *(difference(image, *pair) for pair in indices)]).numpy()
     known, parts = ~np.isnan(planes), [planes]
@@ -62,7 +61,6 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
     # Imported here: it takes a second that only a run with a baseline needs
     from sklearn.dummy import DummyClassifier
     from sklearn.ensemble import HistGradientBoostingClassifier
-
     if labels.min() == labels.max():
         return DummyClassifier().fit(values, labels)
     # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on

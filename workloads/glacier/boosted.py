@@ -46,7 +46,6 @@ class Boosted(nn.Module):
     def log_p(self, image: Tensor, method: int, every: int = 1) -> Tensor:
         """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of every so many-th row and column of pixels."""
         from workloads.glacier.baselines import features
-
         places, size, rows = slice(None, None, every), image.shape[2:], []
         for tile in image.float().cpu().numpy():
             rows.append(features(tile, self.indices).reshape(*size, -1)[places, places])

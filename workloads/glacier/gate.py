@@ -66,7 +66,6 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     """(groups, classes, classes) counts of two answers -> the lower end of the interval of what the first gains in MCC.
     It is Student's, over pseudo-values without each group (Tukey, 1958): draws of few groups are too sure."""
     from scipy import stats
-
     def gain(*counts: np.ndarray) -> float:
         return mcc(new.sum(0) - counts[0]) - mcc(old.sum(0) - counts[1])
 

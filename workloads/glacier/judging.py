@@ -115,7 +115,6 @@ def _composite(image: np.ndarray) -> np.ndarray:
 def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
     """Draws a row a tile: the image, the mask, the prediction if there is one, and where it differs."""
     from matplotlib.patches import Patch
-
     titles = ("tile", "mask", "prediction", "wrong")[: 2 if tiles[0].predicted is None else 4]
     figure, axes = grid(len(tiles), len(titles), 2.6)
     for row, tile in zip(axes, tiles, strict=True):
@@ -135,7 +134,6 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
 def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
     """(S, S) classes -> (S, S, 3) colours."""
     from matplotlib.colors import to_rgb
-
     palette = np.full((256, 3), to_rgb(_NOTHING))
     palette[: len(classes)] = [to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(classes))]
     return palette[classes_of]

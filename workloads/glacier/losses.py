@@ -111,7 +111,6 @@ def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
     512 x 512 takes about 30 ms for four classes on one core.
     """
     from scipy.ndimage import distance_transform_edt
-
     maps = np.zeros((classes, *mask.shape), np.float16)
     present = [k for k in range(classes) if (mask == k).any()]
     if len(present) < 2:

@@ -54,7 +54,6 @@ class Graphmer(Supervised):
     @cached_property
     def data(self) -> "Data":
         from workloads.graphmer.data import Data
-
         return Data(self.sources, self.sentinels, self.settings, self._learned or {})
 
     def describe_data(self) -> str:
@@ -151,7 +150,6 @@ class Graphmer(Supervised):
     def learned(self) -> dict[str, Any]:
         """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
         from workloads.graphmer.counts.scoring import fit
-
         if self._learned is None:
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
             self._learned = {"counts": weights.as_json(self.data.corpus)}
@@ -169,14 +167,12 @@ class Graphmer(Supervised):
     @cached_property
     def evaluator(self) -> "Evaluator":
         from workloads.graphmer.evaluation import Evaluator
-
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
     @cached_property
     def calibration(self) -> "Calibration":
         from workloads.graphmer.predicting.calibration import Calibration
-
         return Calibration(self.data)
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
@@ -230,7 +226,6 @@ class Graphmer(Supervised):
         """Answers what the unresolved names of a tree of Python files, or of one file, mean. Returns a row for each
         answer by "head relation tail"; writes them, and the graph with them, into `out`."""
         from workloads.graphmer.predicting import predict
-
         return predict(self, models, source, out)
 
 

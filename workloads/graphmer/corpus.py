@@ -262,7 +262,6 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
     """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes. Sennrich et al.,
     Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
     options = {"special_tokens": SPECIALS, "limit_alphabet": 200, "show_progress": False}
@@ -275,7 +274,6 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
 def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
     from tokenizers import Tokenizer
-
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises no narrower class

@@ -56,7 +56,6 @@ class Legal(Supervised):
     def corpus(self) -> tuple[list["Document"], str]:
         """All documents with their roles, and how many sentences matched. Raises BadInput."""
         from workloads.legal import documents, generated
-
         if self.source is None:
             made = generated.judgments(self.settings.generator)
             return [documents.Document(*texts[:2], *map(tuple, texts[2:])) for texts in made], ""
@@ -67,7 +66,6 @@ class Legal(Supervised):
         """The documents of each part, a share of the training alone, and notes on them. Raises BadInput."""
         from lib.training.data import share
         from workloads.legal import splits
-
         parts, notes = splits.deal(self.corpus[0], self.settings.split, share(self.config.data.subset_ratio))
         return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
 
@@ -77,7 +75,6 @@ class Legal(Supervised):
 
     def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
         from workloads.legal.samples import Sentences
-
         return {part: Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
 
     def group(self, sample: Any) -> str:
@@ -88,7 +85,6 @@ class Legal(Supervised):
 
     def fingerprint(self) -> str:
         from workloads.legal import splits
-
         split = self.settings.split
         parts, _ = splits.of_files(self.corpus[0]) if split.given else ([], [])
         return hashlib.sha256(f"{split} {_content(self.corpus[0])}{''.join(parts)}".encode()).hexdigest()
@@ -98,7 +94,6 @@ class Legal(Supervised):
         if self._learned is None:
             from workloads.legal.documents import class_names
             from workloads.legal.sentences import final_marks
-
             settings, train = self.settings, self.documents["train"]
             classes = list(settings.names or class_names(self.corpus[0], settings.outputs))
             if len(classes) < 2:
@@ -131,7 +126,6 @@ class Legal(Supervised):
         from lib.report.progress import working
         from workloads.legal import counting
         from workloads.legal.counting.stack import Stack, packed
-
         documents, validation = [*self.documents["train"], *self.documents["validation"]], self.documents["validation"]
         makers = [file.read_text("utf-8") for file in sorted(Path(counting.__file__).parent.glob("*.py"))]
         facts = [_content(documents), len(self.documents["train"]), [*classes], self.config.seed, makers]
@@ -208,13 +202,11 @@ class Legal(Supervised):
     def stack(self) -> "Stack":
         """The counts, of all documents that are not tested."""
         from workloads.legal.counting.stack import Stack
-
         return Stack.from_json(self.learned()["counts"]["stack"])
 
     def counted(self, part: str) -> np.ndarray:
         """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
         from workloads.legal.counting.stack import unpacked
-
         held_out, width = self.learned()["counts"]["held_out"] if part == "validation" else {}, len(self.names)
         return np.concatenate([
             unpacked(held_out[one.name], "<f4", (len(one), width)) if one.name in held_out else self.stack.scores(one)
@@ -238,7 +230,6 @@ class Legal(Supervised):
         power are chosen first. Models are compared there by their `probability`, which is that under the best weight,
         so that none gains by having chosen another one."""
         from workloads.legal import product
-
         places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)
         scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
         if part == "validation":
@@ -267,7 +258,6 @@ class Legal(Supervised):
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
         from workloads.legal import product
-
         counts, truth = self.counted("test"), self.truth("test")
         return {**self.figures(truth, counts + self.stack.offsets), "probability": product.probability(counts, truth)}
 
@@ -297,7 +287,6 @@ class Legal(Supervised):
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
-
         if not isinstance(source, Path):
             raise BadInput("Give one text file, or a folder of text files, to predict.")
         return predict(self, models, source, out)

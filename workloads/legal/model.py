@@ -88,7 +88,6 @@ def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
     import transformers as library  # seconds that a process which only loads data does not need
-
     if chosen["weights"]:
         encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
         _freeze(encoder, settings)

@@ -127,7 +127,6 @@ class Vqa(Supervised):
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
         """Returns the parts that are chosen, the types of questions, the tokenizers, and what the words learn of."""
         from workloads.vqa import model
-
         chosen = model.choose(self.settings)
         kinds = sorted({record.kind for record in samples if record.kind})
         texts = [text for r in samples for text in (r.question.lower(), r.answer, r.reasoning)]
@@ -172,7 +171,6 @@ class Vqa(Supervised):
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
-
         chosen = self._learned["encoders"] if self._learned else model.choose(self.settings)
         words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more

@@ -49,7 +49,6 @@ def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
     """Returns a function from a path to (side, side, 3) uint8 of red, green, blue, which keeps what fits in memory. A
     picture is scaled whatever its shape, as BLIP does."""
     from PIL import Image
-
     @functools.lru_cache(max(1, _CACHED // (3 * side**2)))
     def load(path: str) -> np.ndarray:
         image = _decoded(path, side, limit_pixels)
@@ -91,7 +90,6 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
     """Returns a picture of Pillow in RGB, of at least `side` pixels where the file has as many. Raises BadInput."""
     from PIL import Image, ImageOps, UnidentifiedImageError
-
     shown = printable(path, most=200)
     try:
         content = read_bytes(Path(path), _MOST_BYTES)
@@ -133,7 +131,6 @@ def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator
     mirrored where colours or numbers are asked for, neither sides nor what is read. Its light changes, and never its
     hue, where sides or numbers are asked for and no colours. The draws are as many whatever is asked."""
     from PIL import Image
-
     shrink, left, top, mirrored, light = torch.rand(5, generator=generator).tolist()
     colour, count, side, reading = ([bool(words.search(text.casefold())) for text in asks] for words in _WORDS)
     if mirrored < 0.5 and not any(side) and not any(reading) and all(map(operator.or_, colour, count)):

@@ -33,7 +33,6 @@ class Words:
         """Fits it to what `pairs_of` returned."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import RidgeClassifier
-
         rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
         self.answers, self._model = sorted(pairs), None
@@ -96,7 +95,6 @@ def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Seq
     Surely: the lower end of Student's paired interval over pictures is above 0 (Cochran, Sampling Techniques, 1977,
     6.4). So the network alone answers where it gains, unless a weight between both gains more."""
     from scipy import stats  # a second that a process which only loads data does not need
-
     names, unit = np.unique(pictures, return_inverse=True)
     guesses = (likeliest(written, weight) for weight in _WEIGHTS)
     each = np.array([[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses])

@@ -25,7 +25,6 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
         return None
     from scipy.optimize import minimize
     from scipy.special import logsumexp, softmax
-
     # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
         return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(shares @ c) @ shares - goal + ridge * c

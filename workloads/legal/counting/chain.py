@@ -73,7 +73,6 @@ class Chain:
     def fit(cls, scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> "Chain":
         """Fits to (sentences, classes) scores of documents that were not in the fit of these scores."""
         from scipy.optimize import minimize
-
         order = Ordered(lengths)
         classes = scores.shape[1]
         inputs, wanted = _with_one(scores)[order.rows], np.eye(classes)[truth[order.rows]]

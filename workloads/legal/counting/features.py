@@ -60,7 +60,6 @@ class Vocabulary:
     def of(cls, documents: Sequence[Document], most: int) -> "Vocabulary":
         """Returns the `most` frequent terms of some documents, in alphabetical order."""
         from sklearn.feature_extraction.text import CountVectorizer  # a second that not every process needs
-
         texts = [sentence for document in documents for sentence in document.sentences]
         counter = CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, binary=True, dtype=np.int32)
         try:
@@ -75,7 +74,6 @@ class Vocabulary:
     @cached_property
     def _counter(self) -> Any:
         from sklearn.feature_extraction.text import CountVectorizer
-
         places = {term: place for place, term in enumerate(self.terms)}
         return CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, vocabulary=places, dtype=np.float32)
 

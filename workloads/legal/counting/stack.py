@@ -75,7 +75,6 @@ class Linear:
         """Fits to (rows) class numbers. A class without examples gets its bias alone, as rare as one would be."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression  # a second that not every process needs
-
         present, counts = np.unique(truth, return_counts=True)
         weights = np.zeros((matrix.shape[1], classes))
         bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
