@@ -2,6 +2,7 @@
 lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
 `generated`): a sentence becomes the JSON call of a small API."""
 
+import difflib
 import json
 import os
 import sys
@@ -24,13 +25,13 @@ from lib.task import Batch
 from lib.text import aligned
 from lib.training.data import to_device
 from workloads.chat import checks, generated, network, rows, template
-from workloads.chat.beside import Neighbours
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 
 _SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
+_TRIED = 8  # nearest rows of which the one that fits best is taken
 
 
 class Answer(str):
@@ -60,6 +61,47 @@ def valid(right: str, written: str) -> float:
 
 def stopped(right: str, written: str) -> float:
     return float(getattr(written, "stopped", True))
+
+
+class Neighbours:
+    """The training rows whose questions are nearest, by TF-IDF over words and pairs of words."""
+
+    def __init__(self, rows: Sequence[Row]):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        self.rows = [row for row in rows if row.answer]
+        self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
+        self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
+
+    def nearest(self, row: Row, count: int) -> list[Row]:
+        near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
+        return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
+
+    def prompted(self, row: Row, count: int) -> Row:
+        """Returns a row after its nearest examples as earlier turns, the nearest last."""
+        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
+        for near in self.nearest(row, count):
+            rest = [("user", near.question), ("assistant", near.answer), *rest]
+        return Row((*head, *rest), row.answer)
+
+    def replaced(self, row: Row) -> str:
+        """Returns a near answer whose words that differ between the questions are those of this one. Of the nearest it
+        is the one whose differing words all stand in its answer, and that shares most words."""
+        best, score, words = "", (-np.inf, 0), row.question.split()
+        for near in self.nearest(row, _TRIED):
+            other, answer, lost, shared = near.question.split(), near.answer, 0, 0
+            for kind, *places in difflib.SequenceMatcher(None, other, words, autojunk=False).get_opcodes():
+                if kind == "equal":
+                    shared += places[1] - places[0]
+                    continue
+                ranges = other[places[0] : places[1]], words[places[2] : places[3]]
+                old, new = (" ".join(some).strip(",.:;?!") for some in ranges)
+                if old and old in answer:
+                    answer = answer.replace(old, new, 1)
+                else:
+                    lost += sum(map(len, ranges))
+            if (-lost, shared) > score:
+                best, score = answer, (-lost, shared)
+        return best
 
 
 class Chat(Supervised):
