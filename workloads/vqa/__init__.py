@@ -21,7 +21,7 @@ from lib.machine import disk
 from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, scoring, text
 from lib.task import Batch
 from lib.task.blocks import find_blocks
-from workloads.vqa import data, evaluation, generated, pictures, tokens, weighing
+from workloads.vqa import data, evaluation, generated, pictures, tokens
 from workloads.vqa.data import Record
 from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
 from workloads.vqa.tokens import Answer, Tokens
@@ -134,7 +134,7 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": weighing.pairs_of(samples)}
+        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": evaluation.pairs_of(samples)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
@@ -157,8 +157,8 @@ class Vqa(Supervised):
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
     @cached_property
-    def words(self) -> weighing.Words:
-        return weighing.Words(self.learned()["words"])
+    def words(self) -> evaluation.Words:
+        return evaluation.Words(self.learned()["words"])
 
     @cached_property
     def offers(self) -> list[tuple[Answer, list[int]]]:
@@ -217,7 +217,7 @@ class Vqa(Supervised):
         """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
-        best = batch["by_words"].argsort(descending=True, stable=True)[:, : weighing.OFFERED].tolist()
+        best = batch["by_words"].argsort(descending=True, stable=True)[:, : evaluation.OFFERED].tolist()
         pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
         rows = [[*pairs[n * beams : (n + 1) * beams], *map(self.offers.__getitem__, p)] for n, p in enumerate(best)]
         flat = [tokens for row in rows for _, tokens in row]
@@ -238,12 +238,12 @@ class Vqa(Supervised):
         network = rows["network"]
         if loader.dataset.name == "validation":
             shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
-            model.weight.fill_(weighing.chosen_weight(network.true, network.guess, shown))
+            model.weight.fill_(evaluation.chosen_weight(network.true, network.guess, shown))
         self.weight = float(model.weight)
-        answer = network._replace(guess=weighing.likeliest(network.guess, self.weight))
+        answer = network._replace(guess=evaluation.likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
-        return {"loss": scores["loss"], **figures, **beside}, {weighing.NETWORK: network, "answer": answer}
+        return {"loss": scores["loss"], **figures, **beside}, {evaluation.NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -255,7 +255,7 @@ class Vqa(Supervised):
 
     def baselines(self) -> dict[str, list[str]]:
         test = self.parts["test"].samples
-        return {**self.rules.answers(test), weighing.WORDS: self.words.guesses([record.question for record in test])}
+        return {**self.rules.answers(test), evaluation.WORDS: self.words.guesses([record.question for record in test])}
 
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
@@ -272,7 +272,7 @@ class Vqa(Supervised):
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
-        is_valid = int(self._tested[weighing.NETWORK].guess[number].is_valid)
+        is_valid = int(self._tested[evaluation.NETWORK].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
     def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
@@ -288,9 +288,9 @@ class Vqa(Supervised):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
         evaluation.draw(self.samples, folder / "plots" / "samples.png")
-        network = self._tested[weighing.NETWORK]
-        words = network._replace(guess=np.array(self.guesses[weighing.WORDS], object))
-        self.about_gate = weighing.about(self.weight, self.columns(network), self.columns(words))
+        network = self._tested[evaluation.NETWORK]
+        words = network._replace(guess=np.array(self.guesses[evaluation.WORDS], object))
+        self.about_gate = evaluation.about(self.weight, self.columns(network), self.columns(words))
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:
