@@ -171,7 +171,7 @@ class Glacier(methods.Comparing):
 
     def _gate_of(self, boosted: Boosted, part: Any) -> Any:
         """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
-        from workloads.glacier.gate import Gate
+        from workloads.glacier.judging import Gate
         if not self._gate or (self._gate.boosted, self._gate.part) != (boosted, part):
             self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
         return self._gate

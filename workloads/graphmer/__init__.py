@@ -22,7 +22,7 @@ from workloads.graphmer.settings import COMBINED, CONDITIONS, IGNORE, SPECIALS, 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
-    from workloads.graphmer.predicting.calibration import Calibration
+    from workloads.graphmer.predicting.references import Calibration
 
 _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
@@ -172,7 +172,7 @@ class Graphmer(Supervised):
 
     @cached_property
     def calibration(self) -> "Calibration":
-        from workloads.graphmer.predicting.calibration import Calibration
+        from workloads.graphmer.predicting.references import Calibration
         return Calibration(self.data)
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:

@@ -17,7 +17,7 @@ from lib.task import Task, load_task
 from tests.conftest import ROOT, TOY
 from workloads.glacier import baselines, maps, voting
 from workloads.glacier.boosted import METHODS, Boosted
-from workloads.glacier.gate import WEIGHTS, Gate, least_gain
+from workloads.glacier.judging import WEIGHTS, Gate, least_gain
 from workloads.glacier.scores import IGNORE, mcc
 
 GATED = {"workload.baseline.gate": True}

@@ -8,9 +8,8 @@ import torch
 
 from tests.workloads.graphmer.conftest import joined_with, moved, pieces_of, tree_of, words_of
 from tests.workloads.graphmer.test_evaluation import evaluated
-from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.predicting.calibration import fit, weights_of
-from workloads.graphmer.predicting.references import Asking, Choices, calibration_error
+from workloads.graphmer.evaluation import Answering
+from workloads.graphmer.predicting.references import Asking, Choices, calibration_error, fit, weights_of
 from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
 
 

@@ -24,12 +24,11 @@ from workloads.codegraph.records import Entity, Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.batches import EntityTable
 from workloads.graphmer.corpus import SPLITS, Corpus, build, joined_texts
-from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.counts.ragged import expand
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.data import Data
-from workloads.graphmer.predicting.calibration import Calibration, weights_of
-from workloads.graphmer.predicting.references import SURE, UNRESOLVED
+from workloads.graphmer.evaluation import Answering
+from workloads.graphmer.predicting.references import SURE, UNRESOLVED, Calibration, weights_of
 from workloads.graphmer.settings import Array, Settings
 
 TABLE = "predictions.csv"
