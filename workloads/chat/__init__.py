@@ -156,9 +156,8 @@ class Chat(Supervised):
         lengths, ends = sorted(train.lengths), self.template.end
         in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
-        where = f"Data: {printable(self.source)}." if self.source else (
-            "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
-        )  # fmt: skip
+        drawn = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
+        where = f"Data: {printable(self.source)}." if self.source else drawn
         sizes = ", ".join(f"{len(part):,} conversations in {name}" for name, part in self.datasets().items())
         return "\n".join([
             f"{where} {sizes}.",

@@ -154,10 +154,9 @@ class Data:
             changed = "has changed" if self.content != content else ""
         except BadInput as error:
             changed = f"cannot be read as then ({error})"
-        return changed and (
-            f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began. Resuming with the "
-            f"original corpus, {begun['corpus']}; to use the new data, choose another run.name."
-        )
+        what = f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began"
+        how = f"Resuming with the original corpus, {begun['corpus']}; to use the new data, choose another run.name."
+        return f"{what}. {how}" * bool(changed)
 
     def describe(self) -> str:
         where, packages = f"Data: {', '.join(map(str, self.given))}", ", ".join(self.settings.packages)

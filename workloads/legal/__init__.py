@@ -266,10 +266,8 @@ class Legal(Supervised):
     def describe_data(self) -> str:
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
         names, (parts, notes), matched = self.learned()["classes"], self.dealt, self.corpus[1]
-        where = f"Data: {self.source}" if self.source else (
-            "No data was given or found mounted. The embedded default is used: "
-            f"{len(self.corpus[0])} generated judgments"
-        )  # fmt: skip
+        drawn = "No data was given or found mounted. The embedded default is used"
+        where = f"Data: {self.source}" if self.source else f"{drawn}: {len(self.corpus[0])} generated judgments"
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         roles = ", ".join(printable(name, most=40) for name in names)

@@ -96,8 +96,7 @@ def page(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str]
                               "is_unsure": row["probability"] < _UNSURE})  # fmt: skip
         runs.append({"role": role, "colour": colours[role], "sentences": sentences})
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
-        name=name, runs=runs, count=len(answers), unsure=sum(row["probability"] < _UNSURE for row in answers),
-        legend=[{"role": role, "colour": colours[role], "sentences": number[role]} for role in classes],
-        below=f"{_UNSURE:.0%}",
-    )  # fmt: skip
+    legend = [{"role": role, "colour": colours[role], "sentences": number[role]} for role in classes]
+    unsure, page = sum(row["probability"] < _UNSURE for row in answers), _TEMPLATE.read_text("utf-8")
+    values = {"name": name, "runs": runs, "count": len(answers), "unsure": unsure, "legend": legend}
+    return environment.from_string(page).render(**values, below=f"{_UNSURE:.0%}")

@@ -72,10 +72,9 @@ class Words(nn.Module):
     def __init__(self, width: int, heads: int, layers: int, length: int, dropout: float):
         super().__init__()
         self.position = nn.Parameter(torch.randn(length, width) * 0.02)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", batch_first=True, norm_first=True)
-            for _ in range(layers)
-        )
+        options = {"batch_first": True, "norm_first": True}
+        each = (nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", **options) for _ in range(layers))
+        self.layers = nn.ModuleList(each)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:

@@ -227,10 +227,9 @@ def _quality(calibration: Calibration, joined: Joined, model: nn.Module) -> str:
     if checked["number"] < every["number"]:
         of_object = " like x.get(), as most unresolved ones are"
         of_object += f"; of all {every['number']:,} it is {every['right']:.1%}"
-    return (
-        f"Expect {checked['right']:.1%} of the unresolved references to be answered rightly{sure}: so many are of "
-        f"{checked['number']:,} known references of this tree{of_object}. Each was hidden in its turn."
-    )
+    known = f"{checked['number']:,} known references of this tree{of_object}. Each was hidden in its turn."
+    right = f"Expect {checked['right']:.1%} of the unresolved references to be answered rightly{sure}"
+    return f"{right}: so many are of {known}"
 
 
 def _summary(graph: Graph, rows: Sequence[Mapping[str, Any]], quality: str) -> Iterator[str]:
