@@ -34,7 +34,6 @@ class Answering:
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model
         self.gate = model.get_buffer("gate")  # (conditions, 2) how far trust and likeness are opened
-        self._latest: tuple[CandidateSet, torch.Tensor] | None = None  # that most questions in a row have
 
     @cached_property
     def vectors(self) -> torch.Tensor:
@@ -45,9 +44,7 @@ class Answering:
 
     def of(self, among: CandidateSet) -> torch.Tensor:
         """(C, 2, d) the vectors and origins of candidates."""
-        if self._latest is None or self._latest[0] is not among:
-            self._latest = among, self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
-        return self._latest[1]
+        return self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
 
     def encoded(self, asked: Questions, among: CandidateSet,
                 leave_out: bool = False) -> tuple[Array, Callable[[float, float], Array]]:  # fmt: skip
@@ -107,15 +104,13 @@ class Evaluator:
 
     def __init__(self, data: Data):
         self.data, self.corpus, self.scorer = data, data.corpus, data.scorer
-        self._candidates: dict[int, tuple[CandidateSet, Array]] = {}
+        self.candidates = cache(self._candidates)
 
-    def candidates(self, relation: int) -> tuple[CandidateSet, Array]:
+    def _candidates(self, relation: int) -> tuple[CandidateSet, Array]:
         """Returns the candidates of a relation by range (C), and which of them training has as its tails (C)."""
-        if relation not in self._candidates:
-            allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
-            among = CandidateSet(self.corpus, np.flatnonzero(allowed))
-            self._candidates[relation] = among, self.scorer.counts.of_tail[relation, among.entities] > 0
-        return self._candidates[relation]
+        allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
+        among = CandidateSet(self.corpus, np.flatnonzero(allowed))
+        return among, self.scorer.counts.of_tail[relation, among.entities] > 0
 
     def hide_others(self, asked: Questions, tail: Array, scores: Array) -> Array:
         """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
