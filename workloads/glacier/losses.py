@@ -103,13 +103,11 @@ def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
 
 
 def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
-    """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class.
-
-    Negative inside; in units of the longer side of the tile. The pixels on the inner side of a rim are at 0 and those
-    on the outer side at 1 pixel, as in the code of Kervadec et al. An absent class has no rim, and a tile of one class
-    has none at all: zeros. Ignored pixels make no rim: the distance goes to the next valid pixel of another class.
-    512 x 512 takes about 30 ms for four classes on one core.
-    """
+    """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class. Negative
+    inside; in units of the longer side of the tile. The pixels on the inner side of a rim are at 0 and those on the
+    outer side at 1 pixel, as in the code of Kervadec et al. An absent class has no rim, and a tile of one class has
+    none at all: zeros. Ignored pixels make no rim: the distance goes to the next valid pixel of another class. 512 x
+    512 takes about 30 ms for four classes on one core."""
     from scipy.ndimage import distance_transform_edt
     maps = np.zeros((classes, *mask.shape), np.float16)
     present = [k for k in range(classes) if (mask == k).any()]

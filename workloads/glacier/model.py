@@ -16,14 +16,11 @@ STATISTICS = ("mean", "deviation", "prior", "boosted.")  # how names begin of wh
 
 
 class Net(nn.Module):
-    """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size.
-
-    The normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too.
-    With a `prior` logits are corrected where the network does not train. `sizes` has the widths of the stem and of the
-    four encoder stages, the residual blocks of each stage, and the channels of the decoder's stages, the coarsest
-    first. `blocks` holds the ten stages in the order of the forward pass: stem, four of the encoder, five of the
-    decoder.
-    """
+    """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size. The
+    normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too. With
+    a `prior` logits are corrected where the network does not train. `sizes` has the widths of the stem and of the four
+    encoder stages, the residual blocks of each stage, and the channels of the decoder's stages, the coarsest first.
+    `blocks` holds the ten stages in the order of the forward pass: stem, four of the encoder, five of the decoder."""
 
     def __init__(self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (),
                  prior: bool = False):  # fmt: skip
@@ -164,14 +161,12 @@ def carry(given: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bands: tuple
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
-    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
-
-    A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
-    bands: neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by
-    one factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response:
-    the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
-    filter that looked at missing bands alone would be blown up to noise by a factor of its own.
-    """
+    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution. A band takes
+    the filters of the band of its name, and one that the source lacks takes their mean over all source bands:
+    neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by one
+    factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response: the
+    running statistics of the batch norm behind stay those of its input. One factor for all filters, because a filter
+    that looked at missing bands alone would be blown up to noise by a factor of its own."""
     new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
     if len(new) == len(target):

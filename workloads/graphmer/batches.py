@@ -127,19 +127,15 @@ class Drawn:
 
 
 class Collator:
-    """Makes batches of tensors from samples and queries.
-
-    A training batch has B rows of L roots and G facts, and C candidates that all rows share:
-    roots, within (B, L): pieces and the place of each in its word, `LONGEST_WORD` - 1 at most.
-    relation, condition, gold (B, G): gold is the tail's place among the candidates, IGNORE where there is no fact.
-    distance (B, G, L): steps from a fact's leaf to each root, 1 where it hangs on one.
-    prior (B, G, C): the counts' score without the pointer's part, and features (B, G, C, FEATURES), of which it is the
-    sum. own (B, G, C): how many facts of the own file have that tail, this one too.
-    places (B, G, L): the counts' score of each root as a place of the tail's name.
-    near (B, C, NEAR + 1): what each candidate is to the head, and whether other files of training have it.
-    boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`.
-    word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
-    """
+    """Makes batches of tensors from samples and queries. A training batch has B rows of L roots and G facts, and C
+    candidates that all rows share: roots, within (B, L): pieces and the place of each in its word, `LONGEST_WORD` - 1
+    at most. relation, condition, gold (B, G): gold is the tail's place among the candidates, IGNORE where there is no
+    fact. distance (B, G, L): steps from a fact's leaf to each root, 1 where it hangs on one. prior (B, G, C): the
+    counts' score without the pointer's part, and features (B, G, C, FEATURES), of which it is the sum. own (B, G, C):
+    how many facts of the own file have that tail, this one too. places (B, G, L): the counts' score of each root as a
+    place of the tail's name. near (B, C, NEAR + 1): what each candidate is to the head, and whether other files of
+    training have it. boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`. word,
+    owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates."""
 
     def __init__(self, data: Any):
         self.corpus: Corpus = data.corpus

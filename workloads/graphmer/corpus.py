@@ -35,16 +35,14 @@ def _listed(name: str) -> "cached_property[list[str]]":
 
 @dataclass
 class Corpus:
-    """The arrays that training and evaluation read. W windows, T triples, E entities, V words.
-
-    A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
-    `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
-    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices.
-    `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
-    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `piece_flat` are the
-    byte-pair pieces of words, ragged by `piece_offsets` (V + 1). `words`, `entity_ids`, `relation_names`, `type_names`
-    and `file_names` are texts, joined by line ends as UTF-8; by `tokenizer`, a text too, `cut` cuts other words alike.
-    """
+    """The arrays that training and evaluation read. W windows, T triples, E entities, V words. A window is a stretch of
+    a file's text inside the span of one head, with that head's triples of those lines. `text` holds all words of all
+    files; `window_start` and `window_stop` (W) bound a window in it, and `first_triple` (W + 1) bounds its triples.
+    `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices. `entity_type` and `entity_file` (E) say what
+    an entity is and where it is defined, -1: in no file. `parts` are the words of an entity's id, the last first,
+    ragged by `part_offsets` (E + 1); `piece_flat` are the byte-pair pieces of words, ragged by `piece_offsets` (V + 1).
+    `words`, `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8; by
+    `tokenizer`, a text too, `cut` cuts other words alike."""
 
     words: Array
     entity_ids: Array

@@ -1,10 +1,8 @@
-"""Plausible glacier scenes: terrain, ice, debris, lakes and snow with the spectra that a sensor would see of them.
-
-This is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and
-shape; seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
+"""Plausible glacier scenes: terrain, ice, debris, lakes and snow with the spectra that a sensor would see of them. This
+is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and shape;
+seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
 Reflectances follow the usual picture of the materials: ice and snow are bright in the visible and dark in the
-short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
-"""
+short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre."""
 
 from pathlib import Path
 
@@ -142,9 +140,8 @@ def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray,
         flat[distance < 8 * radius.max()] = -np.inf
 
 
-def _ground(
-    draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray, thickness: np.ndarray
-) -> np.ndarray:
+def _ground(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray,
+            thickness: np.ndarray) -> np.ndarray:  # fmt: skip
     """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
     size = height.shape[0]
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
@@ -169,9 +166,8 @@ def _ground(
     return np.select([classes == 1, classes == 2, classes == 3], [clean, covered, water], image)
 
 
-def _seen(
-    draw: np.random.Generator, image: np.ndarray, height: np.ndarray, down: np.ndarray, across: np.ndarray
-) -> np.ndarray:
+def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray, down: np.ndarray,
+          across: np.ndarray) -> np.ndarray:  # fmt: skip
     """Returns (7, h, w) uint16: light from one side, clouds over some scenes, haze and weather, the sensor's noise."""
     azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
     towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))

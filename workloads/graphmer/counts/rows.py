@@ -15,13 +15,11 @@ _HEAD, _SEPARATOR, _TEXT = range(3)
 
 @dataclass
 class Rows:
-    """B windows as roots, each array (B, L); -1 where there is nothing.
-
-    `ids` are pieces, `within` the place of a piece in its word. `word` is the word that begins there in the text and is
-    shown, `hidden` the one that is not; `owner` the word before a dot before it, `previous` the kind of the word before
-    it, `is_self`, `is_super` and `is_call` whether `self.` or `super().` stands before it and a bracket behind.
-    `name_length` (B) is the number of roots of the head's last name.
-    """
+    """B windows as roots, each array (B, L); -1 where there is nothing. `ids` are pieces, `within` the place of a piece
+    in its word. `word` is the word that begins there in the text and is shown, `hidden` the one that is not; `owner`
+    the word before a dot before it, `previous` the kind of the word before it, `is_self`, `is_super` and `is_call`
+    whether `self.` or `super().` stands before it and a bracket behind. `name_length` (B) is the number of roots of the
+    head's last name."""
 
     ids: Array
     within: Array

@@ -31,13 +31,10 @@ _START_PLACE, _START_BRACKET, _START_BOOST = 4.0, 0.5, 1.0
 
 @dataclass(frozen=True)
 class Weights:
-    """The fitted weights.
-
-    `features` (conditions, relations, features) and `types` (conditions, relations, entity types) add up. A name in the
-    text adds log(1 + sum over its places of exp(score)), where a place's score is the sum of `place` (relations,
-    1 + bracket + kinds of words before it). It counts exp(`boost`) times (relations, 2) where the candidate's owner, or
-    `self.` of its class, stands before it.
-    """
+    """The fitted weights. `features` (conditions, relations, features) and `types` (conditions, relations, entity
+    types) add up. A name in the text adds log(1 + sum over its places of exp(score)), where a place's score is the sum
+    of `place` (relations, 1 + bracket + kinds of words before it). It counts exp(`boost`) times (relations, 2) where
+    the candidate's owner, or `self.` of its class, stands before it."""
 
     features: Array
     types: Array
