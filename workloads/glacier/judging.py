@@ -15,7 +15,6 @@ from lib.report.result import write_table
 from lib.supervised.scoring import Judged
 from lib.task import Batch
 from lib.text import aligned
-from workloads.glacier.boosted import METHODS, Boosted
 from workloads.glacier.scores import IGNORE, mcc, per_class, scores_of
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
@@ -52,7 +51,7 @@ def summed(judged: Judged, classes: int) -> np.ndarray:
 class Gate:
     """Chooses method and weight on validation, whose tiles come in their order."""
 
-    def __init__(self, boosted: Boosted, part: Any, groups: Sequence[str]):
+    def __init__(self, boosted: Any, part: Any, groups: Sequence[str]):
         """`groups` names the scene or square of each tile of the part."""
         self.boosted, self.part, self.unit = boosted, part, np.unique(groups, return_inverse=True)[1]
         self._log_p: dict[tuple[int, int], Tensor] = {}  # (methods, B, classes, s, s) by number and size of a batch
@@ -63,7 +62,7 @@ class Gate:
         every = max(1, math.isqrt(len(self.unit) * target[0].numel() // _MOST_PIXELS))
         target, network = target[:, ::every, ::every], logits[..., ::every, ::every].float().log_softmax(1)
         if (place := (first, len(target))) not in self._log_p:
-            each = [self.boosted.log_p(batch["image"], method, every) for method in range(len(METHODS))]
+            each = [self.boosted.log_p(batch["image"], method, every) for method in range(len(self.boosted.bias))]
             self._log_p[place] = torch.stack(each)
         mixtures = ((1 - w) * log_p + w * network for log_p in self._log_p[place] for w in WEIGHTS)
         return torch.stack([tile_counts(p.argmax(1), target, p.shape[1]) for p in mixtures]).cpu().numpy()
@@ -74,7 +73,7 @@ class Gate:
         sums = np.zeros((len(counts), self.unit.max() + 1, *counts.shape[2:]), np.int64)
         np.add.at(sums, (slice(None), self.unit), counts)
         best, steps = 0, len(WEIGHTS)
-        for method in range(1, len(METHODS)):
+        for method in range(1, len(self.boosted.bias)):
             best = _surer(sums, best, [method * steps])
         best = _surer(sums, best, range(best + 1, best + steps))
         self.boosted.method.fill_(best // steps)

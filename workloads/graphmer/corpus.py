@@ -15,7 +15,6 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.machine import disk
-from lib.supervised import encoders
 from workloads.codegraph.facts import words_by_line
 from workloads.codegraph.graph import builtin_methods
 from workloads.codegraph.records import Graph, Triple
@@ -272,7 +271,12 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
 
 def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
-    encoded = [row.ids for row in encoders.tokenizer_of(text).encode_batch(list(words), add_special_tokens=False)]
+    from tokenizers import Tokenizer
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises no narrower class
+        raise ValueError(f"the pieces of words cannot be read ({error})") from None
+    encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)]
     offsets = _offsets([len(ids) for ids in encoded])
     return np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1])), offsets
 
