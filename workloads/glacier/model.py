@@ -171,7 +171,7 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
     if len(new) == len(target):
         how = f"and this run has {', '.join(target)}. Write the same names for the same parts of the spectrum."
-        raise BadInput(f"No band of the initial weights is one of this run: they saw {', '.join(source)}, {how}")
+        raise BadInput(f"No band of the initial weights is among this run's: they saw {', '.join(source)}, {how}")
     if list(source) == list(target):
         return weight, f"{matched}."
     mean = weight.mean(1)
