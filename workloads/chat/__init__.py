@@ -1,6 +1,8 @@
-"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base. Data: JSON
-lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
-`generated`): a sentence becomes the JSON call of a small API."""
+"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base.
+
+Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
+`generated`): a sentence becomes the JSON call of a small API.
+"""
 
 import difflib
 import json
@@ -68,6 +70,7 @@ class Neighbours:
 
     def __init__(self, rows: Sequence[Row]):
         from sklearn.feature_extraction.text import TfidfVectorizer
+
         self.rows = [row for row in rows if row.answer]
         self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
         self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
@@ -84,8 +87,10 @@ class Neighbours:
         return Row((*head, *rest), row.answer)
 
     def replaced(self, row: Row) -> str:
-        """Returns a near answer whose words that differ between the questions are those of this one. Of the nearest it
-        is the one whose differing words all stand in its answer, and that shares most words."""
+        """Returns a near answer whose words that differ between the questions are those of this one.
+
+        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
+        """
         best, score, words = "", (-np.inf, 0), row.question.split()
         for near in self.nearest(row, _TRIED):
             other, answer, lost, shared = near.question.split(), near.answer, 0, 0

@@ -100,8 +100,10 @@ def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
 
 
 def splits(seed: int, settings: Settings) -> dict[str, list[Row]]:
-    """Returns the generated rows by split; those of validation and test are the same under every seed. But for
-    sentences without a free value ("timer two minutes") that training has, too."""
+    """Returns the generated rows by split; those of validation and test are the same under every seed.
+
+    But for sentences without a free value ("timer two minutes") that training has, too.
+    """
     counts = {"train": settings.generated, "validation": settings.validation_rows, "test": settings.test_rows}
     parts, prompts = dict[str, list[Row]](), set[str]()
     for split, count in counts.items():

@@ -24,6 +24,7 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 def based(task: Any) -> nn.Module:
     """Returns the base of a task: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
     from transformers import AutoModelForCausalLM
+
     settings, frozen = task.settings, task.config.training.frozen_precision
     dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
     base = task.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
@@ -35,6 +36,7 @@ def based(task: Any) -> nn.Module:
 def adapted(base: nn.Module, lora: Lora) -> nn.Module:
     """Freezes a base and puts adapters on its linear layers but the head."""
     from peft import LoraConfig, get_peft_model
+
     sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(base.requires_grad_(False), options)
@@ -46,8 +48,10 @@ def plain(model: nn.Module) -> Any:
 
 
 def outputs(model: nn.Module, ids: Tensor) -> Any:
-    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it. Without
-    a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one."""
+    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
+
+    Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
+    """
     network = plain(model)
     if any(getattr(network.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
         return network(input_ids=ids, use_cache=False).logits
@@ -111,9 +115,12 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int], dtype: to
 
 @torch.no_grad()
 def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
-    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence. Raises
-    BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs."""
+    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence.
+
+    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
+    """
     from transformers import AutoModelForCausalLM
+
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
     other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()

@@ -43,8 +43,10 @@ def turns_of(record: Mapping[str, Any]) -> Turns:
             question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
             answer = record.get(target, record.get("completion"))
             return (*system, ("user", question), *((("assistant", _plain(answer)),) if answer is not None else ()))
-    raise BadInput(f"A row has the keys {printable(', '.join(record), most=200)}. Give messages (role, content), "
-                   "conversations (from, value), or prompt and answer.")  # fmt: skip
+    raise BadInput(
+        f"A row has the keys {printable(', '.join(record), most=200)}. Give messages (role, content), conversations "
+        "(from, value), or prompt and answer."
+    )
 
 
 def _plain(content: Any) -> str:

@@ -80,9 +80,11 @@ class Template:
         return Encoded(tuple(ids), tuple(trained), tuple(notes))
 
     def spans(self, turns: Turns) -> tuple[str, list[tuple[int, int]], list[str]]:
-        """Returns the text, where in it the model speaks, each with the token that ends it, and notes. It speaks where
-        the template marks its generation, else where rendering with an answer goes on after rendering the turns before
-        it with the generation prompt. Raises Rewritten where these are no beginning of the text."""
+        """Returns the text, where in it the model speaks, each with the token that ends it, and notes.
+
+        It speaks where the template marks its generation, else where rendering with an answer goes on after rendering
+        the turns before it with the generation prompt. Raises Rewritten where these are no beginning of the text.
+        """
         text, notes = self.render(turns), list[str]()
         marks = iter(self._marked(turns))
         spans = []
@@ -112,6 +114,7 @@ class Template:
         if not _MARKED.search(self.tokenizer.chat_template):
             return
         from transformers.utils.chat_template_utils import render_jinja_template
+
         messages = [{"role": role, "content": content} for role, content in turns]
         template, specials = self.tokenizer.chat_template, self.tokenizer.special_tokens_map
         options: Any = {"chat_template": template, "return_assistant_tokens_mask": True, **specials}
@@ -124,8 +127,10 @@ class Template:
         return min(places, default=(0, 0, ""))[2]
 
     def shown(self, row: Row, most: int, in_colour: bool) -> str:
-        """Returns a row in one line: what is trained in green or between ⟦ and ⟧, its ends in red, the rest in grey. Of
-        each stretch at most so many characters are there, of its beginning and its end."""
+        """Returns a row in one line: what is trained in green or between ⟦ and ⟧, its ends in red, the rest in grey.
+
+        Of each stretch at most so many characters are there, of its beginning and its end.
+        """
         encoded, stretches = self.encode(row), []
         kinds = ((token in self.stops) + 1 if is_trained else 0 for token, is_trained in zip(*encoded[:2], strict=True))
         for kind, pairs in groupby(zip(kinds, encoded.ids, strict=True), key=lambda pair: pair[0]):
@@ -151,6 +156,7 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
 def made_of(values: Any) -> Template:
     """Returns the template of the values that a run keeps, perhaps a stranger's. Raises BadInput."""
     from transformers import PreTrainedTokenizerFast
+
     try:
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(values["tokenizer"]), **values["specials"])
         tokenizer.chat_template = values["template"]

@@ -1,6 +1,8 @@
-"""The text and words of one Python file, its facts, and the paths that stand for its expressions. A path is a tuple of
-steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a literal of that builtin
-type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER."""
+"""The text and words of one Python file, its facts, and the paths that stand for its expressions.
+
+A path is a tuple of steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a
+literal of that builtin type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER.
+"""
 
 import ast
 import io
@@ -18,8 +20,10 @@ UNKNOWN: Path = ("?",)
 WORD = re.compile(r"[^\W\d]\w*|[(.=@]")
 # Encodings that Python decodes in the square of the length, or that are none of a text
 _NO_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"}
-_DISPLAYS = {ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
-             ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple"}  # fmt: skip
+_DISPLAYS = {
+    ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
+    ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple",
+}  # fmt: skip
 _BOOLEAN = (ast.Is, ast.IsNot, ast.In, ast.NotIn)  # `==` and `<` may be overloaded, these give a bool
 _TRANSPARENT_TYPES = {"Optional", "Union", "ClassVar", "Final", "Annotated", "Required", "NotRequired"}
 

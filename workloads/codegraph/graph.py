@@ -20,7 +20,7 @@ def build(folder: pathlib.Path | Sources) -> Graph:
     """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput if there is no file."""
     sources = folder if isinstance(folder, Sources) else Sources([trees.folder(folder)])
     (jobs, skipped), facts = sources.jobs(), []
-    gc.disable()  # for millions of small objects without cycles it would double the time
+    gc.disable()  # for millions of small objects without cycles it would double the time (4.6 s for 2.1)
     for job in jobs:
         try:
             answer = source.parse(sources.read(job.file), *job)

@@ -92,9 +92,11 @@ def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str
 
 
 def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
-    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph. Up to
-    `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the first of
-    them. Duplicates are dropped."""
+    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph.
+
+    Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
+    first of them. Duplicates are dropped.
+    """
     bad: list[tuple[str, str]] = []
     most = max(bad_input_limit, _MOST_BAD)
     pairs = [pair for one in ([path] if isinstance(path, Path) else path) for pair in _files(one)]

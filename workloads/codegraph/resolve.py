@@ -1,5 +1,7 @@
-"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types. A name is resolved only
-where all its bindings agree, and a type only where it is certain."""
+"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types.
+
+A name is resolved only where all its bindings agree, and a type only where it is certain.
+"""
 
 import builtins
 from collections.abc import Iterable
@@ -15,14 +17,18 @@ _MOST = 200  # bases of a class, and bindings of a name, that are looked at; mor
 _MARKERS = {"abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "typing_extensions.Protocol"}
 _ENUMS = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag"}
 _PROPERTIES = {"property", "cached_property", "abstractproperty"}
-_SAME_RESULT = _PROPERTIES | {"staticmethod", "classmethod", "abstractmethod", "lru_cache", "cache", "final",
-                              "override", "wraps"}  # fmt: skip
+_SAME_RESULT = _PROPERTIES | {
+    "staticmethod", "classmethod", "abstractmethod", "lru_cache", "cache", "final", "override", "wraps"
+}  # fmt: skip
 
 
 class Target(NamedTuple):
-    """The meaning of a path. `kind`: module, class, function, instance (of the class `id`), external, builtin (an
-    object of `builtins`, by dotted name), literal (an instance of the builtin type `id`) or super (of the class `id`).
-    `receiver` is the class through which a method was reached."""
+    """The meaning of a path.
+
+    `kind`: module, class, function, instance (of the class `id`), external, builtin (an object of `builtins`, by dotted
+    name), literal (an instance of the builtin type `id`) or super (of the class `id`). `receiver` is the class through
+    which a method was reached.
+    """
 
     kind: str
     id: str

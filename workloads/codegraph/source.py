@@ -15,8 +15,10 @@ _MOST_STARS = 200  # star imports that are looked at; more are in files that wan
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def parse(content: bytes, file: str, module: str, taken: frozenset[str] = frozenset(), within: str = "",
-          moved: frozenset[str] = frozenset()) -> Facts | str:  # fmt: skip
+def parse(
+    content: bytes, file: str, module: str, taken: frozenset[str] = frozenset(), within: str = "",
+    moved: frozenset[str] = frozenset(),
+) -> Facts | str:  # fmt: skip
     """Returns the facts of one file, or why it cannot be parsed; see `trees.Job` for the other arguments."""
     try:
         of_file.encoding_of(content)
@@ -87,8 +89,9 @@ class _Reader:
         if self.kinds.setdefault(identity, kind) != kind:
             identity += f"#{kind}"  # a class and a function of one name, in two branches
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        definition = Definition(identity, node.name, kind, first, node.end_lineno or node.lineno, parent, self.scope,
-                                len(self.facts.scopes))  # fmt: skip
+        definition = Definition(
+            identity, node.name, kind, first, node.end_lineno or node.lineno, parent, self.scope, len(self.facts.scopes)
+        )
         for decorator in node.decorator_list:
             bare = decorator.func if isinstance(decorator, ast.Call) else decorator
             definition.decorators.append((path_of(bare, self.hidden), decorator.lineno))
@@ -135,8 +138,9 @@ class _Reader:
                 continue
             definition.parameters.append((name, line))
             packed = argument in (arguments.vararg, arguments.kwarg)
-            self.bind(name, "value", UNKNOWN if packed else of_file.annotation_path(argument.annotation, self.hidden),
-                      line)  # fmt: skip
+            self.bind(
+                name, "value", UNKNOWN if packed else of_file.annotation_path(argument.annotation, self.hidden), line
+            )
 
     def absolute(self, name: str) -> str:
         return f"{self.within}.{name}" if name.partition(".")[0] in self.moved else name

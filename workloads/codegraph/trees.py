@@ -18,8 +18,10 @@ from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 
 # Folders left out, as patterns: tests of the standard library and what is installed into it or made from it
-EXCLUDED = ("test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
-            "__pycache__", "_bundled", "config-*", "node_modules", ".*")  # fmt: skip
+EXCLUDED = (
+    "test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
+    "__pycache__", "_bundled", "config-*", "node_modules", ".*",
+)  # fmt: skip
 _EXCLUDED = re.compile("|".join(map(translate, EXCLUDED)))
 _MOST_BYTES = 2**20  # of a source file: parsing takes up to 140 times as much memory, and 2.5 s
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
@@ -28,9 +30,11 @@ _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.-]*?)\s*(?:==\s*([\w.!+-]+(?:\.\*)?))
 
 @dataclass(frozen=True)
 class Tree:
-    """Python files below `root`, as sorted relative paths with forward slashes. `label` stands before them where a
-    graph has several trees. `is_own` is False for what Python's installers have put there: its links may lead anywhere,
-    and who trains cannot mend it."""
+    """Python files below `root`, as sorted relative paths with forward slashes.
+
+    `label` stands before them where a graph has several trees. `is_own` is False for what Python's installers have put
+    there: its links may lead anywhere, and who trains cannot mend it.
+    """
 
     name: str
     root: Path
@@ -125,9 +129,11 @@ class Job(NamedTuple):
 
 
 class Sources:
-    """One tree or several, which are read as one: what is imported from another one is resolved. Their order does not
-    matter. Where two have a module of one name, that of the later tree by name is called TREE.MODULE, and the imports
-    in that tree mean its own."""
+    """One tree or several, which are read as one: what is imported from another one is resolved.
+
+    Their order does not matter. Where two have a module of one name, that of the later tree by name is called
+    TREE.MODULE, and the imports in that tree mean its own.
+    """
 
     def __init__(self, trees: Sequence[Tree]):
         self.trees = list(trees)

@@ -1,6 +1,8 @@
-"""glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile. Data: rasters or NumPy patches
-in a documented layout or by patterns (see `data.layout`), or archives of these by address. The embedded default is a
-generator of plausible scenes (see `data.terrain`)."""
+"""glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile.
+
+Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`), or archives of these by
+address. The embedded default is a generator of plausible scenes (see `data.terrain`).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -59,6 +61,7 @@ class Glacier(methods.Comparing):
     def data(self) -> Any:
         """The `Data` of these settings: tiles, parts, statistics and weights, each computed on first use."""
         from workloads.glacier.data.datasets import Data
+
         return Data(self.settings, self.source)
 
     def describe_data(self) -> str:
@@ -73,6 +76,7 @@ class Glacier(methods.Comparing):
     def draw_tiles(self, out: Path) -> Path:
         """Draws some training tiles beside their masks, those with most classes first; returns `out`."""
         from workloads.glacier.judging import Shown, draw_tiles
+
         tiles = self.data.whole_tiles
         chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
         return draw_tiles([Shown(*tiles[index][:2]) for index in chosen], self.settings.source.classes, out)
@@ -100,8 +104,10 @@ class Glacier(methods.Comparing):
     def example_batch(self, size: int, device: torch.device) -> Batch:
         settings = self.settings
         classes, S = len(settings.source.classes), settings.sampling.crop or settings.tiles.size
-        batch = {"image": torch.randn(size, len(settings.source.bands), S, S, device=device),
-                 "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device)}  # fmt: skip
+        batch = {
+            "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
+            "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
+        }
         if settings.loss.boundary:
             batch["distances"] = torch.rand(size, classes, S, S, device=device).half()
         return batch
@@ -138,9 +144,12 @@ class Glacier(methods.Comparing):
         return losses.sums(self.settings.loss, model(batch["image"]), batch["target"], batch.get("distances")), {}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight. With
-        boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`."""
+        """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight.
+
+        With boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`.
+        """
         from workloads.glacier.judging import Tested
+
         loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
         boosted: Any = getattr(model, "boosted", None)
         gate = self._gate_of(boosted, part) if boosted is not None and part.part == "validation" else None
@@ -172,6 +181,7 @@ class Glacier(methods.Comparing):
     def _gate_of(self, boosted: Boosted, part: Any) -> Any:
         """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
         from workloads.glacier.judging import Gate
+
         if not self._gate or (self._gate.boosted, self._gate.part) != (boosted, part):
             self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
         return self._gate
@@ -179,6 +189,7 @@ class Glacier(methods.Comparing):
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
         from workloads.glacier.judging import summed
+
         names = self.settings.source.classes
         return scores_of(summed(self.guesses[self.strongest(self.guesses)], len(names)), names)
 
@@ -190,6 +201,7 @@ class Glacier(methods.Comparing):
     def _fit(self, names: Iterable[str]) -> Any:
         from lib.report.progress import working
         from workloads.glacier import baselines
+
         bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
             tiles, seed = self.data.whole_tiles, self.config.seed
@@ -199,6 +211,7 @@ class Glacier(methods.Comparing):
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
         from workloads.glacier.judging import judged
+
         settings, test = self.settings, self.datasets()["test"]
         limits = len(settings.source.classes), self.config.seed, settings.boosted_places
         methods = {**self.fitted, **self._fit(name for name in baselines.METHODS if name not in METHODS)}
@@ -212,11 +225,13 @@ class Glacier(methods.Comparing):
     def parts(self) -> dict[str, Any]:
         """The tiles of the test on which methods are compared, by their indices."""
         from workloads.glacier.baselines import scored
+
         test = self.datasets()["test"]
         return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
 
     def columns(self, judged: Any) -> dict[str, float]:
         from workloads.glacier.judging import summed
+
         names = self.settings.source.classes
         scores = scores_of(summed(judged, len(names)), names)
         return {key: value for key, value in scores.items() if key.startswith("iou_")}
@@ -229,14 +244,17 @@ class Glacier(methods.Comparing):
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
             wanted += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
-        advice = ("What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more "
-                  "or cleaner data, a wider model. A run with more epochs resumes from this one.")  # fmt: skip
+        advice = (
+            "What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more or "
+            "cleaner data, a wider model. A run with more epochs resumes from this one."
+        )
         return "\n\n".join(filter(None, [text, _about_gate(metrics), _verdict(wanted, advice)]))
 
     def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
         """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
         from workloads.glacier.baselines import scored
         from workloads.glacier.judging import judged, write_scenes
+
         (*_, last), store = tested.values(), self.data.store
         numbers, tiles = scored(last.part), len(last.part)
         last.draw(self.settings.source.classes, folder)
@@ -253,6 +271,7 @@ class Glacier(methods.Comparing):
         from lib.report.progress import counted
         from workloads.glacier.judging import Tested
         from workloads.glacier.maps import probabilities
+
         settings, part, names = self.settings, self.datasets()["test"], self.settings.source.classes
         voters = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
         tested = {voter: Tested(part, len(names)) for voter in voters}
@@ -270,10 +289,12 @@ class Glacier(methods.Comparing):
         text, is_flattered = self._judged(tested, self.guesses, folder), not settings.split.test and len(models) > 1
         return scores, "\n\n".join(filter(None, [warning * is_flattered, text, _verdict(wanted, advice)]))
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path],
-                out: Path | None) -> Mapping[str, Any]:  # fmt: skip
+    def predict(
+        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
+    ) -> Mapping[str, Any]:
         """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
         from workloads.glacier.maps import masks
+
         settings = self.settings
         return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
 

@@ -25,9 +25,12 @@ _MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so
 
 
 def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
-    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES. A mean
-    is that of the pixels with data, and NaN where there are none."""
+    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES.
+
+    A mean is that of the pixels with data, and NaN where there are none.
+    """
     from scipy.ndimage import uniform_filter
+
     image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
     planes = torch.cat([image, *(difference(image, *pair) for pair in indices)]).numpy()
     known, parts = ~np.isnan(planes), [planes]
@@ -61,6 +64,7 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
     # Imported here: it takes a second that only a run with a baseline needs
     from sklearn.dummy import DummyClassifier
     from sklearn.ensemble import HistGradientBoostingClassifier
+
     if labels.min() == labels.max():
         return DummyClassifier().fit(values, labels)
     # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
@@ -73,10 +77,14 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
     return np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64))
 
 
-def fit(train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
-        names: Iterable[str] = METHODS) -> Fitted:  # fmt: skip
-    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class. A function of
-    tiles, settings and seed. Raises BadInput if no pixel of the training is valid."""
+def fit(
+    train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
+    names: Iterable[str] = METHODS,
+) -> Fitted:  # fmt: skip
+    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
+
+    A function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
+    """
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
@@ -87,8 +95,9 @@ def fit(train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pi
     return methods
 
 
-def compared(methods: Fitted, part: Sequence[Tile], classes: int, seed: int,
-             indices: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:  # fmt: skip
+def compared(
+    methods: Fitted, part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]]
+) -> dict[str, np.ndarray]:
     """Returns (tiles of `scored`, classes, classes) counts of each of what `fit` returned, by its name."""
     counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     numbers, rng = scored(part), np.random.default_rng(seed)

@@ -13,9 +13,11 @@ _LEAST = -14.0  # log-probability of a class without an example
 
 
 class Boosted(nn.Module):
-    """The trees of METHODS, and which of them answers with how much of the network. `nodes` are (methods, trees, nodes,
-    6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no children, 0. Tree t adds to class t
-    % classes. They are buffers, so that checkpoints and archives have them."""
+    """The trees of METHODS, and which of them answers with how much of the network.
+
+    `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no
+    children, 0. Tree t adds to class t % classes. They are buffers, so that checkpoints and archives have them.
+    """
 
     nodes: Tensor
     bias: Tensor
@@ -46,6 +48,7 @@ class Boosted(nn.Module):
     def log_p(self, image: Tensor, method: int, every: int = 1) -> Tensor:
         """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of every so many-th row and column of pixels."""
         from workloads.glacier.baselines import features
+
         places, size, rows = slice(None, None, every), image.shape[2:], []
         for tile in image.float().cpu().numpy():
             rows.append(features(tile, self.indices).reshape(*size, -1)[places, places])

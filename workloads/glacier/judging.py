@@ -68,8 +68,10 @@ class Gate:
         return torch.stack([tile_counts(p.argmax(1), target, p.shape[1]) for p in mixtures]).cpu().numpy()
 
     def choose(self, counts: np.ndarray) -> np.ndarray:
-        """Sets method and weight by (options, tiles, classes, classes) counts; returns those of the answer. A step up,
-        from pixels to surroundings, then to a share of the network, is taken where it surely gains."""
+        """Sets method and weight by (options, tiles, classes, classes) counts; returns those of the answer.
+
+        A step up, from pixels to surroundings, then to a share of the network, is taken where it surely gains.
+        """
         sums = np.zeros((len(counts), self.unit.max() + 1, *counts.shape[2:]), np.int64)
         np.add.at(sums, (slice(None), self.unit), counts)
         best, steps = 0, len(WEIGHTS)
@@ -82,8 +84,10 @@ class Gate:
 
 
 def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
-    """Returns which of `others` is highest in MCC and mean IoU together, if one of them surely has more MCC. That is
-    above `best` in MCC too; else `best`. `sums` are (options, groups, classes, classes)."""
+    """Returns which of `others` is highest in MCC and mean IoU together, if one of them surely has more MCC.
+
+    That is above `best` in MCC too; else `best`. `sums` are (options, groups, classes, classes).
+    """
     if not any(least_gain(sums[other], sums[best]) > 0 for other in others):
         return best
     scores = [scores_of(matrix, [*map(str, range(len(matrix)))]) for matrix in sums.sum(1)]
@@ -93,8 +97,11 @@ def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
 
 def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     """(groups, classes, classes) counts of two answers -> the lower end of the interval of what the first gains in MCC.
-    It is Student's, over pseudo-values without each group (Tukey, 1958): draws of few groups are too sure."""
+
+    It is Student's, over pseudo-values without each group (Tukey, 1958): draws of few groups are too sure.
+    """
     from scipy import stats
+
     def gain(*counts: np.ndarray) -> float:
         return mcc(new.sum(0) - counts[0]) - mcc(old.sum(0) - counts[1])
 
@@ -152,8 +159,10 @@ class Tested:
 
 
 def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
-    """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text. `scenes` (tiles) are
-    names, `counts` (tiles, classes, classes)."""
+    """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text.
+
+    `scenes` (tiles) are names, `counts` (tiles, classes, classes).
+    """
     rows: list[tuple[float, list[str]]] = []
     for name in sorted(set(scenes)):
         matrix = counts[np.array(scenes) == name].sum(0)
@@ -178,6 +187,7 @@ def _composite(image: np.ndarray) -> np.ndarray:
 def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
     """Draws a row a tile: the image, the mask, the prediction if there is one, and where it differs."""
     from matplotlib.patches import Patch
+
     titles = ("tile", "mask", "prediction", "wrong")[: 2 if tiles[0].predicted is None else 4]
     figure, axes = grid(len(tiles), len(titles), 2.6)
     for row, tile in zip(axes, tiles, strict=True):
@@ -197,6 +207,7 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
 def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
     """(S, S) classes -> (S, S, 3) colours."""
     from matplotlib.colors import to_rgb
+
     palette = np.full((256, 3), to_rgb(_NOTHING))
     palette[: len(classes)] = [to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(classes))]
     return palette[classes_of]

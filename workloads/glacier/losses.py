@@ -1,7 +1,9 @@
-"""Losses of a segmentation with ignored pixels: focal, Dice, soft MCC and distance to boundaries. All are computed tile
-by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count` says by what to
-divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles with at least two classes, because both
-are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says."""
+"""Losses of a segmentation with ignored pixels: focal, Dice, soft MCC and distance to boundaries.
+
+All are computed tile by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count`
+says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles with at least two
+classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says.
+"""
 
 from collections.abc import Sequence
 
@@ -34,9 +36,11 @@ def count(loss: Loss, mask: Tensor) -> dict[str, float]:
 
 
 def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None) -> dict[str, Tensor]:
-    """Sums each term over the tiles, without its weight. logits (B, K, H, W); mask (B, H, W) integers below K, or
-    IGNORE; distances (B, K, H, W) from `distance_maps`, for the boundary term alone. A tile without valid pixels adds
-    0, and 0 to the gradient."""
+    """Sums each term over the tiles, without its weight.
+
+    logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
+    the boundary term alone. A tile without valid pixels adds 0, and 0 to the gradient.
+    """
     with torch.autocast(logits.device.type, enabled=False):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_p = logits.log_softmax(1)
@@ -58,8 +62,10 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
 
 
 def _focal(log_p: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tensor:
-    """FL = -(1 - p_t)^2 log p_t of each pixel (Lin et al., ICCV 2017, equation 4), times its class's weight. 0 where a
-    pixel is ignored. (B, K, H, W) -> (B, H, W)."""
+    """FL = -(1 - p_t)^2 log p_t of each pixel (Lin et al., ICCV 2017, equation 4), times its class's weight.
+
+    0 where a pixel is ignored. (B, K, H, W) -> (B, H, W).
+    """
     log_pt = log_p.masked_fill(~truth, 0.0).sum(1)
     focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** 2.0) * log_pt
     return focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1) if class_weights else focal
@@ -67,8 +73,11 @@ def _focal(log_p: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tens
 
 def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     """1 - 2 sum(p g) / (sum(p) + sum(g)) of each tile, as the mean over the classes that it has (Milletari et al., 3DV
-    2016, with plain sums below as in Sudre et al., DLMIA 2017). A class that a tile lacks has no overlap to be won;
-    what is predicted of it is missing from the others. All arguments are (B, K); returns (B)."""
+    2016, with plain sums below as in Sudre et al., DLMIA 2017).
+
+    A class that a tile lacks has no overlap to be won; what is predicted of it is missing from the others. All
+    arguments are (B, K); returns (B).
+    """
     present = true > 0
     scores = 2 * overlap / (predicted + true).clamp_min(1.0)
     # a present class has at least one pixel, so the bound of 1 never bites there
@@ -103,12 +112,15 @@ def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
 
 
 def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
-    """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class. Negative
-    inside; in units of the longer side of the tile. The pixels on the inner side of a rim are at 0 and those on the
-    outer side at 1 pixel, as in the code of Kervadec et al. An absent class has no rim, and a tile of one class has
-    none at all: zeros. Ignored pixels make no rim: the distance goes to the next valid pixel of another class. 512 x
-    512 takes about 30 ms for four classes on one core."""
+    """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class.
+
+    Negative inside; in units of the longer side of the tile. The pixels on the inner side of a rim are at 0 and those
+    on the outer side at 1 pixel, as in the code of Kervadec et al. An absent class has no rim, and a tile of one class
+    has none at all: zeros. Ignored pixels make no rim: the distance goes to the next valid pixel of another class.
+    512 x 512 takes about 30 ms for four classes on one core.
+    """
     from scipy.ndimage import distance_transform_edt
+
     maps = np.zeros((classes, *mask.shape), np.float16)
     present = [k for k in range(classes) if (mask == k).any()]
     if len(present) < 2:

@@ -1,5 +1,7 @@
-"""Maps of whole scenes by one model or several: in overlapping windows, over all flips and turns. They are
-cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the names of the classes."""
+"""Maps of whole scenes by one model or several: in overlapping windows, over all flips and turns.
+
+They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the names of the classes.
+"""
 
 import hashlib
 import itertools
@@ -38,12 +40,16 @@ class Written(UserDict[str, Any]):
             return file.read(1)
 
 
-def masks(models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
-          views: int = 8) -> Mapping[str, np.ndarray]:  # fmt: skip
+def masks(
+    models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
+    views: int = 8,
+) -> Mapping[str, np.ndarray]:  # fmt: skip
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
+
     Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
     scene's georeference, one scene after another in memory; a map that these models have made of the same files is
-    kept. A scene that cannot be read is named and left out; raises BadInput if that leaves none."""
+    kept. A scene that cannot be read is named and left out; raises BadInput if that leaves none.
+    """
     is_by_band = isinstance(where, Mapping)
     match = layout.of_folders(where, source) if is_by_band else layout.find(where, source, labelled=False)
     problems, predicted, done = match.problems, dict[str, Any](), 0
@@ -149,8 +155,10 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 @torch.inference_mode()
 def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = 8) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns. Boosting,
-    which sees no direction, answers once, in its share."""
+    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns.
+
+    Boosting, which sees no direction, answers once, in its share.
+    """
     total: Tensor | float = 0.0
     devices = [next(model.parameters()).device for model in models]
     for model, device in zip(models, devices, strict=True):

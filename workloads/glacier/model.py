@@ -1,5 +1,7 @@
-"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any bands and classes. ResNet: He et al.,
-CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018."""
+"""A U-Net with a ResNet-34 encoder and scSE attention in the decoder, for any bands and classes.
+
+ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,14 +18,18 @@ STATISTICS = ("mean", "deviation", "prior", "boosted.")  # how names begin of wh
 
 
 class Net(nn.Module):
-    """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size. The
-    normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too. With
-    a `prior` logits are corrected where the network does not train. `sizes` has the widths of the stem and of the four
-    encoder stages, the residual blocks of each stage, and the channels of the decoder's stages, the coarsest first.
-    `blocks` holds the ten stages in the order of the forward pass: stem, four of the encoder, five of the decoder."""
+    """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size.
 
-    def __init__(self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (),
-                 prior: bool = False):  # fmt: skip
+    The normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too.
+    With a `prior` logits are corrected where the network does not train. `sizes` has the widths of the stem and of the
+    four encoder stages, the residual blocks of each stage, and the channels of the decoder's stages, the coarsest
+    first. `blocks` holds the ten stages in the order of the forward pass: stem, four of the encoder, five of the
+    decoder.
+    """
+
+    def __init__(
+        self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
+    ):
         super().__init__()
         widths, depths, decoder = sizes.widths, sizes.depths, sizes.decoder
         if (len(widths), len(depths), len(decoder)) != (5, 4, 5):
@@ -72,16 +78,20 @@ class Net(nn.Module):
 
 def difference(image: Tensor, one: int, other: int) -> Tensor:
     """(..., bands, S, S) -> (..., 1, S, S): (a - b) / (|a| + |b|) of two bands, between -1 and 1; 0 where both are 0.
-    For bands without negative values it is the usual normalised difference."""
+
+    For bands without negative values it is the usual normalised difference.
+    """
     a, b = image[..., one : one + 1, :, :], image[..., other : other + 1, :, :]
     return (a - b) / (a.abs() + b.abs()).clamp_min(torch.finfo(image.dtype).tiny)
 
 
 class Residual(nn.Module):
     """Two 3 x 3 convolutions beside the identity, or a 1 x 1 convolution where the shape changes (He et al., figure 5).
+
     The shortcut takes every `stride`-th pixel and then convolves without a stride, which gives the same numbers:
     oneDNN's backward of a 1 x 1 convolution with a stride writes past its workspace where few channels lie last
-    (uxlfoundation/oneDNN, issue 6035)."""
+    (uxlfoundation/oneDNN, issue 6035).
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -137,12 +147,16 @@ class ScSE(nn.Module):
         return x * (channel + pixel)
 
 
-def carry(given: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bands: tuple[Sequence[str], Sequence[str]],
-          classes: tuple[Sequence[str], Sequence[str]]) -> tuple[dict[str, Tensor], str]:  # fmt: skip
+def carry(
+    given: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
+    bands: tuple[Sequence[str], Sequence[str]], classes: tuple[Sequence[str], Sequence[str]],
+) -> tuple[dict[str, Tensor], str]:  # fmt: skip
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
+
     `fresh` are the weights that the new network was initialised with, of which the normalisation stays; `bands` and
     `classes` are names, (of the given weights, of the new network). Raises BadInput if names and shapes do not fit, or
-    no band is matched."""
+    no band is matched.
+    """
     for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
         if name not in given:
             raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
@@ -161,12 +175,14 @@ def carry(given: Mapping[str, Tensor], fresh: Mapping[str, Tensor], bands: tuple
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
-    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution. A band takes
-    the filters of the band of its name, and one that the source lacks takes their mean over all source bands:
-    neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by one
-    factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response: the
-    running statistics of the batch norm behind stay those of its input. One factor for all filters, because a filter
-    that looked at missing bands alone would be blown up to noise by a factor of its own."""
+    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
+
+    A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
+    bands: neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by
+    one factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response:
+    the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
+    filter that looked at missing bands alone would be blown up to noise by a factor of its own.
+    """
     new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
     if len(new) == len(target):

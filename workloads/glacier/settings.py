@@ -109,7 +109,8 @@ class Split:
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
     seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
     names: dict[str, str] = field(default_factory=dict, metadata={"help":
-        "Regular expressions of scenes for train, validation, test, out: {test: 'Spain_.*'}."})  # fmt: skip
+        "Regular expressions of scenes for train, validation, test, out: {test: 'Spain_.*'}."
+    })  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
@@ -129,7 +130,8 @@ class Sampling:
     most_often: float = option(20.0, "The most that a tile is drawn beside an even draw.", minimum=1)
     crop: int = option(0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0)
     centred: dict[str, float] = field(default_factory=dict, metadata={"help":
-        "Share of the crops around a class: {lake: 0.2}."})  # fmt: skip
+        "Share of the crops around a class: {lake: 0.2}."
+    })  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.crop % 32:

@@ -15,7 +15,9 @@ from lib.task import load_task
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     """Returns the folders of the runs that vote: completed folds of `folds_of` of the same size, and this queue's runs.
-    Returns none, with a message, while a run of this queue is not completed."""
+
+    Returns none, with a message, while a run of this queue is not completed.
+    """
     output_dir = platform.output_dir(queue[-1].config.output_dir)
     runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
     if not all(runs):
@@ -32,7 +34,9 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
     """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
-    `Task.vote(models, folder)` returns metrics and a text. Raises BadInput if the runs do not fit together."""
+
+    `Task.vote(models, folder)` returns metrics and a text. Raises BadInput if the runs do not fit together.
+    """
     if not runs:
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
     first, models = load_members(runs, own_task)

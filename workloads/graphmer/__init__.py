@@ -1,6 +1,8 @@
 """graphmer: an encoder for a knowledge graph of code that ranks the tails of facts, beginning at what counting reaches.
-Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built. The
-embedded default is the standard library of the running Python."""
+
+Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built.
+The embedded default is the standard library of the running Python.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -28,10 +30,12 @@ _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
     "vector", "trust", "trust_beside_file",
 )  # fmt: skip
-_ABOUT = ("Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones "
-          "among the entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all "
-          "entities that the ontology allows and, as `trained`, among the tails that training has, where an unseen one "
-          "is last. evaluation.csv has all of them, by relation too.")  # fmt: skip
+_ABOUT = (
+    "Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones among the "
+    "entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all entities that the "
+    "ontology allows and, as `trained`, among the tails that training has, where an unseen one is last. evaluation.csv "
+    "has all of them, by relation too."
+)
 
 
 class Graphmer(Supervised):
@@ -54,6 +58,7 @@ class Graphmer(Supervised):
     @cached_property
     def data(self) -> "Data":
         from workloads.graphmer.data import Data
+
         return Data(self.sources, self.sentinels, self.settings, self._learned or {})
 
     def describe_data(self) -> str:
@@ -87,14 +92,17 @@ class Graphmer(Supervised):
         def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
             return torch.rand((), device=device).expand(size, *shape)
 
-        batch = {"roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
-                 "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
-                 "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
-                 "distance": 1 + below(L, G, L), "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L),
-                 "boost": floats(G), "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
-                 "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
-                 "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
-                 "chance": -floats(C)}  # fmt: skip
+        batch = {
+            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
+            "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
+            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
+            "distance": 1 + below(L, G, L),
+            "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
+            "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
+            "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
+            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
+            "chance": -floats(C),
+        }  # fmt: skip
         if objective.mlm_steps:
             chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
             targets = torch.where(chosen, batch["roots"], IGNORE)
@@ -121,9 +129,11 @@ class Graphmer(Supervised):
         return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`. A
-        third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
-        masked pieces of the text."""
+        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
+
+        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
+        masked pieces of the text.
+        """
         if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
             chosen = _places(batch["root_targets"] != IGNORE)
             logits = model(batch, chosen).float()
@@ -150,6 +160,7 @@ class Graphmer(Supervised):
     def learned(self) -> dict[str, Any]:
         """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
         from workloads.graphmer.counts.scoring import fit
+
         if self._learned is None:
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
             self._learned = {"counts": weights.as_json(self.data.corpus)}
@@ -167,12 +178,14 @@ class Graphmer(Supervised):
     @cached_property
     def evaluator(self) -> "Evaluator":
         from workloads.graphmer.evaluation import Evaluator
+
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
     @cached_property
     def calibration(self) -> "Calibration":
         from workloads.graphmer.predicting.references import Calibration
+
         return Calibration(self.data)
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
@@ -223,9 +236,12 @@ class Graphmer(Supervised):
         return f"{asked}{_ABOUT}\n{table}\n{self.calibration.text(self._measured)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Answers what the unresolved names of a tree of Python files, or of one file, mean. Returns a row for each
-        answer by "head relation tail"; writes them, and the graph with them, into `out`."""
+        """Answers what the unresolved names of a tree of Python files, or of one file, mean.
+
+        Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
+        """
         from workloads.graphmer.predicting import predict
+
         return predict(self, models, source, out)
 
 

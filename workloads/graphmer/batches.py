@@ -24,10 +24,12 @@ _FILES = 3  # that have a tail, before it has a vector of its own: below that it
 
 
 class Samples:
-    """The training set: windows of text with their facts, and behind them heads without text with all of theirs. A head
-    has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are their
-    own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root tokens as
-    the samples have, and `groups` their files."""
+    """The training set: windows of text with their facts, and behind them heads without text with all of theirs.
+
+    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are
+    their own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root
+    tokens as the samples have, and `groups` their files.
+    """
 
     def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
         triples = corpus.triples_of("train")
@@ -54,8 +56,10 @@ class Samples:
 
 
 class Queries:
-    """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition. Items
-    are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike."""
+    """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition.
+
+    Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
+    """
 
     def __init__(self, corpus: Corpus, split: str, structural: Array, most: int):
         triples = corpus.triples_of(split)
@@ -95,8 +99,10 @@ class EntityTable:
     def of(self, entities: Array) -> dict[str, Tensor]:
         """(C) entities -> pieces (C, 13), and kind, vector, name, name_owner (C)."""
         corpus = self.corpus
-        arrays = {"pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
-                  "name_owner": corpus.owner}  # fmt: skip
+        arrays = {
+            "pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
+            "name_owner": corpus.owner,
+        }  # fmt: skip
         return {name: torch.from_numpy(values[entities].astype(np.int64)) for name, values in arrays.items()}
 
     def _cut(self, words: Array, most: int) -> Array:
@@ -111,9 +117,11 @@ class EntityTable:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A training batch before it is made tensors of: Q questions in B rows, and the candidates that compete. `row` and
-    `slot` (Q) say where a question stands, `gold` (Q) is its tail's place among the candidates, `chance` (C) the
-    logarithm of each candidate's chance to be there, `excluded` the questions and candidates that are true as well."""
+    """A training batch before it is made tensors of: Q questions in B rows, and the candidates that compete.
+
+    `row` and `slot` (Q) say where a question stands, `gold` (Q) is its tail's place among the candidates, `chance` (C)
+    the logarithm of each candidate's chance to be there, `excluded` the questions and candidates that are true as well.
+    """
 
     asked: Questions
     tail: Array
@@ -127,15 +135,19 @@ class Drawn:
 
 
 class Collator:
-    """Makes batches of tensors from samples and queries. A training batch has B rows of L roots and G facts, and C
-    candidates that all rows share: roots, within (B, L): pieces and the place of each in its word, `LONGEST_WORD` - 1
-    at most. relation, condition, gold (B, G): gold is the tail's place among the candidates, IGNORE where there is no
-    fact. distance (B, G, L): steps from a fact's leaf to each root, 1 where it hangs on one. prior (B, G, C): the
-    counts' score without the pointer's part, and features (B, G, C, FEATURES), of which it is the sum. own (B, G, C):
-    how many facts of the own file have that tail, this one too. places (B, G, L): the counts' score of each root as a
-    place of the tail's name. near (B, C, NEAR + 1): what each candidate is to the head, and whether other files of
-    training have it. boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`. word,
-    owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates."""
+    """Makes batches of tensors from samples and queries.
+
+    A training batch has B rows of L roots and G facts, and C candidates that all rows share:
+    roots, within (B, L): pieces and the place of each in its word, `LONGEST_WORD` - 1 at most.
+    relation, condition, gold (B, G): gold is the tail's place among the candidates, IGNORE where there is no fact.
+    distance (B, G, L): steps from a fact's leaf to each root, 1 where it hangs on one.
+    prior (B, G, C): the counts' score without the pointer's part, and features (B, G, C, FEATURES), of which it is the
+    sum. own (B, G, C): how many facts of the own file have that tail, this one too.
+    places (B, G, L): the counts' score of each root as a place of the tail's name.
+    near (B, C, NEAR + 1): what each candidate is to the head, and whether other files of training have it.
+    boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`.
+    word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
+    """
 
     def __init__(self, data: Any):
         self.corpus: Corpus = data.corpus
@@ -194,13 +206,15 @@ class Collator:
             array[row, drawn.slot] = values
             return array
 
-        arrays = {**_of_rows(rows), "relation": laid(asked.relation),
-                  "condition": laid(asked.condition.astype(np.int64)), "gold": laid(drawn.gold, IGNORE),
-                  "distance": laid(rows.distance(row, asked.hidden), 1), "prior": laid(prior),
-                  "features": laid(features.stacked()), "own": laid(counts.own_count(asked, among)),
-                  "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
-                  "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
-                  "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:])}  # fmt: skip
+        arrays = {
+            **_of_rows(rows), "relation": laid(asked.relation), "condition": laid(asked.condition.astype(np.int64)),
+            "gold": laid(drawn.gold, IGNORE), "distance": laid(rows.distance(row, asked.hidden), 1),
+            "prior": laid(prior), "features": laid(features.stacked()),
+            "own": laid(counts.own_count(asked, among)),
+            "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
+            "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
+            "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:]),
+        }  # fmt: skip
         if self.objective.mlm_steps:
             arrays |= self._masked_spans(arrays["roots"], generator)
         shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
@@ -217,9 +231,11 @@ class Collator:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
         row, is_hidden = np.arange(len(asked)), asked.hidden >= 0
         rows = self.layout.rows(asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden])
-        arrays = {**_of_rows(rows), "relation": asked.relation[:, None],
-                  "condition": asked.condition.astype(np.int64)[:, None],
-                  "distance": rows.distance(row, asked.hidden)[:, None]}  # fmt: skip
+        arrays = {
+            **_of_rows(rows), "relation": asked.relation[:, None],
+            "condition": asked.condition.astype(np.int64)[:, None],
+            "distance": rows.distance(row, asked.hidden)[:, None],
+        }  # fmt: skip
         return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
 
     def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:

@@ -34,14 +34,16 @@ def _listed(name: str) -> "cached_property[list[str]]":
 
 @dataclass
 class Corpus:
-    """The arrays that training and evaluation read. W windows, T triples, E entities, V words. A window is a stretch of
-    a file's text inside the span of one head, with that head's triples of those lines. `text` holds all words of all
-    files; `window_start` and `window_stop` (W) bound a window in it, and `first_triple` (W + 1) bounds its triples.
-    `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices. `entity_type` and `entity_file` (E) say what
-    an entity is and where it is defined, -1: in no file. `parts` are the words of an entity's id, the last first,
-    ragged by `part_offsets` (E + 1); `piece_flat` are the byte-pair pieces of words, ragged by `piece_offsets` (V + 1).
-    `words`, `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8; by
-    `tokenizer`, a text too, `cut` cuts other words alike."""
+    """The arrays that training and evaluation read. W windows, T triples, E entities, V words.
+
+    A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
+    `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
+    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices.
+    `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
+    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `piece_flat` are the
+    byte-pair pieces of words, ragged by `piece_offsets` (V + 1). `words`, `entity_ids`, `relation_names`, `type_names`
+    and `file_names` are texts, joined by line ends as UTF-8; by `tokenizer`, a text too, `cut` cuts other words alike.
+    """
 
     words: Array
     entity_ids: Array
@@ -159,10 +161,12 @@ class Corpus:
     def check(self) -> None:
         """Raises ValueError if an index leads out of the arrays: a stranger's could ask for any amount of memory."""
         text, facts, entities = len(self.text) + 1, len(self.tail) + 1, len(self.entities)
-        below = {"text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
-                 "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
-                 "window_file": len(self.files), "entity_type": len(self.types), "entity_file": len(self.files),
-                 "part_offsets": len(self.parts) + 1, "piece_offsets": len(self.piece_flat) + 1}  # fmt: skip
+        below = {
+            "text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
+            "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
+            "window_file": len(self.files), "entity_type": len(self.types), "entity_file": len(self.files),
+            "part_offsets": len(self.parts) + 1, "piece_offsets": len(self.piece_flat) + 1,
+        }  # fmt: skip
         for name, most in below.items():
             array = getattr(self, name)
             if array.ndim != 1 or array.dtype.kind not in "iu" or np.any((array < -1) | (array >= most)):
@@ -170,8 +174,10 @@ class Corpus:
 
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
-    """Builds the arrays of a graph, without text where `sources` is None. A given `tokenizer` cuts the words of a tree
-    to predict, which knows the methods of Python's builtins."""
+    """Builds the arrays of a graph, without text where `sources` is None.
+
+    A given `tokenizer` cuts the words of a tree to predict, which knows the methods of Python's builtins.
+    """
     known = builtin_methods() if tokenizer else {}
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -186,21 +192,23 @@ def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tok
     first = [of[0] for _, _, of in windows]
     relations, types = _numbered({t.relation for t in graph.triples}), _numbered({e.type for e in entities})
     files, index = _numbered({e.file for e in entities} | splits.keys()), _numbered(names)
-    corpus = Corpus(words=joined_texts(words), entity_ids=joined_texts(names), relation_names=joined_texts(relations),
-                    type_names=joined_texts(types), file_names=joined_texts(files), text=text,
-                    window_start=np.array([start for start, _, _ in windows], np.int64),
-                    window_stop=np.array([stop for _, stop, _ in windows], np.int64),
-                    first_triple=_offsets([len(of) for _, _, of in windows]),
-                    head=np.array([index[t.head] for t in first], np.int64),
-                    split=np.array([splits[t.file] for t in first], np.int8),
-                    window_file=np.array([files[t.file] for t in first], np.int32),
-                    relation=np.array([relations[t.relation] for t in triples], np.int64),
-                    tail=np.array([index[t.tail] for t in triples], np.int64),
-                    entity_type=np.array([types[e.type] for e in entities], np.int32),
-                    entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
-                    parts=np.array([word for name in names.values() for word in name], np.int64),
-                    part_offsets=_offsets([len(name) for name in names.values()]), piece_flat=flat,
-                    piece_offsets=offsets, tokenizer=joined_texts([learned]))  # fmt: skip
+    corpus = Corpus(
+        words=joined_texts(words), entity_ids=joined_texts(names), relation_names=joined_texts(relations),
+        type_names=joined_texts(types), file_names=joined_texts(files), text=text,
+        window_start=np.array([start for start, _, _ in windows], np.int64),
+        window_stop=np.array([stop for _, stop, _ in windows], np.int64),
+        first_triple=_offsets([len(of) for _, _, of in windows]),
+        head=np.array([index[t.head] for t in first], np.int64),
+        split=np.array([splits[t.file] for t in first], np.int8),
+        window_file=np.array([files[t.file] for t in first], np.int32),
+        relation=np.array([relations[t.relation] for t in triples], np.int64),
+        tail=np.array([index[t.tail] for t in triples], np.int64),
+        entity_type=np.array([types[e.type] for e in entities], np.int32),
+        entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
+        parts=np.array([word for name in names.values() for word in name], np.int64),
+        part_offsets=_offsets([len(name) for name in names.values()]),
+        piece_flat=flat, piece_offsets=offsets, tokenizer=joined_texts([learned]),
+    )  # fmt: skip
     if empty := [name for name in SPLITS if not tokenizer and not len(corpus.triples_of(name))]:
         what = f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files"
         raise BadInput(f"{what}. Give more, or raise workload.split.validation and .test.")
@@ -247,8 +255,9 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[A
     return np.concatenate(texts), lines
 
 
-def _learn_pieces(text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str],
-                  size: int) -> str:  # fmt: skip
+def _learn_pieces(
+    text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
+) -> str:
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
@@ -257,9 +266,12 @@ def _learn_pieces(text: Array, lines: Lines, splits: dict[str, int], names: Iter
 
 
 def learn(counts: Mapping[str, int], vocabulary: int) -> str:
-    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes. Sennrich et al.,
-    Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library."""
+    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
+
+    Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
+    """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
     options = {"special_tokens": SPECIALS, "limit_alphabet": 200, "show_progress": False}
@@ -272,6 +284,7 @@ def learn(counts: Mapping[str, int], vocabulary: int) -> str:
 def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
     from tokenizers import Tokenizer
+
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises no narrower class
@@ -286,8 +299,9 @@ def header_room(roots: int) -> int:
     return max(2, roots // 8)
 
 
-def _windows(graph: Graph, text: Array, lines: Lines, sizes: Array, names: dict[str, list[int]],
-             chain: Chain) -> list[tuple[int, int, list[Triple]]]:  # fmt: skip
+def _windows(
+    graph: Graph, text: Array, lines: Lines, sizes: Array, names: dict[str, list[int]], chain: Chain
+) -> list[tuple[int, int, list[Triple]]]:
     """Returns start, stop and triples of each head's windows: whole lines that fit behind its name."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:

@@ -28,9 +28,11 @@ from workloads.graphmer.settings import Array, Settings
 
 
 class Data:
-    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built. `given` are
-    its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the patterns of
-    file names by which a graph is recognised. `begun` has what `stored` was when the run began."""
+    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
+
+    `given` are its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the
+    patterns of file names by which a graph is recognised. `begun` has what `stored` was when the run began.
+    """
 
     def __init__(self, given: Sequence[Path], sentinels: Sequence[str], settings: Settings, begun: Mapping[str, Any]):
         self.given, self.settings = tuple(given), settings
@@ -39,8 +41,10 @@ class Data:
         kinds = {path.is_file() or any(next(path.glob(p), None) for p in sentinels) for path in given}
         if len(kinds) > 1:
             where = ", ".join(map(str, given))
-            raise BadInput(f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one "
-                           "kind: a graph does not have the text of its files.")  # fmt: skip
+            raise BadInput(
+                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind: a graph "
+                "does not have the text of its files."
+            )
         self.is_graph = True in kinds
         self._used: Mapping[str, Any] | None = None
         # A sentence, if the data is another than when the run began

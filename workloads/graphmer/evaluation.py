@@ -1,6 +1,8 @@
-"""Tail prediction by counts and by the encoder on them: filtered ranks, and the gate. Bordes et al., Translating
-Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of the same head and relation do
-not count against the right one."""
+"""Tail prediction by counts and by the encoder on them: filtered ranks, and the gate.
+
+Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of
+the same head and relation do not count against the right one.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,9 +29,11 @@ _AT_ONCE = 64  # questions that are scored together
 
 
 class Answering:
-    """A model on its data, which scores any questions: of known facts or not. answering = Answering(task.data, model)
-    counted, encoded = answering.encoded(Questions(window, relation, condition, hidden), CandidateSet(corpus,
-    entities))"""
+    """A model on its data, which scores any questions: of known facts or not.
+
+    answering = Answering(task.data, model)
+    counted, encoded = answering.encoded(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
+    """
 
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model
@@ -46,8 +50,9 @@ class Answering:
         """(C, 2, d) the vectors and origins of candidates."""
         return self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
 
-    def encoded(self, asked: Questions, among: CandidateSet,
-                leave_out: bool = False) -> tuple[Array, Callable[[float, float], Array]]:  # fmt: skip
+    def encoded(
+        self, asked: Questions, among: CandidateSet, leave_out: bool = False
+    ) -> tuple[Array, Callable[[float, float], Array]]:
         """Returns the counts' scores (Q, C), and a function of two gates that returns those with the encoder."""
         batch, rows = self.data.collator.of_questions(asked)
         added = self.read({name: value.to(self.gate.device) for name, value in batch.items()})
@@ -119,8 +124,10 @@ class Evaluator:
         return scores
 
     def rank(self, tail: Array, asked: Questions, scores: Array) -> Array:
-        """Ranks the right tails of Q questions by (Q, C) scores; see `figures.each`. Ties take the mean rank; no
-        candidate is last."""
+        """Ranks the right tails of Q questions by (Q, C) scores; see `figures.each`.
+
+        Ties take the mean rank; no candidate is last.
+        """
         among, trained = self.candidates(int(asked.relation[0]))
         scores, column = self.hide_others(asked, tail, scores), np.maximum(among.place[tail], 0)
         own, is_there = scores[np.arange(len(tail)), column], among.place[tail] >= 0
@@ -148,9 +155,11 @@ class Evaluator:
         return np.where(column >= 0, scores[np.arange(len(tail)), np.maximum(column, 0)] - total, 0.0)
 
     def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> Judged:
-        """Returns the answers of the model to the questions of a loader, by its gate. The gate of each condition can be
-        set first: to that of most likelihood here, so that an encoder that adds nothing is shut out. Likelihood tells
-        gates apart with fewer facts than ranks do, which most gates share."""
+        """Returns the answers of the model to the questions of a loader, by its gate.
+
+        The gate of each condition can be set first: to that of most likelihood here, so that an encoder that adds
+        nothing is shut out. Likelihood tells gates apart with fewer facts than ranks do, which most gates share.
+        """
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
         conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 3 and the likelihood)

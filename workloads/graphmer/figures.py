@@ -12,10 +12,12 @@ MEANS = (*(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITION
 
 
 def each(judged: Judged) -> Array:
-    """(Q, MEANS) what MEANS are the means of; NaN where a question does not count. Of Q questions `true` has the
-    conditions. `guess` (Q, 3) has the right tail's rank among the entities that the ontology lets the relation have,
-    and among the tails that training has with it. The last one is 1 if the right entity is the first of its name, a
-    part if it shares that place, and NaN if no other candidate has the name."""
+    """(Q, MEANS) what MEANS are the means of; NaN where a question does not count.
+
+    Of Q questions `true` has the conditions. `guess` (Q, 3) has the right tail's rank among the entities that the
+    ontology lets the relation have, and among the tails that training has with it. The last one is 1 if the right
+    entity is the first of its name, a part if it shares that place, and NaN if no other candidate has the name.
+    """
     counts = np.where(judged.true[:, None] == np.arange(len(CONDITIONS)), 0.0, np.nan)
     ranks, first = 1 / judged.guess[:, : len(KINDS), None], judged.guess[:, -1:]
     return np.concatenate([(ranks + counts[:, None]).reshape(len(counts), -1), first + counts[:, :1]], 1)

@@ -1,6 +1,8 @@
 """The ranker of leafy chain graphs: an encoder of roots and leaves, vectors of entities, and a pointer into the text.
+
 The encoder is GraphMERT's, arXiv 2510.09580, sections 4.2 (leafy chain graphs) and 4.3 (architecture): H-GAT at the
-embeddings, attention that decays with distance on the graph. Its leaves are one masked node for each fact."""
+embeddings, attention that decays with distance on the graph. Its leaves are one masked node for each fact.
+"""
 
 import math
 from typing import Any
@@ -89,16 +91,18 @@ class Block(nn.Module):
 
 
 class Ranker(nn.Module):
-    """Scores entities as the tails of facts: what the encoder adds to the score of the counts. It adds two things.
-    Trust is what it changes in the weights of the counts' features and of the entity types, and adds to the score of
-    each root as a place of the entity's name: which counts to believe, given this text. To a place it adds which of the
-    entities of that name is meant there: weights of their types and of what they are to the head, and the product of
-    the root and of the entity's origin, which is its vector without its name. An origin counts only where other files
-    have the entity too, in training and in asking: of those that its file alone has, training would know by heart where
-    they stand. Likeness is the product of the leaf's query and the entity's vector, which is composed of the pieces of
-    its name, owner and package, its type and, where several files have it, one of its own. All begin at 0, so that
-    training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen on validation, and
-    training does not read it."""
+    """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
+
+    It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
+    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. To a place
+    it adds which of the entities of that name is meant there: weights of their types and of what they are to the head,
+    and the product of the root and of the entity's origin, which is its vector without its name. An origin counts only
+    where other files have the entity too, in training and in asking: of those that its file alone has, training would
+    know by heart where they stand. Likeness is the product of the leaf's query and the entity's vector, which is
+    composed of the pieces of its name, owner and package, its type and, where several files have it, one of its own.
+    All begin at 0, so that training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen
+    on validation, and training does not read it.
+    """
 
     def __init__(self, chain: settings.Chain, shape: settings.Model):
         super().__init__()
@@ -127,9 +131,11 @@ class Ranker(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids. A
-        leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so that
-        a leaf is like what stands near it from the first step."""
+        """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids.
+
+        A leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so
+        that a leaf is like what stands near it from the first step.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
@@ -200,11 +206,13 @@ class Ranker(nn.Module):
         return torch.stack([origin + parts["name"], origin], 1)
 
     def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """roots (B, L, d), leaves (B, G, d) -> what the encoder adds to the scores of the counts. `weights` (B, G,
-        FEATURES + types) are those of features and of entity types, `places` (B, G, L) is added to the score of a root
-        as a place. Where a name stands, the product of `meanings` (B, 1, L, d) and an entity's origin is added, and
-        `meant` (B, 1, L, types + NEAR + 1) are weights of the entity's type and of what it is to the head. The product
-        of `queries` (B, G, d) and an entity's vector is added to its score."""
+        """roots (B, L, d), leaves (B, G, d) -> what the encoder adds to the scores of the counts.
+
+        `weights` (B, G, FEATURES + types) are those of features and of entity types, `places` (B, G, L) is added to the
+        score of a root as a place. Where a name stands, the product of `meanings` (B, 1, L, d) and an entity's origin
+        is added, and `meant` (B, 1, L, types + NEAR + 1) are weights of the entity's type and of what it is to the
+        head. The product of `queries` (B, G, d) and an entity's vector is added to its score.
+        """
         weights = self.trust(leaves)
         places = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
         places = places * self._of(self.strength_of_places, batch)[..., None]
@@ -265,9 +273,11 @@ def _weighted(features: Tensor, kind: Tensor, weights: Tensor) -> Tensor:
 
 def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
     """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
+
     `meant` (B, L, C) is added to a place for a candidate. A place after `owner.` of the candidate's owner, or after
-    `self.` of its class, counts more. The gradient of `total` is up to exp(15) where no place names a candidate, so the
-    caller switches off autocast: fp16 ends at 65,504, and that times 0 is NaN."""
+    `self.` of its class, counts more. The gradient of `total` is up to exp(15) where no place names a candidate, so
+    the caller switches off autocast: fp16 ends at 65,504, and that times 0 is NaN.
+    """
     named = batch["word"][:, :, None] == name  # (B, L, C)
     owned = named & (batch["owner"][:, :, None] == owner)
     factor = meant.float().clamp(-MOST_MEANT, MOST_MEANT).exp()

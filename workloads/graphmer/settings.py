@@ -20,9 +20,11 @@ FEATURES = (  # of a question and a candidate, that are counted
 )  # fmt: skip
 NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")  # of them, to the head alone
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
-OF_REFERENCES = ("counts", "counts of an object's", "trust", "likeness", "a class", "dotted function", "owner before",
-                 "owner alike", "own class", "imported", "same file", "in the tree", "out of sight", "none",
-                 "none of an object's", "none after self", "none of a bare name", "many answers")  # fmt: skip
+OF_REFERENCES = (
+    "counts", "counts of an object's", "trust", "likeness", "a class", "dotted function", "owner before", "owner alike",
+    "own class", "imported", "same file", "in the tree", "out of sight",
+    "none", "none of an object's", "none after self", "none of a bare name", "many answers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class Objective:
 
     candidates: int = option(1024, "Most entities that compete in a training batch.", minimum=16)
     masked_ratio: float = option(0.6, "Share of samples with text that hide names of tails.", minimum=0, maximum=1)
-    name_only_ratio: float = option(0.33, "Share of the heads whose facts are asked without text.", minimum=0,
-                                    maximum=1)  # fmt: skip
+    name_only_ratio: float = option(
+        0.33, "Share of the heads whose facts are asked without text.", minimum=0, maximum=1
+    )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
     path_dropout: float = option(0.5, "Share of samples with a shortened path of the head.", minimum=0, maximum=1)
     mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)

@@ -1,6 +1,8 @@
 """legal: the role of each sentence of a judgment, by an encoder of text that is multiplied into what counting reaches.
+
 Data: text files with a sentence and its role a line, or any table with its columns named (see `documents`). The
-embedded default are generated judgments (see `generated`)."""
+embedded default are generated judgments (see `generated`).
+"""
 
 import contextlib
 import hashlib
@@ -34,8 +36,10 @@ MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", 
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 _OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
-_LEARNED = {"classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
-            "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict]}  # fmt: skip
+_LEARNED = {
+    "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
+    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict],
+}  # fmt: skip
 
 
 class Legal(Supervised):
@@ -56,6 +60,7 @@ class Legal(Supervised):
     def corpus(self) -> tuple[list["Document"], str]:
         """All documents with their roles, and how many sentences matched. Raises BadInput."""
         from workloads.legal import documents, generated
+
         if self.source is None:
             made = generated.judgments(self.settings.generator)
             return [documents.Document(*texts[:2], *map(tuple, texts[2:])) for texts in made], ""
@@ -66,6 +71,7 @@ class Legal(Supervised):
         """The documents of each part, a share of the training alone, and notes on them. Raises BadInput."""
         from lib.training.data import share
         from workloads.legal import splits
+
         parts, notes = splits.deal(self.corpus[0], self.settings.split, share(self.config.data.subset_ratio))
         return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
 
@@ -75,6 +81,7 @@ class Legal(Supervised):
 
     def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
         from workloads.legal.samples import Sentences
+
         return {part: Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
 
     def group(self, sample: Any) -> str:
@@ -85,6 +92,7 @@ class Legal(Supervised):
 
     def fingerprint(self) -> str:
         from workloads.legal import splits
+
         split = self.settings.split
         parts, _ = splits.of_files(self.corpus[0]) if split.given else ([], [])
         return hashlib.sha256(f"{split} {_content(self.corpus[0])}{''.join(parts)}".encode()).hexdigest()
@@ -94,17 +102,19 @@ class Legal(Supervised):
         if self._learned is None:
             from workloads.legal.documents import class_names
             from workloads.legal.sentences import final_marks
+
             settings, train = self.settings, self.documents["train"]
             classes = list(settings.names or class_names(self.corpus[0], settings.outputs))
             if len(classes) < 2:
                 raise BadInput("The data has one role at most, so there is nothing to tell apart. Look at data.dir.")
             sentences = [sentence for document in train for sentence in document.sentences]
             encoder = network.choose(settings.encoder)
-            self._learned = {"classes": classes, "class_weights": _weights(train, classes, settings.loss.class_weights),
-                             "encoder": encoder,
-                             "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
-                             "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
-                             "final_marks": final_marks(sentences), "counts": self._counts(classes)}  # fmt: skip
+            self._learned = {
+                "classes": classes, "class_weights": _weights(train, classes, settings.loss.class_weights),
+                "encoder": encoder, "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
+                "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
+                "final_marks": final_marks(sentences), "counts": self._counts(classes),
+            }  # fmt: skip
         return self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -121,11 +131,14 @@ class Legal(Supervised):
 
     def _counts(self, classes: Sequence[str]) -> dict[str, Any]:
         """Returns the counts as JSON has them, with scores of validation documents by counts that did not see them.
-        They are cached on this machine, because fitting takes up to a minute."""
+
+        They are cached on this machine, because fitting takes up to a minute.
+        """
         from lib.machine import disk, platform
         from lib.report.progress import working
         from workloads.legal import counting
         from workloads.legal.counting.stack import Stack, packed
+
         documents, validation = [*self.documents["train"], *self.documents["validation"]], self.documents["validation"]
         makers = [file.read_text("utf-8") for file in sorted(Path(counting.__file__).parent.glob("*.py"))]
         facts = [_content(documents), len(self.documents["train"]), [*classes], self.config.seed, makers]
@@ -157,16 +170,20 @@ class Legal(Supervised):
         """Returns tokens and mask (B, L), as long as the longest; positions (B, POSITIONS); the rest (B)."""
         tokens = padded([sample.tokens.tolist() for sample in samples], self.learned()["tokenizer"]["pad"], sys.maxsize)
         lengths, labels = torch.tensor([len(one.tokens) for one in samples]), torch.tensor([s.role for s in samples])
-        return {"tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
-                "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
-                "category": torch.tensor([sample.category for sample in samples]), "labels": labels,
-                "weight": torch.tensor(self.learned()["class_weights"])[labels]}  # fmt: skip
+        return {
+            "tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
+            "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
+            "category": torch.tensor([sample.category for sample in samples]), "labels": labels,
+            "weight": torch.tensor(self.learned()["class_weights"])[labels],
+        }  # fmt: skip
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         shapes = (size, self.settings.context.length), (size,)
         whole, each = (torch.ones(shape, dtype=torch.int64, device=device) for shape in shapes)
-        return {"tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
-                "category": each, "labels": each, "weight": torch.ones(size, device=device)}  # fmt: skip
+        return {
+            "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
+            "category": each, "labels": each, "weight": torch.ones(size, device=device),
+        }  # fmt: skip
 
     def model(self) -> nn.Module:
         settings = self.settings
@@ -202,11 +219,13 @@ class Legal(Supervised):
     def stack(self) -> "Stack":
         """The counts, of all documents that are not tested."""
         from workloads.legal.counting.stack import Stack
+
         return Stack.from_json(self.learned()["counts"]["stack"])
 
     def counted(self, part: str) -> np.ndarray:
         """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
         from workloads.legal.counting.stack import unpacked
+
         held_out, width = self.learned()["counts"]["held_out"] if part == "validation" else {}, len(self.names)
         return np.concatenate([
             unpacked(held_out[one.name], "<f4", (len(one), width)) if one.name in held_out else self.stack.scores(one)
@@ -226,10 +245,13 @@ class Legal(Supervised):
         return STRONGEST
 
     def combined(self, model: Any, outputs: Tensor, part: str) -> dict[str, np.ndarray]:
-        """Multiplies the network into the counts, in logarithms. On the validation documents the model's weight and
-        power are chosen first. Models are compared there by their `probability`, which is that under the best weight,
-        so that none gains by having chosen another one."""
+        """Multiplies the network into the counts, in logarithms.
+
+        On the validation documents the model's weight and power are chosen first. Models are compared there by their
+        `probability`, which is that under the best weight, so that none gains by having chosen another one.
+        """
         from workloads.legal import product
+
         places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)
         scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
         if part == "validation":
@@ -258,6 +280,7 @@ class Legal(Supervised):
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
         from workloads.legal import product
+
         counts, truth = self.counted("test"), self.truth("test")
         return {**self.figures(truth, counts + self.stack.offsets), "probability": product.probability(counts, truth)}
 
@@ -285,6 +308,7 @@ class Legal(Supervised):
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
+
         if not isinstance(source, Path):
             raise BadInput("Give one text file, or a folder of text files, to predict.")
         return predict(self, models, source, out)

@@ -88,6 +88,7 @@ def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
     import transformers as library  # seconds that a process which only loads data does not need
+
     if chosen["weights"]:
         encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
         _freeze(encoder, settings)
@@ -151,9 +152,11 @@ class Tokens:
 
 
 def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences. The same sentences
-    give the same pieces: those of one letter have their numbers before the training, which would otherwise give them
-    out in an order of chance."""
+    """Returns WordPiece of at most `size` pieces, in lower case as BERT's, trained on the sentences.
+
+    The same sentences give the same pieces: those of one letter have their numbers before the training, which would
+    otherwise give them out in an order of chance.
+    """
     tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
     plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())

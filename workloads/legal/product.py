@@ -13,12 +13,15 @@ POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: ho
 _ROUNDS = 10
 
 
-def chosen_weight(counts: np.ndarray, network: np.ndarray, truth: np.ndarray, lengths: Sequence[int],
-                  usual: float) -> tuple[float, float]:  # fmt: skip
-    """Returns a weight for (sentences, classes) scores, and the probability of the right roles under the best one. The
-    weight is that nearest to the usual one, out of those as good as the best as far as the documents can tell. As good:
-    the right roles are as probable but for one standard error (Breiman et al., 1984). Probabilities change little by
-    little with a weight, where the F1 of a few documents jumps."""
+def chosen_weight(
+    counts: np.ndarray, network: np.ndarray, truth: np.ndarray, lengths: Sequence[int], usual: float
+) -> tuple[float, float]:
+    """Returns a weight for (sentences, classes) scores, and the probability of the right roles under the best one.
+
+    The weight is that nearest to the usual one, out of those as good as the best as far as the documents can tell.
+    As good: the right roles are as probable but for one standard error (Breiman et al., 1984). Probabilities change
+    little by little with a weight, where the F1 of a few documents jumps.
+    """
     logs = {weight: fitted_logs(counts + weight * network, truth) for weight in WEIGHTS}
     most = max(logs.values(), key=np.mean)
     behind = {weight: most - values for weight, values in logs.items()}
@@ -32,8 +35,10 @@ def chosen_power(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def probability(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Returns the geometric mean of the probabilities of the right roles, of (sentences, classes) scores. They are
-    those under the power and the offsets of roles that fit these sentences best."""
+    """Returns the geometric mean of the probabilities of the right roles, of (sentences, classes) scores.
+
+    They are those under the power and the offsets of roles that fit these sentences best.
+    """
     return float(np.exp(fitted_logs(scores, truth).mean()))
 
 
@@ -50,9 +55,11 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
-    """Returns that of the mean of (sentences) values, of which those of a document belong together. Documents are
-    drawn, and not sentences, which are alike within one (Cochran, Sampling Techniques, 1977, 9A.1). A single document
-    tells nothing: infinity."""
+    """Returns that of the mean of (sentences) values, of which those of a document belong together.
+
+    Documents are drawn, and not sentences, which are alike within one (Cochran, Sampling Techniques, 1977, 9A.1). A
+    single document tells nothing: infinity.
+    """
     if len(lengths) < 2:
         return float("inf")
     sums = np.add.reduceat(values, np.cumsum([0, *lengths[:-1]]))

@@ -17,9 +17,11 @@ _FEWEST = 3  # long sentences that can show it
 
 
 def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> tuple[dict[str, list[int]], list[str]]:
-    """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput. Parts
-    that files are named for count, and what they lack is split from the training documents, of which a share of `ratio`
-    is left; a smaller one is part of a larger one. Returns sorted numbers by part, and notes."""
+    """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput.
+
+    Parts that files are named for count, and what they lack is split from the training documents, of which a
+    share of `ratio` is left; a smaller one is part of a larger one. Returns sorted numbers by part, and notes.
+    """
     order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
     ordered = [documents[place] for place in order]
     part_names, notes = of_files(ordered, split.fold) if split.given else ([""] * len(ordered), [])
@@ -44,7 +46,7 @@ def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> tup
             raise BadInput(f"No document is left for {name}: {how}")
     notes += check_leaks(documents, parts)
     drawn = np.random.default_rng(split.partition).permutation(len(parts["train"]))
-    parts["train"] = [parts["train"][place] for place in drawn[:int(np.ceil(ratio * len(drawn) - 1e-9))]]
+    parts["train"] = [parts["train"][place] for place in drawn[: int(np.ceil(ratio * len(drawn) - 1e-9))]]
     return {name: sorted(part) for name, part in parts.items()}, notes
 
 
@@ -94,6 +96,8 @@ def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]
     for name in ("validation", "test"):
         if shared_texts := [text for place in parts.get(name, ()) for text in texts[place] if text in trained]:
             stand = "sentence stands" if len(shared_texts) == 1 else "sentences stand"
-            notes.append(f"Of {LONG} words and more, {len(shared_texts):,} {stand} in {name} and in training, say: "
-                         f"{printable(min(shared_texts, key=len), most=80)}")  # fmt: skip
+            notes.append(
+                f"Of {LONG} words and more, {len(shared_texts):,} {stand} in {name} and in training, say: "
+                f"{printable(min(shared_texts, key=len), most=80)}"
+            )
     return notes

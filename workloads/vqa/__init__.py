@@ -1,6 +1,8 @@
-"""vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words. Data: JSON
-lines of question, answer and image, or any table with its columns named (see `data`). The embedded default are drawn
-shapes with questions in Vietnamese (see `generated`)."""
+"""vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words.
+
+Data: JSON lines of question, answer and image, or any table with its columns named (see `data`). The embedded default
+are drawn shapes with questions in Vietnamese (see `generated`).
+"""
 
 import json
 import math
@@ -27,8 +29,10 @@ from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
 from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
-_LEARNED = {"encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]],
-            "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]]}  # fmt: skip
+_LEARNED = {
+    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str],
+    "words": dict[str, dict[str, untrusted.Natural]],
+}  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
 _SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
 
@@ -102,16 +106,20 @@ class Vqa(Supervised):
         """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
         side, lengths = self.settings.pictures.side, (self.settings.text.length, self.settings.decoder.length)
         question, labels = (torch.full((size, length), 4, device=device) for length in lengths)
-        return {"picture": torch.arange(size, device=device), "question": question, "words": question > 0,
-                "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device), "labels": labels,
-                "part": labels * 0 + tokens.ANSWER}  # fmt: skip
+        return {
+            "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
+            "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
+            "labels": labels, "part": labels * 0 + tokens.ANSWER,
+        }  # fmt: skip
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self.batch([item.sample for item in samples], samples[0].training, generator)
 
     def batch(self, samples: list[Record], training: bool, generator: torch.Generator | None = None) -> Batch:
-        """Returns tensors as long as the longest question and answer. In training the `generator` changes the pictures;
-        else there is what words alone say, (B, training answers)."""
+        """Returns tensors as long as the longest question and answer.
+
+        In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
+        """
         shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
         pixels, picture = pictures.batch(shown, self.settings.pictures, generator if training else None)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
@@ -127,6 +135,7 @@ class Vqa(Supervised):
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
         """Returns the parts that are chosen, the types of questions, the tokenizers, and what the words learn of."""
         from workloads.vqa import model
+
         chosen = model.choose(self.settings)
         kinds = sorted({record.kind for record in samples if record.kind})
         texts = [text for r in samples for text in (r.question.lower(), r.answer, r.reasoning)]
@@ -171,6 +180,7 @@ class Vqa(Supervised):
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
+
         chosen = self._learned["encoders"] if self._learned else model.choose(self.settings)
         words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more
@@ -231,8 +241,9 @@ class Vqa(Supervised):
         weight, written = float(model.weight), self.write(model, batch, beams)
         return [{each.answer: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
 
-    def scored(self, model: nn.Module, loader: Any,
-               watched: bool = False) -> tuple[dict[str, float], dict[str, Judged]]:  # fmt: skip
+    def scored(
+        self, model: nn.Module, loader: Any, watched: bool = False
+    ) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
         scores, rows = super().scored(model, loader, watched)
         network = rows["network"]
@@ -298,10 +309,12 @@ class Vqa(Supervised):
         rows = []
         for record, shares in zip(samples, text.together(self, models, samples), strict=True):
             best: Any = max(shares, key=lambda answer: shares[answer])
-            rows.append({"img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
-                         "reasoning_type": best.kind, "teacher_answer": best, "teacher_reasoning": best.reasoning,
-                         "teacher_answers": {answer: round(share, 6) for answer, share in shares.items() if answer},
-                         "is_valid": best.is_valid})  # fmt: skip
+            rows.append({
+                "img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
+                "reasoning_type": best.kind, "teacher_answer": best, "teacher_reasoning": best.reasoning,
+                "teacher_answers": {answer: round(share, 6) for answer, share in shares.items() if answer},
+                "is_valid": best.is_valid,
+            })  # fmt: skip
         return rows
 
     def read_new(self, source: Path) -> list[Record]:

@@ -24,8 +24,10 @@ _HOW = (
     "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
     'lines {"image": "cat.png", "question": "..."} beside the pictures.'
 )
-_WHERE = ("Name where the pictures lie: workload.source.images is their folder, and workload.source.picture a row's "
-          "picture there, such as {image}.jpg. docs/vqa.md has both for known collections.")  # fmt: skip
+_WHERE = (
+    "Name where the pictures lie: workload.source.images is their folder, and workload.source.picture a row's picture "
+    "there, such as {image}.jpg. docs/vqa.md has both for known collections."
+)
 PARTS = ("train", "validation", "test")
 OTHER = "other types"  # stands for rare question types
 _SPLIT_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
@@ -169,9 +171,11 @@ def _cleaned(records: Sequence[Record], notes: list[str]) -> list[Record]:
 
 
 def split(records: Sequence[Record], settings: Split, seed: int = _SPLIT_SEED) -> dict[str, list[Record]]:
-    """Returns the records of "train", "validation" and "test", in their order. Raises BadInput. Every part has its
-    share of each question type. The parts of the files count where every record is in one and there is one to train on
-    and one to hold out; what is missing of three is dealt from the training pictures."""
+    """Returns the records of "train", "validation" and "test", in their order. Raises BadInput.
+
+    Every part has its share of each question type. The parts of the files count where every record is in one and there
+    is one to train on and one to hold out; what is missing of three is dealt from the training pictures.
+    """
     parts: dict[str, list[Record]] = {PARTS[0]: list(records)}
     if settings.given and makes_a_split(record.part for record in records):
         parts = {name: [record for record in records if record.part == name] for name in PARTS}

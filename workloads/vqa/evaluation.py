@@ -42,14 +42,16 @@ class Words:
         """Fits it to what `pairs_of` returned."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import RidgeClassifier
+
         rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
         self.answers, self._model = sorted(pairs), None
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
         self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
         least = 1 if len(questions) <= _FEW else 2
-        self._vectors = TfidfVectorizer(ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False,
-                                        min_df=least)  # fmt: skip
+        self._vectors = TfidfVectorizer(
+            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
+        )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
         with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
@@ -101,9 +103,12 @@ def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
 
 def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
     """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
+
     Surely: the lower end of Student's paired interval over pictures is above 0 (Cochran, Sampling Techniques, 1977,
-    6.4). So the network alone answers where it gains, unless a weight between both gains more."""
+    6.4). So the network alone answers where it gains, unless a weight between both gains more.
+    """
     from scipy import stats  # a second that a process which only loads data does not need
+
     names, unit = np.unique(pictures, return_inverse=True)
     guesses = (likeliest(written, weight) for weight in _WEIGHTS)
     each = np.array([[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses])
@@ -185,6 +190,8 @@ def draw(samples: Sequence[Sample], path: Path, columns: int = 4) -> Path:
         plain.set_title(text.replace("$", r"\$"), fontsize=8, color=colour, loc="left")  # $ would begin a formula
         side = sample.picture.shape[0]
         seen.imshow(sample.picture.mean(-1), cmap="gray", vmin=0, vmax=255)
-        seen.imshow(sample.attention / max(float(sample.attention.max()), 1e-9), cmap="inferno", alpha=0.6, vmin=0,
-                    vmax=1, interpolation="bilinear", extent=(-0.5, side - 0.5, side - 0.5, -0.5))  # fmt: skip
+        seen.imshow(
+            sample.attention / max(float(sample.attention.max()), 1e-9), cmap="inferno", alpha=0.6, vmin=0, vmax=1,
+            interpolation="bilinear", extent=(-0.5, side - 0.5, side - 0.5, -0.5),
+        )  # fmt: skip
     return save(figure, path)

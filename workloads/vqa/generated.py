@@ -84,6 +84,7 @@ def write(folder: Path, settings: Generator) -> None:
 
 def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
     from PIL import Image, ImageDraw
+
     large = side * _LARGER
     image = Image.new("RGB", (large, large), tuple(draw.randint(225, 255) for _ in range(3)))
     brush, cell = ImageDraw.Draw(image), large / _CELLS

@@ -1,5 +1,7 @@
-"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer. Each of the
-three parts is published (mounted, cached or reachable weights), or a small one from scratch instead."""
+"""The network: patches of a picture and words of a question, fused, and a decoder that writes the answer.
+
+Each of the three parts is published (mounted, cached or reachable weights), or a small one from scratch instead.
+"""
 
 import contextlib
 import json
@@ -29,8 +31,10 @@ _MOST_BYTES = 2**20  # of a preprocessor_config.json
 
 class Stem(nn.Module):
     """Convolutions from scratch: stages of two 3 x 3 ones, of which the first halves the picture, and a pooling.
-    Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a CPU its
-    backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035)."""
+
+    Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a
+    CPU its backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035).
+    """
 
     def __init__(self, channels: tuple[int, ...], side: int, width: int):
         super().__init__()
@@ -153,8 +157,10 @@ class Network(nn.Module):
         """Returns scores (B, L, tokens) of each token of the labels, given those before it."""
         start = torch.full_like(labels[:, :1], self.t5.config.decoder_start_token_id)
         before = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.t5.config.pad_token_id)
-        return self.t5(encoder_outputs=BaseModelOutput(memory), attention_mask=encoders.attended(self.t5, mask),
-                       use_cache=False, decoder_input_ids=torch.cat([start, before], 1)).logits  # fmt: skip
+        return self.t5(
+            encoder_outputs=BaseModelOutput(memory), attention_mask=encoders.attended(self.t5, mask),
+            use_cache=False, decoder_input_ids=torch.cat([start, before], 1),
+        ).logits  # fmt: skip
 
     def forward(self, batch: Batch) -> Tensor:
         return self.decode(*self.encode(batch), batch["labels"])
@@ -254,10 +260,11 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
     sizes = settings.decoder
 
     def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
-        return transformers.T5Config(vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width,
-                                     d_kv=width // heads, d_ff=wide, num_heads=heads, dropout_rate=dropout,
-                                     feed_forward_proj="gated-gelu", pad_token_id=0, decoder_start_token_id=0,
-                                     eos_token_id=1, **more)  # fmt: skip
+        return transformers.T5Config(
+            vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
+            d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
+            decoder_start_token_id=0, eos_token_id=1, **more,
+        )  # fmt: skip
 
     if chosen["weights"]:
         t5: Any = task.pretrained(chosen["weights"], transformers.AutoModelForSeq2SeqLM)
@@ -282,8 +289,10 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
 
 
 def _make_room(t5: Any, more: int) -> None:
-    """Gives a published decoder rows for tags: like its others in their mean and deviation. `resize_token_embeddings`
-    would tie again what T5 1.1 has untied."""
+    """Gives a published decoder rows for tags: like its others in their mean and deviation.
+
+    `resize_token_embeddings` would tie again what T5 1.1 has untied.
+    """
 
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()

@@ -46,9 +46,12 @@ def is_there(path: str | Path) -> bool:
 
 @functools.cache
 def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
-    """Returns a function from a path to (side, side, 3) uint8 of red, green, blue, which keeps what fits in memory. A
-    picture is scaled whatever its shape, as BLIP does."""
+    """Returns a function from a path to (side, side, 3) uint8 of red, green, blue, which keeps what fits in memory.
+
+    A picture is scaled whatever its shape, as BLIP does.
+    """
     from PIL import Image
+
     @functools.lru_cache(max(1, _CACHED // (3 * side**2)))
     def load(path: str) -> np.ndarray:
         image = _decoded(path, side, limit_pixels)
@@ -57,10 +60,13 @@ def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
     return load
 
 
-def batch(questions: Sequence[tuple[str, str, str]], settings: Pictures,
-          generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Returns (B, 3, side, side) uint8, and (B) which sample has each picture first. `questions` are hash, path and
-    question of each sample. With a `generator` each picture is changed once."""
+def batch(
+    questions: Sequence[tuple[str, str, str]], settings: Pictures, generator: torch.Generator | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns (B, 3, side, side) uint8, and (B) which sample has each picture first.
+
+    `questions` are hash, path and question of each sample. With a `generator` each picture is changed once.
+    """
     load, first = loader(settings.side, settings.limit_pixels), dict[str, int]()
     places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(questions)]
     loaded = {place: load(questions[place][1]) for place in first.values()}
@@ -90,6 +96,7 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
     """Returns a picture of Pillow in RGB, of at least `side` pixels where the file has as many. Raises BadInput."""
     from PIL import Image, ImageOps, UnidentifiedImageError
+
     shown = printable(path, most=200)
     try:
         content = read_bytes(Path(path), _MOST_BYTES)
@@ -126,11 +133,14 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
 
 
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:
-    """Returns a picture changed so that the answers stay: `asks` are type and text of each question about it. It
-    shrinks and moves within its frame, so nothing leaves it, and does not move where a side is asked for. It is
+    """Returns a picture changed so that the answers stay: `asks` are type and text of each question about it.
+
+    It shrinks and moves within its frame, so nothing leaves it, and does not move where a side is asked for. It is
     mirrored where colours or numbers are asked for, neither sides nor what is read. Its light changes, and never its
-    hue, where sides or numbers are asked for and no colours. The draws are as many whatever is asked."""
+    hue, where sides or numbers are asked for and no colours. The draws are as many whatever is asked.
+    """
     from PIL import Image
+
     shrink, left, top, mirrored, light = torch.rand(5, generator=generator).tolist()
     colour, count, side, reading = ([bool(words.search(text.casefold())) for text in asks] for words in _WORDS)
     if mirrored < 0.5 and not any(side) and not any(reading) and all(map(operator.or_, colour, count)):

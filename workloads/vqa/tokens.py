@@ -78,8 +78,10 @@ class Tokens:
         return " ".join(self._tokenizer.decode(pieces, skip_special_tokens=False).split())
 
     def targets(self, records: "Sequence[Record]", length: int) -> list[tuple[list[int], list[int]]]:
-        """Returns the tokens to write for each record, and of each token the term of the loss. A reasoning is cut where
-        there is no room. Raises BadInput for an answer that is too long."""
+        """Returns the tokens to write for each record, and of each token the term of the loss.
+
+        A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
+        """
         answers, reasonings = self.numbers([r.answer for r in records]), self.numbers([r.reasoning for r in records])
         rows = []
         for record, answer, reasoning in zip(records, answers, reasonings, strict=True):
@@ -114,9 +116,11 @@ class Tokens:
 
 
 def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers. Words that
-    are frequent are a piece each, so that few questions have words as tokens, and what is rare is spelled. Of an
-    alphabet of thousands the rarest letters are unknown."""
+    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers.
+
+    Words that are frequent are a piece each, so that few questions have words as tokens, and what is rare is
+    spelled. Of an alphabet of thousands the rarest letters are unknown.
+    """
     plain = [unicodedata.normalize("NFC", text) for text in texts]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())
     frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
@@ -145,9 +149,11 @@ def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
 
 
 def phobert(folder: Path) -> dict[str, Any]:
-    """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them. There "x@@" is
-    a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges go through have
-    numbers behind all others, and count as unknown. Raises BadInput."""
+    """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them.
+
+    There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
+    go through have numbers behind all others, and count as unknown. Raises BadInput.
+    """
     try:
         lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
         names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
@@ -164,7 +170,9 @@ def phobert(folder: Path) -> dict[str, Any]:
             pieces.setdefault(piece, len(pieces) + words)
     tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    print("PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
-          "where yours are not segmented, it knows their syllables, and less of their words.")  # fmt: skip
+    print(
+        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
+        "where yours are not segmented, it knows their syllables, and less of their words."
+    )
     return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
             "is_lower": False}  # fmt: skip

@@ -1,6 +1,8 @@
-"""Cuts scenes into tiles once, one after another, into a store on disk; an interrupted cut is resumed. A store is a
-folder with three files a scene: `NAME.image` is one tile after another, (bands, S, S) floats with NaN for no data;
-`NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles."""
+"""Cuts scenes into tiles once, one after another, into a store on disk; an interrupted cut is resumed.
+
+A store is a folder with three files a scene: `NAME.image` is one tile after another, (bands, S, S) floats with NaN for
+no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
+"""
 
 import contextlib
 import hashlib
@@ -49,10 +51,12 @@ class Store:
         columns = ([scene.get(key) for scene in scenes] for key in keys)
         self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
-        self.table = Table(np.array([number for number, _, _ in tiles], np.int64),
-                           np.array([place for _, place, _ in tiles], np.int64),
-                           [scenes[number]["space"] for number, _, _ in tiles],
-                           *(np.array([tile[key] for _, _, tile in tiles]) for key in Table._fields[3:]))  # fmt: skip
+        self.table = Table(
+            np.array([number for number, _, _ in tiles], np.int64),
+            np.array([place for _, place, _ in tiles], np.int64),
+            [scenes[number]["space"] for number, _, _ in tiles],
+            *(np.array([tile[key] for _, _, tile in tiles]) for key in Table._fields[3:]),
+        )
 
     def __len__(self) -> int:
         return len(self.table.scene)
@@ -76,7 +80,9 @@ class Store:
 
 class Cutter:
     """Cuts scenes into a store's folder, each of them once, and collects sentences on those that cannot be used.
-    `limit` unusable scenes are left out; one more refuses the data."""
+
+    `limit` unusable scenes are left out; one more refuses the data.
+    """
 
     def __init__(self, folder: Path, source: Source, cut: Cut, limit: int = 0):
         self.folder, self.source, self.cut, self.limit = folder, source, cut, limit

@@ -150,12 +150,15 @@ class Sample(NamedTuple):
 
 
 class Tiles:
-    """The tiles of one part of the data; `weights` says how often each is trained on. With `draws` it has the tiles as
-    these do: several times if a crop may lie around a rare class. Where tiles overlap, every pixel of a held-out part
-    counts in one of them alone."""
+    """The tiles of one part of the data; `weights` says how often each is trained on.
 
-    def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None,
-                 draws: Draws | None = None):  # fmt: skip
+    With `draws` it has the tiles as these do: several times if a crop may lie around a rare class. Where tiles overlap,
+    every pixel of a held-out part counts in one of them alone.
+    """
+
+    def __init__(
+        self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None, draws: Draws | None = None
+    ):
         self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
         self.chosen, self.new_in = chosen, dict[int, np.ndarray]()
         if part != "train":
@@ -315,9 +318,11 @@ class Data:
             where += f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
-        rows = {"training": reached(self.counts), "training, wanted": settings.sampling.target_shares,
-                "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
-                "test": reached(counts[parts.test])}  # fmt: skip
+        rows = {
+            "training": reached(self.counts), "training, wanted": settings.sampling.target_shares,
+            "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
+            "test": reached(counts[parts.test]),
+        }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
         lines += [*sampling.other_units(self.store), *sampling.unnamed_nodata(self.store, settings.source.bands)]

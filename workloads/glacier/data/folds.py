@@ -150,13 +150,16 @@ def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> l
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
     absent = ", ".join(cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels)
     if absent and name == "training":
-        raise BadInput(f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds "
-                       "(workload.split.seed), more data, or leave it out of workload.source.classes.")  # fmt: skip
+        raise BadInput(
+            f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds (workload.split.seed), "
+            "more data, or leave it out of workload.source.classes."
+        )
     return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."] if absent else []
 
 
-def _without_leaks(store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str,
-                   notes: list[str]) -> np.ndarray:  # fmt: skip
+def _without_leaks(
+    store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str, notes: list[str]
+) -> np.ndarray:
     """Leaves out tiles that show ground of `others`, by place or as a copy, and adds a note on them."""
     table, scenes = store.table, set(store.table.scene[others].tolist())
     digests = {store.digests[scene] for scene in scenes}

@@ -20,8 +20,10 @@ from lib.errors import BadInput, printable
 from workloads.glacier.data.readers import DRIVERS, Scene
 from workloads.glacier.settings import BAND, Source
 
-PARTS = {"train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-         "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test"}  # fmt: skip
+PARTS = {
+    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
+    "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
+}  # fmt: skip
 _OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
 _LAYOUTS = (  # images, masks and the pattern of a group
     ("Band{band}/{scene}.*", "label/{scene}.*", ""),
@@ -73,9 +75,11 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
     names = _unmatched(root, ())
     there = f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
     held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks, _ in rows)
-    raise BadInput(f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set "
-                   "workload.source.images and masks to patterns of your files (docs/glacier.md has examples), or name "
-                   "the folder that holds Band1 or images.")  # fmt: skip
+    raise BadInput(
+        f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set workload.source.images "
+        "and masks to patterns of your files (docs/glacier.md has examples), or name the folder that holds Band1 or "
+        "images."
+    )
 
 
 def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:

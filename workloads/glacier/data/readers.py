@@ -1,7 +1,9 @@
-"""Reads scenes in windows: rasters by GDAL, or arrays of NumPy. Whatever the layout, a window is float32 with NaN where
-there is no data, and classes with IGNORE where no label is. Files are other people's: a name decides the one format
-that is read, only the file itself is read, and what would take memory without bounds is refused by the sizes that it
-states."""
+"""Reads scenes in windows: rasters by GDAL, or arrays of NumPy.
+
+Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
+Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
+memory without bounds is refused by the sizes that it states.
+"""
 
 import contextlib
 import os
@@ -46,8 +48,10 @@ class Unusable(BadInput):
 
 @dataclass(frozen=True)
 class Scene:
-    """One image: a file for each band or one with all of them; `mask` is None without a label. `group` is what must not
-    be split. `part` is train, validation or test if a folder says so, else ""."""
+    """One image: a file for each band or one with all of them; `mask` is None without a label.
+
+    `group` is what must not be split. `part` is train, validation or test if a folder says so, else "".
+    """
 
     name: str
     group: str
@@ -104,8 +108,10 @@ class Opened:
         return image
 
     def _mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ. Colours
-        of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255."""
+        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ.
+
+        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
+        """
         path, data, source = self.scene.files[-1], self.files[-1], self.source
         numbers, has_layers = _planes_of(data), getattr(data, "has_layers", False)
         if len(numbers) < 2 and not has_layers:
@@ -180,8 +186,10 @@ class _Array:
 
 
 def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
-    """Returns (h, w) uint8 classes with IGNORE, from (h, w) codes or (h, w, layers) of zeros and ones. Of layers, the
-    last that is set decides (debris lies on ice). Raises Unusable, which names `path`."""
+    """Returns (h, w) uint8 classes with IGNORE, from (h, w) codes or (h, w, layers) of zeros and ones.
+
+    Of layers, the last that is set decides (debris lies on ice). Raises Unusable, which names `path`.
+    """
     if mask.ndim == 3:
         if (layers := mask.shape[2]) != len(source.classes) - 1:
             beside = f"there are {len(source.classes) - 1} classes beside {source.classes[0]}"
@@ -194,8 +202,10 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
         values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
-        raise Unusable(f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
-                       f"{list(source.codes)}. Correct workload.source.codes or ignored_codes.")  # fmt: skip
+        raise Unusable(
+            f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
+            f"{list(source.codes)}. Correct workload.source.codes or ignored_codes."
+        )
     return target
 
 

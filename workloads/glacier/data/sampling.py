@@ -17,14 +17,17 @@ _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
 
 def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
-    """Returns (tiles) weights of mean 1, or None for an even draw; `counts` (tiles, classes) are valid pixels. They are
-    as even as can be, and bring the shares of the classes to those wanted. The weights of largest entropy are
+    """Returns (tiles) weights of mean 1, or None for an even draw; `counts` (tiles, classes) are valid pixels.
+
+    They are as even as can be, and bring the shares of the classes to those wanted. The weights of largest entropy are
     exponential in the shares (Jaynes, 1957); a ridge on their coefficients bounds them. The smallest ridge is taken
-    under which no weight is above `most_often`: shares that can be reached are reached, the others are approached."""
+    under which no weight is above `most_often`: shares that can be reached are reached, the others are approached.
+    """
     if not sampling.target_shares:
         return None
     from scipy.optimize import minimize
     from scipy.special import logsumexp, softmax
+
     # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
         return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(shares @ c) @ shares - goal + ridge * c
@@ -56,8 +59,10 @@ def reached(counts: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
 
 
 class Draws(NamedTuple):
-    """What an epoch draws from: each tile for a crop anywhere, and once more for each rare class that it shows. All of
-    these stand there as many times as it takes for an epoch to show about as many pixels as its tiles have."""
+    """What an epoch draws from: each tile for a crop anywhere, and once more for each rare class that it shows.
+
+    All of these stand there as many times as it takes for an epoch to show about as many pixels as its tiles have.
+    """
 
     tiles: np.ndarray
     classes: np.ndarray
@@ -79,9 +84,11 @@ class Draws(NamedTuple):
 
 
 def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Returns tiles that together show each pixel of the chosen ones, and which pixels of a tile are new. Tiles side by
-    side come first. The second value holds (S * S / 8) bits by index, for tiles that overlap earlier ones. Metrics must
-    not count a pixel twice."""
+    """Returns tiles that together show each pixel of the chosen ones, and which pixels of a tile are new.
+
+    Tiles side by side come first. The second value holds (S * S / 8) bits by index, for tiles that overlap earlier
+    ones. Metrics must not count a pixel twice.
+    """
     new_in: dict[int, np.ndarray] = {}
     needed, corners = [], table.corner[chosen]
     off_grid = (corners % size).any(1)  # the grid of tiles that do not overlap

@@ -1,8 +1,10 @@
-"""Plausible glacier scenes: terrain, ice, debris, lakes and snow with the spectra that a sensor would see of them. This
-is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and shape;
-seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
+"""Plausible glacier scenes: terrain, ice, debris, lakes and snow with the spectra that a sensor would see of them.
+
+This is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and
+shape; seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
 Reflectances follow the usual picture of the materials: ice and snow are bright in the visible and dark in the
-short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre."""
+short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
+"""
 
 from pathlib import Path
 
@@ -33,8 +35,10 @@ def write(folder: Path, options: Generator, source: Source) -> None:
     pairs = ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES)
     for kind, key, names, drawn in pairs:
         if strange := [name for name in names if name not in drawn]:
-            raise BadInput(f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
-                           f"workload.source.{key}, or name your data in data.dir.")  # fmt: skip
+            raise BadInput(
+                f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
+                f"workload.source.{key}, or name your data in data.dir."
+            )
     code_of = dict(zip(source.classes, source.codes, strict=True))
     codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
     verified = records.Verified(folder, "such scenes are drawn again")
@@ -140,8 +144,9 @@ def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray,
         flat[distance < 8 * radius.max()] = -np.inf
 
 
-def _ground(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray,
-            thickness: np.ndarray) -> np.ndarray:  # fmt: skip
+def _ground(
+    draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray, thickness: np.ndarray
+) -> np.ndarray:
     """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
     size = height.shape[0]
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
@@ -166,8 +171,9 @@ def _ground(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray
     return np.select([classes == 1, classes == 2, classes == 3], [clean, covered, water], image)
 
 
-def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray, down: np.ndarray,
-          across: np.ndarray) -> np.ndarray:  # fmt: skip
+def _seen(
+    draw: np.random.Generator, image: np.ndarray, height: np.ndarray, down: np.ndarray, across: np.ndarray
+) -> np.ndarray:
     """Returns (7, h, w) uint16: light from one side, clouds over some scenes, haze and weather, the sensor's noise."""
     azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
     towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))

@@ -1,7 +1,9 @@
-"""Equal windows of pixels in two scenes: the sign of shared ground where there is no georeference. A scene's sketch is
-a sample of the hashes of its windows, chosen by the hashes themselves. So two scenes that show the same pixels, of any
-one band, choose the same windows of what they share (sampling of fingerprints by value, as in Schleimer, Wilkerson and
-Aiken, SIGMOD 2003, wherever a window lies)."""
+"""Equal windows of pixels in two scenes: the sign of shared ground where there is no georeference.
+
+A scene's sketch is a sample of the hashes of its windows, chosen by the hashes themselves. So two scenes that show the
+same pixels, of any one band, choose the same windows of what they share (sampling of fingerprints by value, as in
+Schleimer, Wilkerson and Aiken, SIGMOD 2003, wherever a window lies).
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,8 @@
-"""What counting says of a fact: numbers of the training facts that are like it, without those of its own file. Every
-number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so that
-the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen."""
+"""What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
+
+Every number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so
+that the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
+"""
 
 import re
 from collections.abc import Mapping
@@ -18,8 +20,10 @@ REACH = 3  # words on each side of a hidden name
 _LONGEST = 5000  # tails of a key; a word that stands beside more of them says little
 _SUB_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 # Of each lift: how many facts its tail's own frequency weighs as, chosen on validation of the standard library
-_WEIGHT_OF_FREQUENCY = {"head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0,
-                        "folder": 20.0, "context": 10.0}  # fmt: skip
+_WEIGHT_OF_FREQUENCY = {
+    "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
+    "context": 10.0,
+}  # fmt: skip
 Sparse = tuple[Array, Array, Array]  # (N) questions, candidates and values
 
 
@@ -206,8 +210,10 @@ class Counts:
         """Returns all features. `leave_out` leaves out the own file of each question, in training."""
         count = self.count(asked, among, leave_out)
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
-        dense = {"frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
-                 "same name": self.corpus.name[among.entities][None] == name[:, None]}  # fmt: skip
+        dense = {
+            "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
+            "same name": self.corpus.name[among.entities][None] == name[:, None],
+        }  # fmt: skip
         own = self.own_count(asked, among) if leave_out else None
         lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
         shared = {"words shared with the head's name": self._shared_words(asked, among)}
@@ -220,11 +226,13 @@ class Counts:
         of_file, parent, package = corpus.entity_file[entities], corpus.parent[entities], corpus.package[head]
         package = np.where(package == asked.hidden, -2, package)
         folder = np.where(of_file >= 0, corpus.folder[of_file], -1)
-        return {"same file": of_file[None] == file[:, None],
-                "same parent": parent[None] == corpus.parent[head][:, None],
-                "child of the head": parent[None] == head[:, None],
-                "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
-                "same folder": folder[None] == corpus.folder[file][:, None]}  # fmt: skip
+        return {
+            "same file": of_file[None] == file[:, None],
+            "same parent": parent[None] == corpus.parent[head][:, None],
+            "child of the head": parent[None] == head[:, None],
+            "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
+            "same folder": folder[None] == corpus.folder[file][:, None],
+        }
 
     def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Array:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""

@@ -15,11 +15,13 @@ _HEAD, _SEPARATOR, _TEXT = range(3)
 
 @dataclass
 class Rows:
-    """B windows as roots, each array (B, L); -1 where there is nothing. `ids` are pieces, `within` the place of a piece
-    in its word. `word` is the word that begins there in the text and is shown, `hidden` the one that is not; `owner`
-    the word before a dot before it, `previous` the kind of the word before it, `is_self`, `is_super` and `is_call`
-    whether `self.` or `super().` stands before it and a bracket behind. `name_length` (B) is the number of roots of the
-    head's last name."""
+    """B windows as roots, each array (B, L); -1 where there is nothing.
+
+    `ids` are pieces, `within` the place of a piece in its word. `word` is the word that begins there in the text and is
+    shown, `hidden` the one that is not; `owner` the word before a dot before it, `previous` the kind of the word before
+    it, `is_self`, `is_super` and `is_call` whether `self.` or `super().` stands before it and a bracket behind.
+    `name_length` (B) is the number of roots of the head's last name.
+    """
 
     ids: Array
     within: Array
@@ -63,8 +65,9 @@ class Layout:
         kind[frequent] = 1 + np.arange(len(frequent))
         return kind
 
-    def rows(self, window: Array, with_text: Array, hidden_row: Array, hidden_word: Array,
-             drop: Array | None = None) -> Rows:  # fmt: skip
+    def rows(
+        self, window: Array, with_text: Array, hidden_row: Array, hidden_word: Array, drop: Array | None = None
+    ) -> Rows:
         """Lays out B windows; (H) rows and words are hidden; `drop` (B) parts of the head's name are left out."""
         row, word, zone, part = self._words(window, with_text, drop)
         words = len(self.corpus.word_list)
@@ -128,7 +131,10 @@ class Layout:
         # No text has closing brackets: super ( . m, and super ( Name self . m
         is_super = (owner == index("(")) & (near(-3) == index("super"))
         is_super |= (owner >= 0) & (near(-3) != index(".")) & (near(-4) == index("(")) & (near(-5) == index("super"))
-        return {"owner": owner, "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
-                "is_self": np.isin(owner, [index("self"), index("cls")]).astype(np.int64),
-                "is_super": is_super.astype(np.int64),
-                "is_call": (near(1) == index("(")).astype(np.int64)}  # fmt: skip
+        return {
+            "owner": owner,
+            "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
+            "is_self": np.isin(owner, [index("self"), index("cls")]).astype(np.int64),
+            "is_super": is_super.astype(np.int64),
+            "is_call": (near(1) == index("(")).astype(np.int64),
+        }

@@ -23,18 +23,22 @@ _MOST = 15.0  # of a place's score
 _SAMPLES, _RATE = 48, 0.05  # of a step that fits
 _SHRINKAGE = 1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
 # Where the weights start; others at 0.3
-_START = {"frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0,
-          "same package": 0.0, "same folder": 0.0, "words shared with the head's name": 1.0, "owner before": 1.0,
-          "self before": 1.0}  # fmt: skip
+_START = {
+    "frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0, "same package": 0.0,
+    "same folder": 0.0, "words shared with the head's name": 1.0, "owner before": 1.0, "self before": 1.0,
+}  # fmt: skip
 _START_PLACE, _START_BRACKET, _START_BOOST = 4.0, 0.5, 1.0
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The fitted weights. `features` (conditions, relations, features) and `types` (conditions, relations, entity
-    types) add up. A name in the text adds log(1 + sum over its places of exp(score)), where a place's score is the sum
-    of `place` (relations, 1 + bracket + kinds of words before it). It counts exp(`boost`) times (relations, 2) where
-    the candidate's owner, or `self.` of its class, stands before it."""
+    """The fitted weights.
+
+    `features` (conditions, relations, features) and `types` (conditions, relations, entity types) add up. A name in the
+    text adds log(1 + sum over its places of exp(score)), where a place's score is the sum of `place` (relations,
+    1 + bracket + kinds of words before it). It counts exp(`boost`) times (relations, 2) where the candidate's owner, or
+    `self.` of its class, stands before it.
+    """
 
     features: Array
     types: Array
@@ -134,8 +138,9 @@ class Scorer:
         """(N) questions and entities -> (N) whether an entity is of the class that the head is of."""
         return self.corpus.parent[entity] == self.corpus.parent[self.corpus.head[asked.window[question]]]
 
-    def pointer(self, asked: Questions, among: CandidateSet, rows: Rows, places: Array,
-                meant: Callable[..., Array] | None) -> Array:  # fmt: skip
+    def pointer(
+        self, asked: Questions, among: CandidateSet, rows: Rows, places: Array, meant: Callable[..., Array] | None
+    ) -> Array:
         """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
         boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
@@ -151,8 +156,10 @@ class Scorer:
 
 
 class Sampler:
-    """Draws the candidates that compete in a training batch, each with a known chance to be there. They are possible
-    tails of `relations`; there are `most` at most, unless a batch has too many facts."""
+    """Draws the candidates that compete in a training batch, each with a known chance to be there.
+
+    They are possible tails of `relations`; there are `most` at most, unless a batch has too many facts.
+    """
 
     def __init__(self, scorer: Scorer, relations: Array, most: int):
         corpus, counts = scorer.corpus, scorer.counts
@@ -167,9 +174,12 @@ class Sampler:
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
 
     def draw(self, gold: Array, words: Array, files: Array, draws: Array) -> tuple[CandidateSet, Array]:
-        """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C). They are the (Q)
-        golds; a quarter of entities whose name is among `words`, and three eighths of tails that `files` have, as far
-        as there are any; and others by the square root of their frequency. `draws` (E) are uniform, one an entity."""
+        """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
+
+        They are the (Q) golds; a quarter of entities whose name is among `words`, and three eighths of tails that
+        `files` have, as far as there are any; and others by the square root of their frequency. `draws` (E) are
+        uniform, one an entity.
+        """
         most = room(self.most, len(gold))
         named = self._among(self.by_name, np.arange(len(self.entities)), np.unique(words), most // 4)
         of_file = self._among(self.by_file, self._of_file, np.unique(files), 3 * most // 8)

@@ -1,5 +1,7 @@
-"""Predictions about a new tree: what its unresolved names mean, as a table and as a completed graph. Each `task` is a
-Graphmer."""
+"""Predictions about a new tree: what its unresolved names mean, as a table and as a completed graph.
+
+Each `task` is a Graphmer.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +34,13 @@ from workloads.graphmer.predicting.references import SURE, UNRESOLVED, Calibrati
 from workloads.graphmer.settings import Array, Settings
 
 TABLE = "predictions.csv"
-COLUMNS = ("head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file",
-           "line")  # fmt: skip
-_WHERE = {"this tree": "references to an entity of this tree", "outside": "references to something known outside",
-          "not in this tree": "references to nothing that is known"}  # fmt: skip
+COLUMNS = (
+    "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
+)  # fmt: skip
+_WHERE = {
+    "this tree": "references to an entity of this tree", "outside": "references to something known outside",
+    "not in this tree": "references to nothing that is known",
+}  # fmt: skip
 _EXAMPLES = 8
 _LIKELY = 0.5
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
@@ -52,9 +57,11 @@ class Joined:
 
 
 def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:
-    """Returns the data of a run and of a new tree together. `weights` are those of the counts. What training knows of a
-    module that the tree has too does not count: the tree's own is meant. Facts of relations or entity types that
-    training never saw are left out, for no model has an answer to them."""
+    """Returns the data of a run and of a new tree together. `weights` are those of the counts.
+
+    What training knows of a module that the tree has too does not count: the tree's own is meant. Facts of relations
+    or entity types that training never saw are left out, for no model has an answer to them.
+    """
     corpus, in_tree = _corpus(trained, tree)
     data = Data((), (), settings, {})
     data.corpus, data.rules = corpus, rules
@@ -83,27 +90,32 @@ def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, Array]:
     parts, part_offsets = _rows(trained.part_offsets, tree.part_offsets, new)
     new = np.flatnonzero(word >= len(trained.word_list))
     pieces, piece_offsets = _rows(trained.piece_offsets, tree.piece_offsets, new)
-    added = {"text": word[tree.text], "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
-             "window_start": tree.window_start[window] + len(trained.text),
-             "window_stop": tree.window_stop[window] + len(trained.text), "head": entity[tree.head[window]],
-             "window_file": tree.window_file[window] + len(trained.files), "relation": relation[tree.relation[triple]],
-             "tail": entity[tree.tail[triple]], "parts": word[tree.parts[parts]], "part_offsets": part_offsets,
-             "piece_flat": tree.piece_flat[pieces], "piece_offsets": piece_offsets}  # fmt: skip
+    added = {
+        "text": word[tree.text], "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
+        "window_start": tree.window_start[window] + len(trained.text),
+        "window_stop": tree.window_stop[window] + len(trained.text), "head": entity[tree.head[window]],
+        "window_file": tree.window_file[window] + len(trained.files), "relation": relation[tree.relation[triple]],
+        "tail": entity[tree.tail[triple]], "parts": word[tree.parts[parts]], "part_offsets": part_offsets,
+        "piece_flat": tree.piece_flat[pieces], "piece_offsets": piece_offsets,
+    }  # fmt: skip
     values = {name: np.concatenate([getattr(trained, name), value]) for name, value in added.items()}
     folder = "tree"
     while any(file.startswith(f"{folder}/") for file in trained.files):
         folder += "_"
     # Files that the tree has in their stead are in none of the splits
     split = np.where(is_replaced[trained.window_file], len(SPLITS), trained.split)
-    values |= {"words": joined_texts(words), "entity_ids": joined_texts(entities),
-               "file_names": joined_texts([*trained.files, *(f"{folder}/{file}" for file in tree.files)]),
-               "split": np.concatenate([split, np.full(int(window.sum()), SPLITS.index("train"))]).astype(np.int8),
-               "entity_type": entity_type, "entity_file": entity_file}  # fmt: skip
+    values |= {
+        "words": joined_texts(words), "entity_ids": joined_texts(entities),
+        "file_names": joined_texts([*trained.files, *(f"{folder}/{file}" for file in tree.files)]),
+        "split": np.concatenate([split, np.full(int(window.sum()), SPLITS.index("train"))]).astype(np.int8),
+        "entity_type": entity_type, "entity_file": entity_file,
+    }  # fmt: skip
     return replace(trained, **values), in_tree
 
 
-def _of_entities(trained: Corpus, tree: Corpus, entity: Array, kind: Array,
-                 number: int) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+def _of_entities(
+    trained: Corpus, tree: Corpus, entity: Array, kind: Array, number: int
+) -> tuple[Array, Array, Array, Array]:
     """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
     before = len(trained.entity_type)
     own = (tree.entity_file >= 0) & (entity >= 0)
@@ -140,8 +152,10 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
         disk.check_writable(out)
     sources, kept = _sources(source), task.learned()
     if "corpus" not in kept:
-        raise BadInput("The counts that the model begins at are not there: a run keeps them in its folder data, which "
-                       "its archive has up to 268 MB. Give the folder of the run, with data in it.")  # fmt: skip
+        raise BadInput(
+            "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
+            "archive has up to 268 MB. Give the folder of the run, with data in it."
+        )
     with working("Reading the tree"):
         graph = build_graph(sources)
         graph.print_skipped()
@@ -176,8 +190,10 @@ def _joined(task: Any, kept: Mapping[str, Any], graph: Graph, sources: Sources) 
     trained, rules = Corpus.load(kept["corpus"]), ontology.load(kept["ontology"])
     trained.check()
     if not len(trained.text):
-        raise BadInput("The model was trained on a graph without its source files, so it has read no text and cannot "
-                       "say anything about Python files. Train on a tree of them: data.dir.")  # fmt: skip
+        raise BadInput(
+            "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
+            "about Python files. Train on a tree of them: data.dir."
+        )
     text = trained.tokenizer.tobytes().decode()
     tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=text)
     joined = join(trained, tree, rules, task.settings, kept["counts"])
@@ -189,8 +205,10 @@ def _joined(task: Any, kept: Mapping[str, Any], graph: Graph, sources: Sources) 
 
 
 def _answered(calibration: Calibration, joined: Joined, models: Sequence[nn.Module], graph: Graph) -> Rows:
-    """Returns the row of each reference that is not resolved, in the order of the graph. Several models answer by the
-    mean of their probabilities; they choose among the same entities."""
+    """Returns the row of each reference that is not resolved, in the order of the graph.
+
+    Several models answer by the mean of their probabilities; they choose among the same entities.
+    """
     asking, corpus = calibration.asking, joined.data.corpus
     triples = joined.triples[asking.is_unresolved(joined.triples)]
     heads, weights, rows = corpus.head[corpus.window_of[triples]], [weights_of(model) for model in models], Rows()
@@ -273,5 +291,7 @@ def _write(graph: Graph, joined: Joined, rows: Rows, out: Path) -> None:
             triples[triple.key], chances[triple.key] = triple, row["probability"]
             entities.setdefault(triple.tail, Entity(triple.tail, corpus.types[kinds[triple.tail]]))
     records.write(replace(graph, triples=[triples[key] for key in sorted(triples)], entities=entities), out, chances)
-    print(f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what was "
-          "predicted has its probability there.")  # fmt: skip
+    print(
+        f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what was "
+        "predicted has its probability there."
+    )

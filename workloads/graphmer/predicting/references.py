@@ -34,10 +34,12 @@ _OF_ENCODER = ("trust", "likeness")
 
 @dataclass(frozen=True)
 class Choices:
-    """Q questions with N answers in all, of which the first of each question is that none is right. `question` (N) is
-    ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers. `gold` (Q) is the
-    place of the right answer among the N, `reference` (Q) the number of what is asked, and `of_object` (Q) says which
-    are attributes of something that the text does not name."""
+    """Q questions with N answers in all, of which the first of each question is that none is right.
+
+    `question` (N) is ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers.
+    `gold` (Q) is the place of the right answer among the N, `reference` (Q) the number of what is asked, and
+    `of_object` (Q) says which are attributes of something that the text does not name.
+    """
 
     question: Array
     features: Array
@@ -92,24 +94,30 @@ class Choices:
         probability, right = probabilities[place], place == self.gold
         several = (self.entity[self.gold] >= 0) & (np.bincount(self.question) > 2)
         is_first, sure = (named == self.gold)[several], probability >= SURE
-        return {"number": len(self), "right": float(right.mean()),
-                "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
-                "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
-                "calibration error": calibration_error(probability, right)}  # fmt: skip
+        return {
+            "number": len(self), "right": float(right.mean()),
+            "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
+            "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
+            "calibration error": calibration_error(probability, right),
+        }  # fmt: skip
 
 
 def calibration_error(probability: Array, right: Array) -> float:
     """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
-    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015."""
+
+    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
+    """
     place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
     return float(np.abs(np.bincount(place, probability) - np.bincount(place, right)).sum() / max(1, len(right)))
 
 
 class Standing:
     """Describes Q references with N answers by their text: bare, after `self.`, after an owner's name, or an object's.
+
     The features are those of settings.OF_REFERENCES from "dotted function" on. A reference is of an object if that
     belongs to no answer. Invisible are answers that a bare name cannot mean (a method, or what another function defines
-    within itself), and those of the own class after `super().`, unless `self.` has them too."""
+    within itself), and those of the own class after `super().`, unless `self.` has them too.
+    """
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
@@ -130,8 +138,9 @@ class Standing:
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
         self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
 
-    def of(self, window: Array, name: Array, question: Array, entity: Array,
-           rows: Rows) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    def of(
+        self, window: Array, name: Array, question: Array, entity: Array, rows: Rows
+    ) -> tuple[Array, Array, Array, Array]:
         """Returns the features of answers (N, 8) and of none (Q, 5), (Q) what is of an object, (N) what is visible."""
         corpus, is_place = self.corpus, rows.word == name[:, None]
         dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
@@ -150,10 +159,12 @@ class Standing:
         # The owner's name in another spelling before the name
         (row, place), words = np.nonzero(dotted), len(corpus.word_list)
         spelled = np.unique(row * words + self.plain[rows.owner[row, place]])
-        answer = [is_dotted[question] & self.in_module[entity] & ~owner_before, owner_before,
-                  (find(spelled, question * words + self.plain[owner]) >= 0) & (owner >= 0),
-                  after_self[question] & is_own, imported, in_file, corpus.entity_file[entity] >= 0,
-                  is_bare[question] & ~(imported | in_file | self.is_builtin[entity])]  # fmt: skip
+        answer = [
+            is_dotted[question] & self.in_module[entity] & ~owner_before, owner_before,
+            (find(spelled, question * words + self.plain[owner]) >= 0) & (owner >= 0), after_self[question] & is_own,
+            imported, in_file, corpus.entity_file[entity] >= 0,
+            is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
+        ]  # fmt: skip
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self, is_bare, many]
         hidden = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
@@ -163,9 +174,12 @@ class Standing:
 
 
 class Asking:
-    """Makes choices of references by what the counts and a model say of the entities of their names. `leave_out` leaves
-    each reference's own file out of the counts. A known tail that no other fact of the graph names, that no file
-    defines and that is not Python's own would not be known without its fact: it is no answer, so that none is right."""
+    """Makes choices of references by what the counts and a model say of the entities of their names.
+
+    `leave_out` leaves each reference's own file out of the counts. A known tail that no other fact of the graph names,
+    that no file defines and that is not Python's own would not be known without its fact: it is no answer, so that none
+    is right.
+    """
 
     def __init__(self, data: Data, leave_out: bool = False):
         self.data, self.leave_out = data, leave_out
@@ -222,8 +236,9 @@ class Asking:
             gold[question[right]] = right
             yield Choices(question, table[order], entity, relation, gold, chosen, of_object)
 
-    def _scored(self, triples: Array, relation: int, question: Array, entity: Array,
-                answering: Answering) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    def _scored(
+        self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
+    ) -> tuple[Array, Array, Array, Array]:
         """Returns the answers that are possible as tails of a relation: question, entity, relation, five features."""
         window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
         asked = Questions(window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)))
@@ -292,8 +307,9 @@ class Calibration:
         rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
         model.get_buffer("of_references").copy_(torch.from_numpy(rows))
 
-    def hidden(self, triples: Array, answering: Answering,
-               most: int = _MOST) -> tuple[Choices, Array] | tuple[None, None]:  # fmt: skip
+    def hidden(
+        self, triples: Array, answering: Answering, most: int = _MOST
+    ) -> tuple[Choices, Array] | tuple[None, None]:
         """Returns known references with what a model says, and their files; None twice if there are none."""
         corpus, known = self.data.corpus, self.asking.known(triples)
         if not len(known):
@@ -315,7 +331,9 @@ class Calibration:
     @staticmethod
     def text(rows: Sequence[Mapping[str, Any]]) -> str:
         columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
-        return ("References of the test's files, hidden: which entity of the name is meant, or none that the graph "
-                "has. Expect the figures of those of an object, as in `x.get()`, where the text does not say what x "
-                f"is: most unresolved ones are such. Sure: given {SURE:g} or "
-                f"more.\n{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}")  # fmt: skip
+        return (
+            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
+            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
+            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
+            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
+        )

@@ -26,8 +26,10 @@ def position_features(document: Document) -> np.ndarray:
     share = begin / max(1, count - 1)
     decile = np.eye(_DECILES)[np.minimum((share * _DECILES).astype(int), _DECILES - 1)]
     near = [begin == 0, begin == 1, begin < 4, end == 0, end == 1, end < 4, end < 8]
-    smooth = [share, share**2, np.log1p(begin) / 6, np.log1p(end) / 6, np.full(count, np.log1p(count) / 6),
-              np.log1p(np.array([sentence.count(" ") + 1 for sentence in document.sentences])) / 4]  # fmt: skip
+    smooth = [
+        share, share**2, np.log1p(begin) / 6, np.log1p(end) / 6, np.full(count, np.log1p(count) / 6),
+        np.log1p(np.array([sentence.count(" ") + 1 for sentence in document.sentences])) / 4,
+    ]  # fmt: skip
     return np.hstack([decile, np.stack([*near, *smooth], 1)])
 
 
@@ -60,6 +62,7 @@ class Vocabulary:
     def of(cls, documents: Sequence[Document], most: int) -> "Vocabulary":
         """Returns the `most` frequent terms of some documents, in alphabetical order."""
         from sklearn.feature_extraction.text import CountVectorizer  # a second that not every process needs
+
         texts = [sentence for document in documents for sentence in document.sentences]
         counter = CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, binary=True, dtype=np.int32)
         try:
@@ -74,6 +77,7 @@ class Vocabulary:
     @cached_property
     def _counter(self) -> Any:
         from sklearn.feature_extraction.text import CountVectorizer
+
         places = {term: place for place, term in enumerate(self.terms)}
         return CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, vocabulary=places, dtype=np.float32)
 

@@ -30,8 +30,10 @@ _STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
 
 
 class Ordered:
-    """The sentences of documents of different lengths, first all first ones, then all second ones, and so on. Within a
-    step the longest document comes first, so that the documents that go on are the first ones of the step."""
+    """The sentences of documents of different lengths, first all first ones, then all second ones, and so on.
+
+    Within a step the longest document comes first, so that the documents that go on are the first ones of the step.
+    """
 
     def __init__(self, lengths: Sequence[int]):
         lengths = np.asarray(lengths)
@@ -48,8 +50,9 @@ class Ordered:
         return slice(self.start[number], self.start[number + 1])
 
 
-def forward_backward(emission: np.ndarray, transition: np.ndarray,
-                     order: Ordered) -> tuple[float, np.ndarray, np.ndarray]:  # fmt: skip
+def forward_backward(
+    emission: np.ndarray, transition: np.ndarray, order: Ordered
+) -> tuple[float, np.ndarray, np.ndarray]:
     """(sentences in order, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
     most = emission.max(1, keepdims=True)
     local, step = np.exp(emission - most), np.exp(transition)
@@ -92,6 +95,7 @@ class Chain:
     def fit(cls, scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> "Chain":
         """Fits to (sentences, classes) scores of documents that were not in the fit of these scores."""
         from scipy.optimize import minimize
+
         order = Ordered(lengths)
         classes = scores.shape[1]
         inputs, wanted = _with_one(scores)[order.rows], np.eye(classes)[truth[order.rows]]
@@ -162,6 +166,7 @@ class Linear:
         """Fits to (rows) class numbers. A class without examples gets its bias alone, as rare as one would be."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression  # a second that not every process needs
+
         present, counts = np.unique(truth, return_counts=True)
         weights = np.zeros((matrix.shape[1], classes))
         bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
@@ -183,9 +188,11 @@ class Linear:
 @dataclass(frozen=True)
 class Stack:
     """Scores of roles from counts: a product of two models, and an offset for each class for the best macro F1.
+
     `sentence` sees the sentence alone, and `chain` makes of its scores those of a whole document; `context` sees the
     neighbours and the position too. `held_out` has the scores of each training document (by its name) by models that
-    were fitted without it; they are not kept."""
+    were fitted without it; they are not kept.
+    """
 
     classes: tuple[str, ...]
     vocabulary: Vocabulary
@@ -196,10 +203,13 @@ class Stack:
     held_out: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def fit(cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0,
-            most_sentences: int = _MOST_SENTENCES) -> "Stack":  # fmt: skip
-        """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles. Of more than
-        `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document."""
+    def fit(
+        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, most_sentences: int = _MOST_SENTENCES
+    ) -> "Stack":
+        """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
+
+        Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
+        """
         if len(documents) < 2:
             how = "Give more, or mark where one ends: by a blank line in a .txt file, a column `document` in a table."
             raise BadInput(f"Counts are fitted to two documents or more, and there are {len(documents)}. {how}")
@@ -286,8 +296,9 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def _cross_fitted(matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int,
-                  options: Fitting) -> tuple[list[Linear], np.ndarray]:  # fmt: skip
+def _cross_fitted(
+    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: Fitting
+) -> tuple[list[Linear], np.ndarray]:
     """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
     models, scores = [], np.zeros((len(truth), classes))
     for number in range(part.max() + 1):
@@ -297,10 +308,13 @@ def _cross_fitted(matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray
     return models, scores
 
 
-def _chained(own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray,
-             lengths: np.ndarray) -> np.ndarray:  # fmt: skip
-    """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share. The chain for
-    part j is fitted on scores of the other parts, each by a model that saw neither it nor j."""
+def _chained(
+    own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
+
+    The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
+    """
     parts, ends = range(part.max() + 1), np.cumsum(lengths)
     if len(parts) < 3:  # there is no third part to fit on
         return log_softmax(held)
