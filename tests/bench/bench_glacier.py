@@ -24,7 +24,7 @@ from lib.training.step import optimizer_step
 from tests.bench.record import head, publish
 from workloads.glacier import maps
 from workloads.glacier.data import terrain
-from workloads.glacier.settings import Generator, Prediction
+from workloads.glacier.settings import Generator
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -49,7 +49,7 @@ def predict_now(place: Path) -> None:
     settings, begin = config.workload, time.perf_counter()
     model = load_task(config).model().eval()
     predicted = maps.masks(
-        [model], place / "scenes", settings.source, settings.tiles.size, place / "maps", Prediction(views=1)
+        [model], place / "scenes", settings.source, settings.tiles.size, place / "maps", views=1
     )
     status = Path("/proc/self/status").read_text()  # getrusage would count the process that started this one
     peak = int(status.split("VmHWM:")[1].split()[0])

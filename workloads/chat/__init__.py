@@ -4,6 +4,7 @@ Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The e
 `generated`): a sentence becomes the JSON call of a small API.
 """
 
+import difflib
 import json
 import os
 import sys
@@ -24,14 +25,15 @@ from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import Batch
 from lib.text import aligned
+from lib.training.data import to_device
 from workloads.chat import checks, generated, network, rows, template
-from workloads.chat.beside import Neighbours
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 
 _SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
+_TRIED = 8  # nearest rows of which the one that fits best is taken
 
 
 class Answer(str):
@@ -63,13 +65,51 @@ def stopped(right: str, written: str) -> float:
     return float(getattr(written, "stopped", True))
 
 
-def _in_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+class Neighbours:
+    """The training rows whose questions are nearest, by TF-IDF over words and pairs of words."""
+
+    def __init__(self, rows: Sequence[Row]):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self.rows = [row for row in rows if row.answer]
+        self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
+        self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
+
+    def nearest(self, row: Row, count: int) -> list[Row]:
+        near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
+        return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
+
+    def prompted(self, row: Row, count: int) -> Row:
+        """Returns a row after its nearest examples as earlier turns, the nearest last."""
+        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
+        for near in self.nearest(row, count):
+            rest = [("user", near.question), ("assistant", near.answer), *rest]
+        return Row((*head, *rest), row.answer)
+
+    def replaced(self, row: Row) -> str:
+        """Returns a near answer whose words that differ between the questions are those of this one.
+
+        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
+        """
+        best, score, words = "", (-np.inf, 0), row.question.split()
+        for near in self.nearest(row, _TRIED):
+            other, answer, lost, shared = near.question.split(), near.answer, 0, 0
+            for kind, *places in difflib.SequenceMatcher(None, other, words, autojunk=False).get_opcodes():
+                if kind == "equal":
+                    shared += places[1] - places[0]
+                    continue
+                ranges = other[places[0] : places[1]], words[places[2] : places[3]]
+                old, new = (" ".join(some).strip(",.:;?!") for some in ranges)
+                if old and old in answer:
+                    answer = answer.replace(old, new, 1)
+                else:
+                    lost += sum(map(len, ranges))
+            if (-lost, shared) > score:
+                best, score = answer, (-lost, shared)
+        return best
 
 
 class Chat(Supervised):
-    """Answers in conversations."""
-
     Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
     metrics = (exact, valid, stopped)
     unit, constant = "question", "commonest answer"
@@ -88,9 +128,7 @@ class Chat(Supervised):
         checks.refuse(self.findings)
         fitting = [row for row in parts["train"] if row.answer and self._size(row) <= settings.length]
         if len(fitting) < 0.5 * len(parts["train"]):
-            raise BadInput(
-                f"More than half of the conversations exceed {settings.length:,} tokens: raise workload.length."
-            )
+            raise BadInput(f"Over half of the conversations exceed {settings.length:,} tokens: raise workload.length.")
         if settings.other.replay:
             other = self._other_text
             pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(fitting)), settings.length)
@@ -107,9 +145,8 @@ class Chat(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
-        return {
-            name: value for name, value in super().__getstate__().items() if name not in ("template", "_other_text")
-        }
+        state = super().__getstate__().items()
+        return {name: value for name, value in state if name not in ("template", "_other_text")}
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
@@ -122,10 +159,10 @@ class Chat(Supervised):
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
         train = self.parts["train"].samples
         lengths, ends = sorted(train.lengths), self.template.end
+        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
-        where = f"Data: {printable(self.source)}." if self.source else (
-            "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
-        )  # fmt: skip
+        drawn = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
+        where = f"Data: {printable(self.source)}." if self.source else drawn
         sizes = ", ".join(f"{len(part):,} conversations in {name}" for name, part in self.datasets().items())
         return "\n".join([
             f"{where} {sizes}.",
@@ -133,7 +170,7 @@ class Chat(Supervised):
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
             *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),
             f"{_SHOWN} rows, with what is trained marked:",
-            *(self.template.shown(row, _STRETCH, _in_colour()) for row in train[:_SHOWN]),
+            *(self.template.shown(row, _STRETCH, in_colour) for row in train[:_SHOWN]),
         ])  # fmt: skip
 
     # --- tokenizer and base -------------------------------------------------------------------------------------------
@@ -192,11 +229,8 @@ class Chat(Supervised):
     def batch(self, samples: list[Row], training: bool) -> Batch:
         """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
         encoded = [self.template.encode(row) for row in samples]
-        labels = [
-            [token if is_trained else IGNORED for token, is_trained in zip(e.ids[1:], e.trained[1:], strict=True)]
-            for e in encoded
-        ]
         ids = padded([e.ids[:-1] for e in encoded], 0, sys.maxsize)
+        labels = [[t if x else IGNORED for t, x in zip(e.ids[1:], e.trained[1:], strict=True)] for e in encoded]
         batch = {"ids": ids, "labels": padded(labels, IGNORED, sys.maxsize)}
         return batch if training else {**batch, **self._prompts(samples)}
 
@@ -232,12 +266,11 @@ class Chat(Supervised):
         return (path if path.is_file() else self._folder / path).read_text("utf-8")
 
     def _perplexity(self, model: nn.Module) -> float:
-        """Returns the perplexity of the second half of the other text, in pieces."""
         whole, device = self._other_text, next(model.parameters()).device
         half = whole[len(whole) // 2 :]
         total, count = 0.0, 0
         for row in rows.pieces(half, min(_MOST_OTHER, max(1, len(half) // _OTHER)), _OTHER):
-            batch = {name: value.to(device) for name, value in self.batch([row], True).items()}
+            batch = to_device(self.batch([row], True), device)
             total += float(self.loss(model, batch)[0]["loss"].detach())
             count += int((batch["labels"] != IGNORED).sum())
         return float(np.exp(total / max(1, count)))
@@ -250,11 +283,8 @@ class Chat(Supervised):
 
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
         """Returns the answers of the untouched base, also after the nearest training rows."""
-        near = Neighbours(self.parts["train"].samples)
-        prompts = {
-            "untouched base": lambda row: row,
-            f"base, {self.settings.shots} examples": partial(self._prompted, near),
-        }
+        prompted = partial(self._prompted, Neighbours(self.parts["train"].samples))
+        prompts = {"untouched base": lambda row: row, f"base, {self.settings.shots} examples": prompted}
         with self._base(model) as base, working("The untouched base answers"):
             if base is None:
                 return {}
@@ -264,8 +294,7 @@ class Chat(Supervised):
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
         room = self._facts.get("max_position_embeddings", 2048) - self.settings.answer
-        counts = range(self.settings.shots, 0, -1)
-        prompted = (near.prompted(row, count) for count in counts)
+        prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
 
     @contextmanager
@@ -286,11 +315,8 @@ class Chat(Supervised):
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
         answers, samples = list[str](), loader.dataset.samples
         for batch in loader:
-            rows = samples[len(answers) :][: len(batch["ids"])]
-            prompts = {
-                name: value.to(batch["ids"].device) for name, value in self._prompts([*map(prompt, rows)]).items()
-            }
-            answers += text.in_parts(self, model, prompts, 1, self.write)
+            prompts = self._prompts([*map(prompt, samples[len(answers) :][: len(batch["ids"])])])
+            answers += text.in_parts(self, model, to_device(prompts, batch["ids"].device), 1, self.write)
         return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -309,8 +335,7 @@ class Chat(Supervised):
     def answers(self, models: list[nn.Module], samples: list[Row]) -> list[Mapping[str, Any]]:
         if len(models) > 1:
             raise BadInput("Several tuned models cannot answer together. Give the archive of one run.")
-        device = next(models[0].parameters()).device
-        batch = {name: value.to(device) for name, value in self._prompts(samples).items()}
+        batch = to_device(self._prompts(samples), next(models[0].parameters()).device)
         answers = text.in_parts(self, models[0], batch, 1, self.write)
         return [{"prediction": str(answer), "stopped": int(answer.stopped)} for answer in answers]
 

@@ -4,6 +4,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+
+import yaml
 
 from lib.errors import BadInput, printable
 from lib.report.findings import Finding
@@ -16,17 +19,7 @@ _MOJIBAKE = re.compile("\ufffd|Ã[\x80-\xbf¤¶¼©¨]|â€[™œ\x9d“”˜]|
 _FEW = 20  # answers, of which nothing is said of all together
 _COMMON, _CUT = 0.5, 0.1  # shares: of one answer, and of answers that break off at one length
 _SHOWN = 4  # rows that a sentence names
-_ADVICE = {
-    "no answer": "Leave them out: they teach nothing.",
-    "unknown role": f"Name roles {', '.join(ROLES)}.",
-    "role": "Leave these turns out, or take a base whose template has the role.",
-    "template": "Correct the row; the template is chat_template.jinja beside the base.",
-    "doubled begin": "Take the begin token out of the contents.",
-    "in two splits": "Keep all rows of a question in one split: the test would be on what was trained.",
-    "too long": "They are left out. Raise workload.length.",
-    "no end": "The model would not learn to stop: correct the template.",
-    "border": "They are cut there, as in generation.",
-}
+_ADVICE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
 def examine(parts: Mapping[str, Sequence[Row]], template: Template, length: int, words: int) -> list[Finding]:
@@ -127,7 +120,6 @@ def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], 
 
 
 def _of_answers(parts: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
-    """Yields what is wrong with the training answers together."""
     answers = [row.answer for row in parts.get("train", ()) if row.answer]
     if len(answers) < _FEW:
         return

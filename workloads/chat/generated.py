@@ -1,6 +1,7 @@
 """Generates the task "call": a sentence becomes the JSON call of a small API, with values never seen in training."""
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -17,9 +18,13 @@ CLOSED = {kind: values.split() for kind, values in _CALL["closed"].items()}
 OPENINGS, API = _CALL["openings"], _CALL["functions"]
 
 
+def _share(text: str) -> float:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 16**8
+
+
 def split_of(value: str) -> str:
     """Returns the split of a free value by its hash: 70 % train, 15 % validation, 15 % test."""
-    share = int(hashlib.sha256(f"value {value}".encode()).hexdigest()[:8], 16) / 16**8
+    share = _share(f"value {value}")
     return "train" if share < 0.7 else "validation" if share < 0.85 else "test"
 
 
@@ -31,17 +36,16 @@ class Values:
 
     def draw(self, kind: str) -> tuple[str, str | int]:
         """Returns what the sentence says and what the call has: "3 pm" and "15:00"."""
-        if kind in CLOSED:
-            return (value := self.rng.choice(CLOSED[kind])), value
         if kind == "time":
             return self._time()
         if kind == "count":
             number = self.rng.randint(1, 12)
             return (NUMBERS[number - 1] if self.rng.random() < 0.5 else str(number)), number
         if kind in ("number", "degrees"):
-            low, high = (2, 999) if kind == "number" else (10, 99)
-            text = self.free(lambda: str(self.rng.randint(low, high)))
-            return text, int(text)
+            bounds = (2, 999) if kind == "number" else (10, 99)
+            return (value := self.free(lambda: str(self.rng.randint(*bounds)))), int(value)
+        if kind in CLOSED:
+            return (value := self.rng.choice(CLOSED[kind])), value
         return (value := self.name() if kind == "name" else self.text(int(kind[-1]))), value
 
     def free(self, draw: Callable[[], str]) -> str:
@@ -69,17 +73,10 @@ class Values:
 def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
     """Returns function, wording, opening and whether the tail follows; a fifth, by hash, is only in the test."""
     every = [
-        (name, wording, opening, tail)
-        for name, function in API.items()
-        for wording in range(len(function["wordings"]))
-        for opening in range(len(OPENINGS))
-        for tail in ((False, True) if function["tail"] else (False,))
-    ]
-
-    def share(combination: tuple[str, int, int, bool]) -> float:
-        return int(hashlib.sha256(f"combination {combination}".encode()).hexdigest()[:8], 16) / 16**8
-
-    return [combination for combination in every if (share(combination) < 0.2) == held_out]
+        combination for name, function in API.items() for combination in itertools.product(
+            [name], range(len(function["wordings"])), range(len(OPENINGS)), [False, True][: 1 + bool(function["tail"])])
+    ]  # fmt: skip
+    return [combination for combination in every if (_share(f"combination {combination}") < 0.2) == held_out]
 
 
 def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:

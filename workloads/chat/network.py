@@ -37,10 +37,8 @@ def adapted(base: nn.Module, lora: Lora) -> nn.Module:
     """Freezes a base and puts adapters on its linear layers but the head."""
     from peft import LoraConfig, get_peft_model
 
-    options = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )  # fmt: skip
+    sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+    options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(base.requires_grad_(False), options)
 
 
@@ -126,12 +124,11 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
     other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
-    device, widest, difference, same, count = next(model.parameters()).device, 0.0, 0.0, 0, 0
+    device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
     for row in rows:
         first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
         second = other(input_ids=torch.tensor([row])).logits[0].float()
-        widest = max(widest, float(first.abs().max()))
-        difference = max(difference, float((first - second).abs().max()))
+        widest, difference = max(widest, float(first.abs().max())), max(difference, float((first - second).abs().max()))
         same, count = same + int((first.argmax(-1) == second.argmax(-1)).sum()), count + len(row)
     sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
     if difference > _DIFFERENCE * widest or same < _SAME * count:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from lib.errors import BadInput, printable
 from lib.supervised import records, split
+from lib.training.splits import part_of
 
 Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 _SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
 _COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
-_SPLITS = {"train": "train", "valid": "validation", "val": "validation", "dev": "validation", "test": "test"}
 
 
 class Row(NamedTuple):
@@ -72,8 +72,7 @@ def read(source: Path) -> dict[str, list[Row]]:
     """Returns the rows of *.jsonl by split: by a file's name (train, validation, val, dev, test) or by question."""
     parts: dict[str, list[Row]] = {}
     for path in [source] if source.is_file() else sorted(source.glob("*.jsonl")):
-        part = next((split for name, split in _SPLITS.items() if path.stem.lower().startswith(name)), "")
-        parts.setdefault(part if source.is_dir() else "", []).extend(read_file(path))
+        parts.setdefault(part_of(Path(path.name)) if source.is_dir() else "", []).extend(read_file(path))
     if not parts.keys() & {"validation", "test"}:
         return split(row for rows in parts.values() for row in rows)
     train = [*parts.pop("", []), *parts.pop("train", [])]

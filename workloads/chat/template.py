@@ -1,5 +1,6 @@
 """Conversations as the model reads them: rendered by the tokenizer's own template, with the tokens that are trained."""
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ class Template:
         if not getattr(tokenizer, "chat_template", None):
             what = "The tokenizer of the base has no chat template"
             raise BadInput(f"{what}. Name a chat (instruct) model as workload.base, or put chat_template.jinja there.")
-        self.tokenizer, self._encoded = tokenizer, dict[Row, Encoded]()
+        self.tokenizer, self.encode = tokenizer, functools.lru_cache(_MOST_CACHED)(self._encode)
         self.specials = sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True)
         self.published = {*stops, tokenizer.eos_token_id} - {None}
         self.end = self._end_of(self.render([("user", "x"), ("assistant", _PROBE)]).partition(_PROBE)[2])
@@ -55,23 +56,14 @@ class Template:
         return self.tokens(self.render(turns, asks=True))
 
     def decode(self, ids: Sequence[int]) -> tuple[str, bool]:
-        """Returns a generated answer, and whether it came to an end."""
         end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
         return self.tokenizer.decode(ids[:end], skip_special_tokens=True).strip(), end < len(ids)
 
-    def encode(self, row: Row) -> Encoded:
+    def _encode(self, row: Row) -> Encoded:
         """Returns a row's tokens, cut at the borders of what is trained as generation has them."""
-        if row not in self._encoded:
-            if len(self._encoded) > _MOST_CACHED:
-                self._encoded.clear()
-            self._encoded[row] = self._text(row) if row.turns[:1] and row.turns[0][0] == TEXT else self._chat(row)
-        return self._encoded[row]
-
-    def _text(self, row: Row) -> Encoded:
-        ids = self.tokens(row.turns[0][1])
-        return Encoded(tuple(ids), (False, *[True] * (len(ids) - 1)))
-
-    def _chat(self, row: Row) -> Encoded:
+        if row.turns[:1] and row.turns[0][0] == TEXT:
+            ids = self.tokens(row.turns[0][1])
+            return Encoded(tuple(ids), (False, *[True] * (len(ids) - 1)))
         try:
             text, spans, notes = self.spans(row.whole)
         except Rewritten as error:  # prompt and last answer alone, as generation has them

@@ -48,10 +48,8 @@ def load(path: Path = OURS) -> Ontology:
             if relation.get("structural", name in _STRUCTURAL):
                 structural.add(name)
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(
-            f"{path} is no ontology ({printable(error, most=300)}). Give `entities:` by name, and `relations:` by name "
-            "with a list of entity types as domain and as range."
-        ) from None
+        how = "Give `entities:` by name, and `relations:` by name with lists of entity types as domain and range."
+        raise BadInput(f"{path} is no ontology ({printable(error, most=300)}). {how}") from None
     return Ontology(types, relations, frozenset(structural), str(path))
 
 

@@ -31,8 +31,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """One edge."""
-
     head: str
     relation: str
     tail: str
@@ -71,7 +69,6 @@ class Graph:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def print_skipped(self) -> None:
-        """Prints what was left out, the first lines of it."""
         for place, reason in self.skipped[:_SHOWN]:
             print(printable(f"Left out {place}: {reason}"))
         if len(self.skipped) > _SHOWN:

@@ -273,8 +273,7 @@ class Resolver:
         if member is None:
             return None
         if member.kind == "function" and member.id.startswith(f"{owner}."):
-            decorators = {path[-1] for path, _ in self.definitions[member.id][0].decorators}
-            if decorators & _PROPERTIES:
+            if {path[-1] for path, _ in self.definitions[member.id][0].decorators} & _PROPERTIES:
                 return None if target.kind == "class" else self.returned(member.id, through)
             return Target("function", member.id, through)
         if member.kind == "literal":
@@ -286,7 +285,6 @@ class Resolver:
         return member
 
     def bases(self, owner: str) -> list[Target | None]:
-        """Returns the meaning of each base of a class."""
         definitions = self.definitions[owner][:_MOST]
         pairs = ((definition.outer, path) for definition in definitions for path, _ in definition.bases)
         return [self.path(self.home[owner], scope, path, excluded=owner) for scope, path in pairs]

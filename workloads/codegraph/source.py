@@ -85,8 +85,7 @@ class _Reader:
 
     def define(self, node: _Function | ast.ClassDef, kind: str) -> Definition:
         parent = self.facts.scopes[self.scope].owner
-        prefix = f"{parent}.__init__" if self.scope == 0 and node.name in self.taken else parent
-        identity = f"{prefix}.{node.name}"
+        identity = f"{parent}{'.__init__' * (self.scope == 0 and node.name in self.taken)}.{node.name}"
         if self.kinds.setdefault(identity, kind) != kind:
             identity += f"#{kind}"  # a class and a function of one name, in two branches
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])

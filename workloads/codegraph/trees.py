@@ -81,11 +81,6 @@ def folder(root: Path) -> Tree:
     return Tree(root.resolve().name, root, tuple(sorted(paths)), is_own=root != STANDARD_LIBRARY)
 
 
-def standard_library() -> Tree:
-    """Returns the tree of the standard library of the Python that runs."""
-    return replace(folder(STANDARD_LIBRARY), name="the standard library")
-
-
 def installed(packages: Sequence[str]) -> list[Tree]:
     """Returns the trees of packages, as `name==version` or `name`. Raises BadInput, a sentence for each wrong one."""
     trees, wrong = [], []
@@ -100,7 +95,6 @@ def installed(packages: Sequence[str]) -> list[Tree]:
 
 
 def name_of(text: str) -> str:
-    """Returns the name of a package that is given with its version."""
     parts = _PACKAGE.fullmatch(text)
     return re.sub(r"[-_.]+", "-", parts[1]).lower() if parts else text
 
@@ -117,15 +111,11 @@ def _installed(text: str) -> Tree:
     if wanted and not (f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted):
         advice = f"Write {name}=={package.version} in workload.packages, or run pip install '{name}=={wanted}'."
         raise BadInput(f"{name} has version {package.version} here, not {wanted}. {advice}")
-    files = {
-        path.as_posix()
-        for path in map(PurePosixPath, (path.as_posix() for path in package.files or ()))
-        if path.suffix == ".py" and ".." not in path.parts and not any(map(_EXCLUDED.fullmatch, path.parts[:-1]))
-    }
+    paths = [PurePosixPath(path.as_posix()) for path in package.files or () if path.suffix == ".py"]
+    files = {str(p) for p in paths if ".." not in p.parts and not any(map(_EXCLUDED.fullmatch, p.parts[:-1]))}
     if not files:
         raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
-    root = Path(str(package.locate_file("")))
-    return Tree(name_of(text), root, tuple(sorted(files)), is_own=False)
+    return Tree(name_of(text), Path(str(package.locate_file(""))), tuple(sorted(files)), is_own=False)
 
 
 class Job(NamedTuple):
@@ -164,18 +154,15 @@ class Sources:
         return next(tree for tree in self.trees if tree.label == label), inner
 
     def path(self, file: str) -> Path:
-        """Returns where a file of the graph lies."""
         tree, inner = self.located(file)
         return tree.root / inner
 
     def read(self, file: str) -> bytes:
-        """Reads a file of the graph. Raises OSError."""
         tree, inner = self.located(file)
         return tree.read(inner)
 
     @cached_property
     def content(self) -> str:
-        """A hash of the names and bytes of all files."""
         return hashlib.sha256("".join(f"{tree.label} {tree.content}\n" for tree in self.trees).encode()).hexdigest()
 
     def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:

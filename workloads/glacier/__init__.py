@@ -33,8 +33,6 @@ _VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
 
 
 class Glacier(methods.Comparing):
-    """The workload of the module's docstring."""
-
     Settings = Settings
     # Files of the documented layouts that only labelled data has: a folder of new scenes or of maps is no data set
     sentinels = ("*_mask_*.npy", *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")))
@@ -143,8 +141,7 @@ class Glacier(methods.Comparing):
         return losses.weights(self.settings.loss, step)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        logits = model(batch["image"])
-        return losses.sums(self.settings.loss, logits, batch["target"], batch.get("distances")), {}
+        return losses.sums(self.settings.loss, model(batch["image"]), batch["target"], batch.get("distances")), {}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight.
@@ -183,7 +180,7 @@ class Glacier(methods.Comparing):
 
     def _gate_of(self, boosted: Boosted, part: Any) -> Any:
         """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
-        from workloads.glacier.gate import Gate
+        from workloads.glacier.judging import Gate
 
         if not self._gate or (self._gate.boosted, self._gate.part) != (boosted, part):
             self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
@@ -205,10 +202,10 @@ class Glacier(methods.Comparing):
         from lib.report.progress import working
         from workloads.glacier import baselines
 
-        settings, bounds, tiles = self.settings, self.settings.baseline, self.data.whole_tiles
+        bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
-            places = settings.boosted_places
-            return baselines.fit(tiles, self.config.seed, places, bounds.pixels, bounds.rounds, names)
+            tiles, seed = self.data.whole_tiles, self.config.seed
+            return baselines.fit(tiles, seed, places, bounds.pixels, bounds.rounds, names)
 
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
@@ -233,7 +230,6 @@ class Glacier(methods.Comparing):
         return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
 
     def columns(self, judged: Any) -> dict[str, float]:
-        """Returns the IoU of each class, for a method's row in evaluation.csv."""
         from workloads.glacier.judging import summed
 
         names = self.settings.source.classes
@@ -288,13 +284,10 @@ class Glacier(methods.Comparing):
         scores, least = scores_of(tested["the vote"].counts.sum(0), names), settings.criteria.ensemble_mcc
         wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        warning = "" if settings.split.test or len(models) < 2 else (
-            "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of "
-            "its first member, on which members of other folds trained, so its scores flatter. Take the folds' mean "
-            "instead."
-        )  # fmt: skip
-        text = self._judged(tested, self.guesses, folder)
-        return scores, "\n\n".join(filter(None, [warning, text, _verdict(wanted, advice)]))
+        warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
+        warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean instead."
+        text, is_flattered = self._judged(tested, self.guesses, folder), not settings.split.test and len(models) > 1
+        return scores, "\n\n".join(filter(None, [warning * is_flattered, text, _verdict(wanted, advice)]))
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
@@ -303,11 +296,10 @@ class Glacier(methods.Comparing):
         from workloads.glacier.maps import masks
 
         settings = self.settings
-        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
 
 
 def _verdict(criteria: list[Criterion], advice: str) -> str:
-    """Returns a line for each criterion, and advice if one was missed."""
     return "\n".join([*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])])
 
 

@@ -42,9 +42,7 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
     return np.concatenate(parts).reshape(len(planes) * len(parts), -1).T
 
 
-def sample(
-    tiles: Sequence[Tile], seed: int, pixels: int, indices: Sequence[tuple[int, int]] = ()
-) -> tuple[np.ndarray, np.ndarray]:
+def sample(tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()) -> tuple[np.ndarray, np.ndarray]:
     """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile. Raises BadInput."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
@@ -70,10 +68,8 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
     if labels.min() == labels.max():
         return DummyClassifier().fit(values, labels)
     # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
-    weight = "balanced" if balanced else None
-    return HistGradientBoostingClassifier(
-        max_iter=rounds, early_stopping=False, random_state=seed % 2**32, class_weight=weight
-    ).fit(values, labels)
+    options = {"early_stopping": False, "random_state": seed % 2**32, "class_weight": "balanced" if balanced else None}
+    return HistGradientBoostingClassifier(max_iter=rounds, **options).fit(values, labels)
 
 
 def scored(part: Sequence[Tile]) -> np.ndarray:

@@ -48,7 +48,7 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
         p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:
-            total["focal"] = _focal(log_p, truth, loss.gamma, loss.class_weights).sum()
+            total["focal"] = _focal(log_p, truth, loss.class_weights).sum()
         if loss.dice or loss.mcc:
             overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
             predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
@@ -57,20 +57,17 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
         if loss.mcc:
             total["mcc"] = _mcc(overlap, predicted, true).sum()
         if loss.boundary:
-            if distances is None:
-                raise ValueError("The boundary loss needs the distance maps of the batch; see distance_maps.")
-            total["boundary"] = _boundary(p, truth, distances).sum()
+            total["boundary"] = _boundary(p, truth, distances).sum()  # type: ignore[arg-type]
         return total
 
 
-def _focal(log_p: Tensor, truth: Tensor, gamma: float, class_weights: Sequence[float]) -> Tensor:
-    """FL = -(1 - p_t)^gamma log p_t of each pixel (Lin et al., ICCV 2017, equation 4), times its class's weight.
+def _focal(log_p: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tensor:
+    """FL = -(1 - p_t)^2 log p_t of each pixel (Lin et al., ICCV 2017, equation 4), times its class's weight.
 
     0 where a pixel is ignored. (B, K, H, W) -> (B, H, W).
     """
     log_pt = log_p.masked_fill(~truth, 0.0).sum(1)
-    # A saturated pixel has 1 - p_t = 0, whose power below 1 has no finite slope
-    focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** gamma) * log_pt if gamma else -log_pt
+    focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** 2.0) * log_pt
     return focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1) if class_weights else focal
 
 
@@ -102,8 +99,7 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
     # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there
     correlation = covariance / (spread.clamp_min(0.0) + 1e-8).sqrt()
-    several = (true > 0).sum(1) > 1
-    return torch.where(several, 1 - correlation, 0.0)
+    return torch.where((true > 0).sum(1) > 1, 1 - correlation, 0.0)
 
 
 def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the
 import hashlib
 import itertools
 import json
-import math
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -26,10 +25,10 @@ from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import padded, stamp_of
 from workloads.glacier.data.readers import Opened, Unusable, Window
 from workloads.glacier.judging import COLOURS
-from workloads.glacier.settings import Prediction, Source
+from workloads.glacier.settings import Source
 
-_NODATA = 255  # in maps of percent, and in those of classes wherever no class has this code
-_TYPES = ("uint8", "uint16", "int16", "int32")  # of a map of classes: the smallest that holds all codes
+_NODATA = 255  # in a map, wherever no class has this code
+_TYPES = ("uint8", "uint16", "int16", "int32")  # of a map: the smallest that holds all codes
 _MADE_BY = "MADE_BY"  # the tag of a map by which it is known as done
 
 
@@ -43,33 +42,30 @@ class Written(UserDict[str, Any]):
 
 def masks(
     models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
-    options: Prediction,
+    views: int = 8,
 ) -> Mapping[str, np.ndarray]:  # fmt: skip
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
     Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
-    scene's georeference, with the rasters of `options` beside it, one scene after another in memory; a map that these
-    models and options have made of the same files is kept. A scene that cannot be read is named and left out; raises
-    BadInput if that leaves none.
+    scene's georeference, one scene after another in memory; a map that these models have made of the same files is
+    kept. A scene that cannot be read is named and left out; raises BadInput if that leaves none.
     """
-    if isinstance(where, Mapping):
-        scenes, problems, _ = layout.of_folders(where, source)
-    else:
-        scenes, problems, _ = layout.find(where, source, labelled=False)
-    made_by = _digest([asdict(source), asdict(options), size], models if out else ())
-    predicted: dict[str, Any] = {}
-    done = 0
-    for scene in counted(scenes, "scenes predicted"):
+    is_by_band = isinstance(where, Mapping)
+    match = layout.of_folders(where, source) if is_by_band else layout.find(where, source, labelled=False)
+    problems, predicted, done = match.problems, dict[str, Any](), 0
+    made_by = _digest([asdict(source), views, size], models if out else ())
+    for scene in counted(match.scenes, "scenes predicted"):
+        path = out / f"{scene.name}.tif" if out else None
         try:
             stamp = _digest([made_by, stamp_of(scene.images)])
-            if out and _is_done(_paths(scene.name, out, options), stamp):
+            if path and _is_done(path, stamp):
                 done += 1
             else:
                 with readers.opened(scene, source) as opened:
-                    planes = _predicted(models, opened, size, options)
-                    if out:
-                        _write(planes, opened, out, options, stamp)
-            predicted[scene.name] = out / f"{scene.name}.tif" if out else planes["map"][0]
+                    mask = _predicted(models, opened, size, views)
+                    if path:
+                        _write(mask, opened, path, stamp)
+            predicted[scene.name] = path or mask
         except Unusable as problem:
             problems.append(str(problem))
     for problem in problems:
@@ -82,7 +78,6 @@ def masks(
 
 
 def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
-    """Hashes facts, and the weights of models."""
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
     for name, value in (pair for model in models for pair in model.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
@@ -101,72 +96,46 @@ def filled(mask: np.ndarray, source: Source) -> np.ndarray:
     return np.where(mask == coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
 
 
-def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
-    """Returns the files of a scene, the map last: it is written when all others are there."""
-    beside = [kind for kind in ("probabilities", "uncertainty") if getattr(options, kind)]
-    return {**{kind: out / f"{name}_{kind}.tif" for kind in beside}, "map": out / f"{name}.tif"}
-
-
-def _is_done(paths: Mapping[str, Path], stamp: str) -> bool:
+def _is_done(path: Path, stamp: str) -> bool:
     try:
-        with readers.raster(paths["map"]) as file:
-            return file.tags().get(_MADE_BY) == stamp and all(path.is_file() for path in paths.values())
+        with readers.raster(path) as file:
+            return file.tags().get(_MADE_BY) == stamp
     except Unusable:
         return False
 
 
-def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> dict[str, np.ndarray]:
-    """Returns (1, h, w) codes as "map", and percent as `options` ask; of each window the middle half is taken."""
+def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: int) -> np.ndarray:
+    """Returns (h, w) codes; of each window the middle half is taken."""
     dtype, nodata = coding(opened.source.codes)
-    codes, shape = np.asarray(opened.source.codes, dtype), (opened.height, opened.width)
-    planes = {"map": np.full((1, *shape), nodata, dtype)}
-    if options.probabilities:
-        planes["probabilities"] = np.full((len(codes), *shape), _NODATA, np.uint8)
-    if options.uncertainty:
-        planes["uncertainty"] = np.full((1, *shape), _NODATA, np.uint8)
-    places = _windows(*shape, size)
-    while batch := list(itertools.islice(places, options.batch)):
-        images = [padded(opened.bands(window), size) for window, _ in batch]
-        each = probabilities(models, torch.from_numpy(np.stack(images)), options.views)
-        for image, p, ((top, left, _, _), part) in zip(images, each, batch, strict=True):
-            rows, columns = (slice(cut.start - n, cut.stop - n) for cut, n in zip(part, (top, left), strict=True))
-            p, is_seen, part = p[:, rows, columns], ~np.isnan(image[0, rows, columns]), (slice(None), *part)
-            planes["map"][part] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
-            if options.probabilities:
-                planes["probabilities"][part] = np.where(is_seen, (100 * p).round().byte().numpy(), _NODATA)
-            if options.uncertainty:  # entropy, in percent of that of equal chances
-                entropy = (-torch.xlogy(p, p).sum(0) / math.log(len(p))).clamp(0, 1)
-                planes["uncertainty"][part] = np.where(is_seen, (100 * entropy).round().byte().numpy(), _NODATA)
-    return planes
+    codes, mask = np.asarray(opened.source.codes, dtype), np.full((opened.height, opened.width), nodata, dtype)
+    for window, part in _windows(opened.height, opened.width, size):
+        image = padded(opened.bands(window), size)
+        p = probabilities(models, torch.from_numpy(image)[None], views)[0]
+        rows, columns = (slice(cut.start - n, cut.stop - n) for cut, n in zip(part, window[:2], strict=True))
+        is_seen = ~np.isnan(image[0, rows, columns])
+        mask[part] = np.where(is_seen, codes[p[:, rows, columns].argmax(0).numpy()], np.asarray(nodata, dtype))
+    return mask
 
 
-def _write(planes: Mapping[str, np.ndarray], opened: Opened, out: Path, options: Prediction, stamp: str) -> None:
-    """Writes a scene's files with its place, each whole or not at all, the map last."""
-    source = opened.source
+def _write(mask: np.ndarray, opened: Opened, path: Path, stamp: str) -> None:
+    source, dtype = opened.source, mask.dtype.name
     place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
-    names = {"probabilities": source.classes, "uncertainty": ("uncertainty",), "map": ("class",)}
-    for kind, path in _paths(opened.scene.name, out, options).items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_map, (count, height, width), dtype = kind == "map", planes[kind].shape, planes[kind].dtype.name
-        shape = {"height": height, "width": width, "count": count, "dtype": dtype}
-        nodata, tags = _NODATA, {"UNIT": "percent"}
-        if is_map:
-            nodata, tags = coding(source.codes)[1], {_MADE_BY: stamp}
-            tags |= {f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)}
-        with MemoryFile() as plain, MemoryFile() as optimised:
-            tiled = {"driver": "GTiff", "tiled": True, "blockxsize": 512, "blockysize": 512}
-            with plain.open(**tiled, **shape, **place, nodata=nodata) as file:
-                file.write(planes[kind])
-                file.descriptions = names[kind]
-                file.update_tags(**tags)
-                if is_map and dtype in ("uint8", "uint16"):
-                    colours = zip(source.codes, itertools.cycle(COLOURS), strict=False)
-                    file.write_colormap(1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours})
-            with plain.open() as file:
-                overviews = {"overview_resampling": "NEAREST" if is_map else "AVERAGE"}
-                copy(file, optimised.name, driver="COG", compress="DEFLATE", blocksize=512, **overviews)
-            with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
-                aside.write_bytes(optimised.getbuffer())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype}
+    tiled = {"driver": "GTiff", "tiled": True, "blockxsize": 512, "blockysize": 512}
+    names = {f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)}
+    with MemoryFile() as plain, MemoryFile() as optimised:
+        with plain.open(**tiled, **shape, **place, nodata=coding(source.codes)[1]) as file:
+            file.write(mask, 1)
+            file.descriptions = ("class",)
+            file.update_tags(**{_MADE_BY: stamp}, **names)
+            if dtype in ("uint8", "uint16"):
+                colours = zip(source.codes, itertools.cycle(COLOURS), strict=False)
+                file.write_colormap(1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours})
+        with plain.open() as file:
+            copy(file, optimised.name, driver="COG", compress="DEFLATE", blocksize=512, overview_resampling="NEAREST")
+        with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
+            aside.write_bytes(optimised.getbuffer())
 
 
 def _windows(height: int, width: int, size: int) -> Iterator[tuple[Window, tuple[slice, slice]]]:

@@ -161,10 +161,8 @@ def carry(
         if name not in given:
             raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
         if given[name].shape[axis] != len(names):
-            raise BadInput(
-                f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are named for them: "
-                f"{', '.join(names)}. Name those that they were trained on, in their order."
-            )
+            how = f"named for them: {', '.join(names)}. Name those that they were trained on, in their order."
+            raise BadInput(f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are {how}")
     filters, message = carry_bands(given[FIRST], *bands)
     carried = {name: value for name, value in given.items() if not name.startswith(STATISTICS)} | {FIRST: filters}
     carried |= {name: value for name, value in fresh.items() if name.startswith(STATISTICS)}
@@ -188,10 +186,8 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
     new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
     if len(new) == len(target):
-        raise BadInput(
-            f"No band of the initial weights is among those of this run: they saw {', '.join(source)}, and this run "
-            f"has {', '.join(target)}. Write the same names for the same parts of the spectrum."
-        )
+        how = f"and this run has {', '.join(target)}. Write the same names for the same parts of the spectrum."
+        raise BadInput(f"No band of the initial weights is among this run's: they saw {', '.join(source)}, {how}")
     if list(source) == list(target):
         return weight, f"{matched}."
     mean = weight.mean(1)

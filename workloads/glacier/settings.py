@@ -1,6 +1,5 @@
 """The settings of the workload, one frozen dataclass a section of the configuration's `workload:`."""
 
-import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,14 @@ _USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"),
 _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 
 
+def _has_groups(pattern: str, number: int | None = None) -> bool:
+    """Returns whether a pattern is a regular expression, with so many groups."""
+    try:
+        return re.compile(pattern).groups == number or number is None
+    except re.error:
+        return False
+
+
 @dataclass(frozen=True)
 class Source:
     """How images and masks are to be read."""
@@ -26,14 +33,11 @@ class Source:
     classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
     codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class.")
     ignored_codes: tuple[int, ...] = option((), "Values of the mask for unknown ground.")
-    mask_layers: tuple[int, ...] = option((), "Layers of a mask for classes 1, 2 ...; empty: all.", minimum=1)
     nodata: tuple[float, ...] = option((), "No-data values of the bands, beside the file's own.")
     name_pattern: str = option("", "Regular expression; its group is the scene's name in a file's.")
-    group_pattern: str = option("", "Regular expression; its group in scenes' names stays together.")
     images: str = option("", "Pattern of images below data.dir; empty: the layouts.")
     masks: str = option("", "Pattern of masks; given with images.")
     band_files: tuple[str, ...] = option((), "What {band} stands for; empty: the names of bands.")
-    mask_band: int = option(0, "Band of a mask with the codes, from 1; 0: the only one.", minimum=0)
 
     def __post_init__(self) -> None:
         if mistakes := list(self._mistakes()):
@@ -46,19 +50,15 @@ class Source:
             yield f"There are {len(self.classes)} classes. Give at least two, background first."
         if not self.bands or len(set(self.bands)) < len(self.bands):
             yield "bands must name at least one band, and none twice."
-        if self.channels and len(self.channels) != len(self.bands):
-            yield f"There are {len(self.bands)} bands, but channels names {len(self.channels)}."
         if strange := [code for code in self.codes if not -(2**31) <= code < 2**31]:
             yield f"The code {strange[0]} is no number of 32 bits, and no map could hold it."
-        for pattern in (self.name_pattern, self.group_pattern):
-            with contextlib.suppress(re.error):
-                if not pattern or re.compile(pattern).groups == 1:
-                    continue
-            yield f"The pattern {pattern!r} must be a regular expression with one group in parentheses."
+        if not _has_groups(self.name_pattern, 1 if self.name_pattern else 0):
+            yield f"The pattern {self.name_pattern!r} must be a regular expression with one group in parentheses."
         if self.masks and not self.images:
             yield "masks is given without images. Give both patterns, or neither."
-        if self.band_files and len(self.band_files) != len(self.bands):
-            yield f"There are {len(self.bands)} bands, but band_files names {len(self.band_files)}."
+        for name, of_bands in (("channels", self.channels), ("band_files", self.band_files)):
+            if of_bands and len(of_bands) != len(self.bands):
+                yield f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}."
         if self.band_files and BAND not in self.images:
             yield "band_files is given without {band} in images, such as {scene}/*_{band}.jp2. Give both."
         if BAND in self.images and self.channels:
@@ -70,7 +70,6 @@ class Source:
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The channels that are read, counted from 1."""
         return self.channels or tuple(range(1, len(self.bands) + 1))
 
 
@@ -116,11 +115,9 @@ class Split:
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
             raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
-        for part, pattern in self.names.items():
-            with contextlib.suppress(re.error):
-                if part in ("train", "validation", "test", "out") and re.compile(pattern):
-                    continue
-            raise ValueError(f"names has {part}: {pattern}. Give train, validation, test or out a regular expression.")
+        for part, text in self.names.items():
+            if part not in ("train", "validation", "test", "out") or not _has_groups(text):
+                raise ValueError(f"names has {part}: {text}. Give train, validation, test or out a regular expression.")
         if not self.folds and self.validation + self.test >= 1:
             raise ValueError("validation and test leave nothing to train on. Lower one of them.")
 
@@ -172,7 +169,6 @@ class Loss:
     dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
-    gamma: float = option(2.0, "Exponent of the focal loss.", minimum=0)
     class_weights: tuple[float, ...] = option((), "Weight of each class in the focal loss; empty: 1.", minimum=0)
     ramp_steps: int = option(0, "Steps in which the boundary loss rises from 0.", minimum=0)
     ramp_epochs: float = option(0.0, "Epochs in which the boundary loss rises from 0.", minimum=0)
@@ -197,12 +193,9 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Prediction:
-    """How maps of whole scenes are made, and what is written beside each of them."""
+    """How maps of whole scenes are made."""
 
     views: int = option(8, "Flips and quarter turns to average over.", minimum=1, maximum=8)
-    batch: int = option(1, "Windows that are predicted at once.", minimum=1)
-    probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
-    uncertainty: bool = option(False, "Whether NAME_uncertainty.tif is written: entropy, percent of the most.")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from lib.machine import disk, inputs, platform
 from lib.report.progress import working
 from lib.report.summary import Summary, with_all
 from lib.task import load_task
-from lib.text import aligned
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
@@ -24,7 +23,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     if not all(runs):
         print("Not every run of the queue is completed. They vote once all of them are.")
         return []
-    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
+    name = folds_of + "_small" * queue[-1].kind.endswith("_small")
     places = [output_dir, *inputs.mounted(platform.detect())]
     names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
     folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
@@ -52,9 +51,4 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
     summary.write(folder)
-    metric, rows = task.selection[0], []
-    for run in runs:
-        earlier = Summary.read(run)
-        score = earlier.metrics.get(metric) if earlier else None  # none where its test failed
-        rows.append((run.name, f"{metric} in its own test", "not tested" if score is None else f"{score:.4f}"))
-    return summary, f"{text}\n{aligned(rows)}"
+    return summary, text

@@ -17,24 +17,14 @@ from torch import Tensor, nn
 from lib.report.result import write_table
 from lib.supervised import Judged, Supervised
 from lib.task import Batch
-from workloads.graphmer import figures
+from workloads.graphmer import figures, settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import (
-    COMBINED,
-    CONDITIONS,
-    ENCODER,
-    FEATURES,
-    IGNORE,
-    LONGEST_WORD,
-    NEAR,
-    SPECIALS,
-    Settings,
-)
+from workloads.graphmer.settings import COMBINED, CONDITIONS, IGNORE, SPECIALS, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
-    from workloads.graphmer.predicting.calibration import Calibration
+    from workloads.graphmer.predicting.references import Calibration
 
 _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
@@ -81,7 +71,6 @@ class Graphmer(Supervised):
         return self.data.datasets()
 
     def group(self, sample: Any) -> str:
-        """Returns the file of a question."""
         corpus = self.data.corpus
         return corpus.files[corpus.window_file[corpus.window_of[sample[0]]]]
 
@@ -104,14 +93,15 @@ class Graphmer(Supervised):
             return torch.rand((), device=device).expand(size, *shape)
 
         batch = {
-            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(LONGEST_WORD, L),
+            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
             "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
             "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
             "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
-            "sibling": floats(G, C), "features": floats(G, C, len(FEATURES)), "near": floats(C, len(NEAR) + 1),
+            "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
+            "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
             "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
-            "name": below(V, C), "name_owner": below(V, C), "chance": -floats(C),
+            "chance": -floats(C),
         }  # fmt: skip
         if objective.mlm_steps:
             chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
@@ -127,8 +117,7 @@ class Graphmer(Supervised):
         fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
         if not (begin := self.settings.objective.mlm_steps):
             return [fast]
-        ranking = [f"{name}.*" for name in _RANKING]
-        return [{**fast, "from_step": begin}, {"names": ranking, "from_step": begin}]
+        return [{**fast, "from_step": begin}, {"names": [f"{name}.*" for name in _RANKING], "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
@@ -195,8 +184,7 @@ class Graphmer(Supervised):
 
     @cached_property
     def calibration(self) -> "Calibration":
-        """The probabilities of predictions, fitted on validation."""
-        from workloads.graphmer.predicting.calibration import Calibration
+        from workloads.graphmer.predicting.references import Calibration
 
         return Calibration(self.data)
 
@@ -205,7 +193,7 @@ class Graphmer(Supervised):
         is_test = loader.dataset.name == "test"
         judged = self.evaluator.answer(model, loader, chooses_gate=not is_test)
         if is_test:
-            self._tested, self._measured = {ENCODER: judged}, self.calibration.measured(model)
+            self._tested, self._measured = {settings.ENCODER: judged}, self.calibration.measured(model)
         else:
             self.calibration.fit(model)
         return figures.figures(judged)
@@ -214,7 +202,6 @@ class Graphmer(Supervised):
         return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
 
     def baseline(self) -> dict[str, float]:
-        """Returns what the counts combined reach, without an encoder."""
         return figures.figures(self.guesses[COMBINED])
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
@@ -268,5 +255,4 @@ def _with_namesakes(batch: Batch) -> Tensor:
     name = batch["name"][0]
     asked = (batch["gold"] != IGNORE) & (batch["condition"] == CONDITIONS.index("full_text"))
     gold = batch["gold"].clamp(min=0)
-    possible = batch["prior"] > IMPOSSIBLE / 2
-    return asked & (((name[gold][..., None] == name) & possible).sum(-1) > 1)
+    return asked & (((name[gold][..., None] == name) & (batch["prior"] > IMPOSSIBLE / 2)).sum(-1) > 1)

@@ -43,8 +43,7 @@ class Samples:
         self.facts = np.concatenate([triples[places], triples[others]])
         sizes = [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
         self.begin = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-        first = corpus.window_of[self.facts[self.begin[:-1]]]
-        self.groups = [corpus.files[file] for file in corpus.window_file[first]]
+        self.groups = [corpus.files[file] for file in corpus.window_file[corpus.window_of[self.facts[self.begin[:-1]]]]]
         text = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
         self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])

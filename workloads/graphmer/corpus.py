@@ -74,7 +74,6 @@ class Corpus:
         return len(self.head)
 
     def arrays(self) -> dict[str, Array]:
-        """Returns the fields alone, without what follows from them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     __getstate__ = arrays
@@ -125,12 +124,7 @@ class Corpus:
         index = {word: i for i, word in enumerate(self.word_list)}
         return lambda word: index.get(word, -9)
 
-    def windows_of(self, split: str) -> Array:
-        """Returns the indices of the windows of a split, ascending."""
-        return np.flatnonzero(self.split == SPLITS.index(split))
-
     def triples_of(self, split: str) -> Array:
-        """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
     def fingerprint(self) -> str:
@@ -144,7 +138,6 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def summary(self) -> str:
-        """Returns the numbers of windows and triples as one line."""
         per_split = Counter(self.split[self.window_of].tolist())
         shares = ", ".join(f"{per_split[i]:,} {name}" for i, name in enumerate(SPLITS))
         return f"{len(self):,} windows of text with {len(self.relation):,} triples ({shares})"
@@ -298,8 +291,7 @@ def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
         raise ValueError(f"the pieces of words cannot be read ({error})") from None
     encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)]
     offsets = _offsets([len(ids) for ids in encoded])
-    flat = np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1]))
-    return flat, offsets
+    return np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1])), offsets
 
 
 def header_room(roots: int) -> int:

@@ -3,6 +3,7 @@
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,10 @@ class Data:
 
     @cached_property
     def sources(self) -> Sources:
-        """The trees of Python files. Raises BadInput."""
         if self.given:
             return Sources([trees.folder(path) for path in self.given])
-        return Sources([trees.standard_library(), *trees.installed(self.settings.packages)])
+        library = replace(trees.folder(trees.STANDARD_LIBRARY), name="the standard library")
+        return Sources([library, *trees.installed(self.settings.packages)])
 
     @cached_property
     def rules(self) -> ontology.Ontology:
@@ -140,8 +141,7 @@ class Data:
         """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
         about = {**self._identity, "content": self.content}
         has_files = len(self.corpus) and self._cached.is_file()
-        files = {"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}
-        return {**files, "about": about}
+        return {**({"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}), "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
         """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
@@ -158,13 +158,11 @@ class Data:
             changed = "has changed" if self.content != content else ""
         except BadInput as error:
             changed = f"cannot be read as then ({error})"
-        return changed and (
-            f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began. Resuming with the "
-            f"original corpus, {begun['corpus']}; to use the new data, choose another run.name."
-        )
+        what = f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began"
+        how = f"Resuming with the original corpus, {begun['corpus']}; to use the new data, choose another run.name."
+        return f"{what}. {how}" * bool(changed)
 
     def describe(self) -> str:
-        """Returns where the data comes from and how much of it there is."""
         where, packages = f"Data: {', '.join(map(str, self.given))}", ", ".join(self.settings.packages)
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "

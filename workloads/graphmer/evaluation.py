@@ -5,18 +5,22 @@ the same head and relation do not count against the right one.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lib.supervised import Judged
 from lib.task import Batch
 from workloads.graphmer.counts import CandidateSet, Questions
-from workloads.graphmer.counts.answering import Answering, Scores
+from workloads.graphmer.counts.rows import Rows
+from workloads.graphmer.counts.scoring import NOWHERE
 from workloads.graphmer.data import Data
-from workloads.graphmer.settings import CONDITIONS, Array
+from workloads.graphmer.model import MOST_MEANT
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of trust and of likeness, which was learned on top of all of trust
@@ -24,20 +28,94 @@ GATES = tuple((trust, likeness) for trust, likeness in itertools.product(OPEN, O
 _AT_ONCE = 64  # questions that are scored together
 
 
+class Answering:
+    """A model on its data, which scores any questions: of known facts or not.
+
+    answering = Answering(task.data, model)
+    counted, encoded = answering.encoded(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
+    """
+
+    def __init__(self, data: Data, model: nn.Module):
+        self.data, self.model = data, model
+        self.gate = model.get_buffer("gate")  # (conditions, 2) how far trust and likeness are opened
+
+    @cached_property
+    def vectors(self) -> torch.Tensor:
+        """(E, 2, d) the vectors and origins of all entities."""
+        parts = np.array_split(np.arange(len(self.data.corpus.entity_type)), 16)
+        batches = ({n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()} for part in parts)
+        return torch.cat([self.model(batch).float() for batch in batches])
+
+    def of(self, among: CandidateSet) -> torch.Tensor:
+        """(C, 2, d) the vectors and origins of candidates."""
+        return self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
+
+    def encoded(
+        self, asked: Questions, among: CandidateSet, leave_out: bool = False
+    ) -> tuple[Array, Callable[[float, float], Array]]:
+        """Returns the counts' scores (Q, C), and a function of two gates that returns those with the encoder."""
+        batch, rows = self.data.collator.of_questions(asked)
+        added = self.read({name: value.to(self.gate.device) for name, value in batch.items()})
+        scores = Scores(self.data, asked, among, rows, leave_out)
+        return scores.counted(), scores.encoded(added, self.of(among))
+
+    def read(self, batch: Batch) -> dict[str, Any]:
+        """Returns what the encoder makes of Q questions: `queries` (Q, d) as a tensor, all else as arrays (Q, ...)."""
+        added = {name: value[:, 0].float() for name, value in self.model(batch).items()}
+        return {name: value if name == "queries" else value.cpu().numpy() for name, value in added.items()}
+
+
+class Scores:
+    """Scores of questions of one relation and condition: by the counts, and with the encoder by its gates."""
+
+    def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows, leave_out: bool = False):
+        self.data, self.asked, self.among, self.rows = data, asked, among, rows
+        self.features = data.scorer.counts.found(asked, among, leave_out)
+        self.prior = data.scorer.prior(asked, among, self.features)
+        self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
+
+    def counted(self, added: Array | float = 0.0, meant: Callable[..., Array] | None = None) -> Array:
+        """Returns (Q, C); `added` (Q, L) is what an encoder adds to each place, and `meant` for which candidate."""
+        places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
+        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, places, meant)
+
+    def encoded(self, added: Mapping[str, Any], vectors: torch.Tensor) -> Callable[[float, float], Array]:
+        """Returns a function of two gates that returns (Q, C); `vectors` (C, 2, d) are those of candidates."""
+        origins, places = vectors[:, 1].cpu().numpy(), added["places"][:, : self.places.shape[1]]
+        features, types = np.split(added["weights"], [len(FEATURES)], axis=1)
+        weighted = self.data.scorer.weighted(self.features, self.among, features, types)
+        alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
+        kind = self.data.corpus.entity_type[self.among.entities]
+        elsewhere = self.data.scorer.counts.elsewhere(self.asked, self.among)
+
+        def meant(question: Array, root: Array, column: Array) -> Array:
+            product = np.einsum("nd,nd->n", added["meanings"][question, root], origins[column])
+            weights, is_elsewhere = added["meant"][question, root], elsewhere[question, column]
+            product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
+            of_near = weights[:, -len(NEAR) - 1 :]
+            for at, name in enumerate(NEAR):
+                product += of_near[:, at] * self.features.dense[name][question, column]
+            return np.clip(product + of_near[:, -1] * is_elsewhere, -MOST_MEANT, MOST_MEANT)
+
+        @cache
+        def trusting(trust: float) -> Array:
+            return self.counted(trust * places, lambda *at: trust * meant(*at)) + trust * weighted
+
+        return lambda trust, likeness: trusting(trust) + likeness * alike if trust or likeness else self.counted()
+
+
 class Evaluator:
     """Answers the questions of an evaluation by every method."""
 
     def __init__(self, data: Data):
         self.data, self.corpus, self.scorer = data, data.corpus, data.scorer
-        self._candidates: dict[int, tuple[CandidateSet, Array]] = {}
+        self.candidates = cache(self._candidates)
 
-    def candidates(self, relation: int) -> tuple[CandidateSet, Array]:
+    def _candidates(self, relation: int) -> tuple[CandidateSet, Array]:
         """Returns the candidates of a relation by range (C), and which of them training has as its tails (C)."""
-        if relation not in self._candidates:
-            allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
-            among = CandidateSet(self.corpus, np.flatnonzero(allowed))
-            self._candidates[relation] = among, self.scorer.counts.of_tail[relation, among.entities] > 0
-        return self._candidates[relation]
+        allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
+        among = CandidateSet(self.corpus, np.flatnonzero(allowed))
+        return among, self.scorer.counts.of_tail[relation, among.entities] > 0
 
     def hide_others(self, asked: Questions, tail: Array, scores: Array) -> Array:
         """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
@@ -64,8 +142,7 @@ class Evaluator:
         possible = np.isfinite(score) & is_there[question]
         question, score = question[possible], score[possible]
         better = np.bincount(question, score > own[question], len(tail))
-        equal = np.bincount(question, score == own[question], len(tail))
-        first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
+        first = np.where(better > 0, 0.0, 1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1))
         namesake = np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan)
         return np.stack([rank(scores, is_there), rank(scores[:, trained], is_there & trained[column]), namesake], 1)
 
@@ -119,7 +196,6 @@ class Evaluator:
                 yield asked, chosen, self.candidates(int(kind))[0]
 
     def counted(self, queries: Iterable[tuple[int, int]]) -> Judged:
-        """Returns the answers of the counts combined, without a model."""
         triples, conditions = np.array([*queries]).T
         ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):

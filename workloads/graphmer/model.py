@@ -29,8 +29,7 @@ def room(candidates: int, facts: int) -> int:
 
 def sinusoids(positions: int, hidden: int, longest: float = 200.0) -> Tensor:
     """Returns (positions, hidden) sines and cosines, rows of norm 1 (Vaswani et al., 2017, section 3.5)."""
-    frequency = longest ** (-torch.arange(hidden // 2) * 2 / hidden)
-    angles = torch.arange(positions)[:, None] * frequency
+    angles = torch.arange(positions)[:, None] * (longest ** (-torch.arange(hidden // 2) * 2 / hidden))
     return F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
 
 
@@ -201,8 +200,7 @@ class Ranker(nn.Module):
         for name, most in PARTS:
             part = pieces[:, begin : begin + most]
             is_piece = (part != PAD)[..., None].to(origin.dtype)
-            bag = (self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt()
-            parts[name] = self.compose[name](bag)
+            parts[name] = self.compose[name]((self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt())
             begin += most
         origin = origin + parts["owner"] + parts["package"]
         return torch.stack([origin + parts["name"], origin], 1)
@@ -246,9 +244,8 @@ class Ranker(nn.Module):
         added = self.added(roots, leaves, batch)
         if "prior" not in batch:
             return added
-        pieces, kind, vector, name, owner = (
-            batch[key][0] for key in ("pieces", "kind", "vector", "name", "name_owner")
-        )
+        keys = "pieces", "kind", "vector", "name", "name_owner"
+        pieces, kind, vector, name, owner = (batch[key][0] for key in keys)
         trusting = batch["prior"] + _weighted(batch["features"], kind, added["weights"])
         vectors, origins = self.entities(pieces, kind, vector).unbind(1)
         near = batch["near"]  # of which the last is whether other files have the entity

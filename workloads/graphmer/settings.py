@@ -94,8 +94,5 @@ class Settings:
     objective: Objective = Objective()
     split: Split = Split()
     evaluation: Evaluation = Evaluation()
-    packages: tuple[str, ...] = option(
-        (),
-        "Installed packages (name==version) beside the standard library, without data.dir.",
-    )
+    packages: tuple[str, ...] = option((), "Installed packages (name==version) beside the standard library.")
     bad_input_limit: int = option(0, "Bad lines or files that are left out; one more refuses the data.", minimum=0)

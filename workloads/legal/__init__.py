@@ -43,8 +43,6 @@ _LEARNED = {
 
 
 class Legal(Supervised):
-    """Finds the role of each sentence of a judgment."""
-
     Settings = Settings
     sentinels = ("*.txt",)
     metrics = ("macro_f1", "weighted_f1", "accuracy")
@@ -93,7 +91,6 @@ class Legal(Supervised):
         return {"document": sample.document, "sentence": sample.number + 1}
 
     def fingerprint(self) -> str:
-        """Hashes what the judgments say, and how they are divided."""
         from workloads.legal import splits
 
         split = self.settings.split
@@ -109,9 +106,7 @@ class Legal(Supervised):
             settings, train = self.settings, self.documents["train"]
             classes = list(settings.names or class_names(self.corpus[0], settings.outputs))
             if len(classes) < 2:
-                raise BadInput(
-                    "The data has fewer than two roles, so there is nothing to tell apart. Look at data.dir."
-                )
+                raise BadInput("The data has one role at most, so there is nothing to tell apart. Look at data.dir.")
             sentences = [sentence for document in train for sentence in document.sentences]
             encoder = network.choose(settings.encoder)
             self._learned = {
@@ -153,10 +148,8 @@ class Legal(Supervised):
             return json.loads(path.read_text("utf-8"))
         with working("Counting words for what the network has to beat"):
             stack = Stack.fit(documents, classes, self.config.seed)
-        names = [one.name for one in validation if one.name in stack.held_out]
-        counts = {
-            "stack": stack.as_json(), "held_out": {name: packed(stack.held_out[name], "<f4") for name in names},
-        }  # fmt: skip
+        names = (one.name for one in validation if one.name in stack.held_out)
+        counts = {"stack": stack.as_json(), "held_out": {name: packed(stack.held_out[name], "<f4") for name in names}}
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with disk.whole(path, cache=True) as aside:
@@ -185,10 +178,8 @@ class Legal(Supervised):
         }  # fmt: skip
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        whole, each = (
-            torch.ones(size, *shape, dtype=torch.int64, device=device)
-            for shape in ((self.settings.context.length,), ())
-        )
+        shapes = (size, self.settings.context.length), (size,)
+        whole, each = (torch.ones(shape, dtype=torch.int64, device=device) for shape in shapes)
         return {
             "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
             "category": each, "labels": each, "weight": torch.ones(size, device=device),
@@ -220,8 +211,6 @@ class Legal(Supervised):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         losses = F.cross_entropy(self.passed(model, batch), batch["labels"], reduction="none")
-        if focal := self.settings.loss.focal:
-            losses = losses * (1 - torch.exp(-losses)) ** focal
         return {"loss": (losses * batch["weight"]).sum()}, {"padding": 1 - batch["mask"].float().mean()}
 
     # --- beside and multiplied into the counts ------------------------------------------------------------------------
@@ -270,16 +259,14 @@ class Legal(Supervised):
             lengths = [len(document) for document in self.documents[part]]
             weight, best = product.chosen_weight(counts, scores, truth, lengths, usual)
             model.weight.fill_(weight)
-            both = counts + float(model.weight) * scores + self.stack.offsets
-            model.power.fill_(product.chosen_power(both, truth))
+            model.power.fill_(product.chosen_power(counts + float(model.weight) * scores + self.stack.offsets, truth))
         weight = float(model.weight)
         multiplied = counts + weight * scores
         rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: multiplied + self.stack.offsets}
         self._figures = self.figures(truth, rows[BOTH])
         self._figures["probability"] = product.probability(multiplied, truth) if best is None else best
         if part != "test":  # whose report has a row for the network alone
-            alone = self.figures(truth, scores)["macro_f1"]
-            self._figures |= {"network_macro_f1": alone, "network_weight": weight}
+            self._figures |= {"network_macro_f1": self.figures(truth, scores)["macro_f1"], "network_weight": weight}
         return {name: of[places] for name, of in rows.items()}
 
     def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
@@ -288,7 +275,6 @@ class Legal(Supervised):
         return {**scoring.scores(self.metrics, judged), **self.columns(judged)}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of the network multiplied into the counts."""
         return {**super().evaluate(model, loader), **self._figures}
 
     def baseline(self) -> dict[str, float]:
@@ -303,28 +289,21 @@ class Legal(Supervised):
     def describe_data(self) -> str:
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
         names, (parts, notes), matched = self.learned()["classes"], self.dealt, self.corpus[1]
-        where = f"Data: {self.source}" if self.source else (
-            "No data was given or found mounted. The embedded default is used: "
-            f"{len(self.corpus[0])} generated judgments"
-        )  # fmt: skip
+        drawn = "No data was given or found mounted. The embedded default is used"
+        where = f"Data: {self.source}" if self.source else f"{drawn}: {len(self.corpus[0])} generated judgments"
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         roles = ", ".join(printable(name, most=40) for name in names)
         how = "These are numbers. A labels.txt beside the data names them, a role a line from number 0 on."
         hint = f" {how}" * all(map(str.isdecimal, names))
         weights = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
-        lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", self.about_lengths()]
-        lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))
-        return "\n".join(filter(None, lines))
-
-    def about_lengths(self) -> str:
-        """Returns a sentence on the tokens of training inputs, and those that are cut."""
         lengths, most = self.parts["train"].lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
-        return (
-            f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
-            f"{(lengths == most).sum():,} are full at {most}."
-        )
+        tokens = f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
+        tokens += f"{(lengths == most).sum():,} are full at {most}."
+        lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", tokens]
+        lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))
+        return "\n".join(filter(None, lines))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
@@ -336,7 +315,6 @@ class Legal(Supervised):
 
 
 def _content(documents: Sequence["Document"]) -> str:
-    """Returns a hash of what documents say."""
     facts = (json.dumps([one.name, one.category, [*one.sentences], [*one.roles]]) for one in documents)
     return hashlib.sha256("".join(facts).encode()).hexdigest()
 

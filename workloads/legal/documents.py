@@ -83,8 +83,7 @@ def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
         cells = line.split("\t")
         has_confidence = len(cells) == 3 and cells[2].strip().replace(".", "", 1).isdecimal()
         if len(cells) == 2 or has_confidence:
-            document = f"{name}/{part}" if sum(begins) > 1 else name
-            yield number + 1, document, one_line(cells[0]), one_line(cells[1]), ""
+            yield number + 1, f"{name}/{part}" if sum(begins) > 1 else name, one_line(cells[0]), one_line(cells[1]), ""
         elif filled[number]:
             place, form = _place(shown, number + 1), "sentence, tab, role, and perhaps tab, confidence"
             unmatched.append(f"{place}: There are {len(cells) - 1} tabs. Write {form}.")
@@ -152,10 +151,8 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
     counts = Counter(role for document in documents for role in document.roles)
     if len(counts) > most:
         rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
-        raise BadInput(
-            f"The documents have {len(counts):,} different roles, more than workload.classes allows ({most:,}), among "
-            f"them {printable(rare, most=200)}. If these are roles, allow more; if not, look at the order of columns."
-        )
+        how = f"among them {printable(rare, most=200)}. Allow more if these are roles; if not, look at the columns."
+        raise BadInput(f"The documents have {len(counts):,} roles, more than workload.classes ({most:,}), {how}")
     return tuple(sorted(counts, key=lambda role: (not role.isdecimal(), int(role) if role.isdecimal() else 0, role)))
 
 

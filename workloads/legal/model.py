@@ -20,8 +20,8 @@ from workloads.legal.settings import CATEGORIES, Encoder, Head
 
 # What configurations of transformers call the share of attention weights that is dropped
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attention_probs_dropout")
-_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}  # of BERT: layers, width, heads
-_WORDS, _POSITIONS = 30_522, 512
+_SIZES = {"base": (12, 768, 12, 3072, 30_522), "large": (24, 1024, 16, 4096, 30_522)}  # of BERT, in a plan
+_POSITIONS = 512
 _UNKNOWN = "[UNK]"
 _SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
@@ -54,8 +54,7 @@ class Network(nn.Module):
         mask = batch["mask"][..., None].float()
         mean = self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))
         category = F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float()  # 0: not known, which is no column
-        seen_by_head = torch.cat([mean, batch["positions"], category], -1)
-        return self.output(self.dropout(F.gelu(self.inner(seen_by_head))))
+        return self.output(self.dropout(F.gelu(self.inner(torch.cat([mean, batch["positions"], category], -1)))))
 
 
 @dataclass(frozen=True)
@@ -67,21 +66,15 @@ class Choice:
 
 
 def choose(settings: Encoder) -> dict[str, Any]:
-    """Returns a `Choice`, and a plan's `size` of BERT."""
-    weights = encoders.choose(settings.weights, "an encoder")
+    """Returns a `Choice`, and a plan's `size` of BERT; on a CPU attention drops nothing: that is five times slower."""
+    weights, is_cpu = encoders.choose(settings.weights, "an encoder"), memory.device().type == "cpu"
     if weights is not None:
         config = encoders.configuration(weights[1])
         keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)][:1]
-        return {"weights": weights[0], "options": {k: _attention_dropout(settings, getattr(config, k)) for k in keys}}
+        return {"weights": weights[0], "options": {k: 0.0 if is_cpu else getattr(config, k) for k in keys}}
     if settings.weights and torch.empty(0).is_meta:
         return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
-    return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
-
-
-def _attention_dropout(settings: Encoder, otherwise: float) -> float:
-    if settings.attention_dropout != "auto":
-        return float(settings.attention_dropout)
-    return 0.0 if memory.device().type == "cpu" else otherwise
+    return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: 0.0 if is_cpu else settings.dropout}}
 
 
 def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
@@ -100,18 +93,15 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
         encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
         _freeze(encoder, settings)
     else:
-        layers, hidden, heads = settings.layers, settings.hidden, settings.heads
-        words, positions, wide = settings.vocabulary, length, settings.feed_forward
-        if size := chosen.get("size"):
-            layers, hidden, heads = _SIZES[size]
-            words, positions, wide = _WORDS, max(length, _POSITIONS), 4 * hidden
+        own = settings.layers, settings.hidden, settings.heads, settings.feed_forward, settings.vocabulary
+        layers, hidden, heads, wide, words = _SIZES[chosen["size"]] if "size" in chosen else own
         if hidden % heads:
             fits = hidden // heads * heads or heads
             raise BadInput(f"workload.encoder.hidden {hidden} is no multiple of the {heads} heads. Write {fits}, say.")
         encoder = library.AutoModel.from_config(library.BertConfig(
             vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-            intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
-            **chosen["options"],
+            intermediate_size=wide, hidden_dropout_prob=settings.dropout,
+            max_position_embeddings=max(length, _POSITIONS * ("size" in chosen)), **chosen["options"],
         ))  # fmt: skip
     config = encoder.config
     places = getattr(config, "max_position_embeddings", None) or length

@@ -79,8 +79,7 @@ def probabilities(task: Any, models: Sequence[nn.Module], document: Document) ->
 def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> torch.Tensor:
     """Returns (sentences, classes) the mean of weighted log-probabilities over networks."""
     batch = to_device(task.labelled(list(samples)), models[0].weight.device)
-    logs = [model.weight * F.log_softmax(task.outputs(model, batch), -1) for model in models]
-    return torch.stack(logs).mean(0).cpu()
+    return torch.stack([model.weight * F.log_softmax(task.outputs(model, batch), -1) for model in models]).mean(0).cpu()
 
 
 def page(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str]) -> str:
@@ -97,8 +96,7 @@ def page(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str]
                               "is_unsure": row["probability"] < _UNSURE})  # fmt: skip
         runs.append({"role": role, "colour": colours[role], "sentences": sentences})
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
-        name=name, runs=runs, count=len(answers), unsure=sum(row["probability"] < _UNSURE for row in answers),
-        legend=[{"role": role, "colour": colours[role], "sentences": number[role]} for role in classes],
-        below=f"{_UNSURE:.0%}",
-    )  # fmt: skip
+    legend = [{"role": role, "colour": colours[role], "sentences": number[role]} for role in classes]
+    unsure, page = sum(row["probability"] < _UNSURE for row in answers), _TEMPLATE.read_text("utf-8")
+    values = {"name": name, "runs": runs, "count": len(answers), "unsure": unsure, "legend": legend}
+    return environment.from_string(page).render(**values, below=f"{_UNSURE:.0%}")

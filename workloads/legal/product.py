@@ -49,8 +49,7 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     for power in POWERS:
         offsets = np.zeros(scores.shape[1])
         for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
-            shares = np.exp(log_softmax(power * scores + offsets))
-            offsets += np.log(there / (shares.sum(0) + 0.5))
+            offsets += np.log(there / (np.exp(log_softmax(power * scores + offsets)).sum(0) + 0.5))
         logs.append(_logs(power * scores + offsets, truth))
     return max(logs, key=np.mean)
 

@@ -5,32 +5,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from pathlib import Path
+
+import yaml
 
 _BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
 _OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
 MARKS = ".?!" + _SHUT
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# A full stop after these ends no sentence
-_ABBREVIATIONS = _words(
-    "mr mrs ms m/s messrs dr prof shri smt sri kum km hon hon'ble st lt col gen maj capt adv ld asst addl dy sr jr jt "
-    "no nos v vs art arts sec secs s ss cl cls sub-s sub-sec r rr o ord reg regn sch para paras p pp pg vol vols ed "
-    "ch pt exh exs ex annex fig sl app appl appln pet cr crl civ misc wp slp c.a ref rs re cf viz i.e e.g ibid supra "
-    "supp suppl scc scr air scale bom cal mad del ker kar pat ori raj guj jj cj jan feb mar apr jun jul aug sept sep "
-    "oct nov dec edn p.w d.w a.i.r s.c.c s.c.r"
-)
-# After these it does where one of the words below follows, as after letters with full stops within (U.P., I.P.C.)
-_ENDINGS = _words("ltd pvt co corp inc ors anr etc bros govt dept dist edn j ca act")
-_BEGINNINGS = _words(
-    "the this that these those it its he she they we in on at by for from as an a there thus hence therefore however "
-    "but when where while if since after before accordingly learned having under according to against aggrieved his "
-    "her their our such even mere both neither one section"
-)
+_WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()
+_ABBREVIATIONS, _ENDINGS, _BEGINNINGS = (frozenset(words.split()) for words in _WORDS)
 _WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
 _SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
 _RARE = 0.01  # share of a corpus' sentences
@@ -56,7 +40,6 @@ def split_text(text: str) -> list[tuple[int, str]]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Returns the sentences of one paragraph."""
     bounds = [0]
     for match in _BREAK.finditer(text):
         if _ends_sentence(text[bounds[-1] : match.end()].rstrip(), text[match.end() : match.end() + 40]):
@@ -81,7 +64,6 @@ def _ends_sentence(before: str, after: str) -> bool:
 
 
 def _split_lines(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Returns the sentences of the lines of one paragraph."""
     starts, text = [], ""
     for _, line in lines:
         starts.append(len(text))
@@ -102,5 +84,4 @@ def final_marks(sentences: Sequence[str]) -> str:
 
 def as_in_corpus(sentence: str, marks: str) -> str:
     """Returns a sentence as a corpus has it whose sentences end in these marks alone."""
-    foreign = "".join({*MARKS} - {*marks})
-    return sentence.rstrip(f"{foreign} ") or sentence
+    return sentence.rstrip("".join({*MARKS, " "} - {*marks})) or sentence

@@ -1,8 +1,7 @@
 """The settings of legal, one class for each part of the `workload:` section."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lib.config.reader import option
@@ -46,9 +45,6 @@ class Encoder:
     feed_forward: int = option(512, "The width inside its layers' feed-forward part.", minimum=1)
     vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
     dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
-    attention_dropout: float | Literal["auto"] = option(
-        "auto", "Dropout of attention; auto: 0 on a CPU, else as published.", minimum=0, below=1
-    )
     freeze_words: bool = option(False, "Whether published word vectors are frozen.")
     freeze_layers: int = option(0, "Lowest layers of a published encoder to freeze.", minimum=0)
     planned_as: Literal["base", "large"] = option("base", "Size of BERT in a plan without the published weights.")
@@ -75,7 +71,6 @@ class Loss:
     """How much each sentence counts in training."""
 
     class_weights: float = option(0.5, "Power of a role's rarity: 0 weighs sentences alike.", minimum=0, maximum=1)
-    focal: float = option(0.0, "Exponent of the focal loss; 0: cross-entropy.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -86,11 +81,8 @@ class Split:
     fold: int = option(0, "Which of them is the test.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
-    given: bool = dataclasses.field(
-        default=True,
-        repr=False,  # of which fingerprints are made
-        metadata={"help": "Whether splits named by files or folders count."},
-    )
+    given: bool = field(default=True, repr=False, metadata={"help":  # fingerprints are made of the repr
+        "Whether splits named by files or folders count."})  # fmt: skip
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -46,8 +46,7 @@ def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> tup
             raise BadInput(f"No document is left for {name}: {how}")
     notes += check_leaks(documents, parts)
     drawn = np.random.default_rng(split.partition).permutation(len(parts["train"]))
-    count = int(np.ceil(ratio * len(drawn) - 1e-9))
-    parts["train"] = [parts["train"][place] for place in drawn[:count]]
+    parts["train"] = [parts["train"][place] for place in drawn[: int(np.ceil(ratio * len(drawn) - 1e-9))]]
     return {name: sorted(part) for name, part in parts.items()}, notes
 
 

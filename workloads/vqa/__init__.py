@@ -23,7 +23,7 @@ from lib.machine import disk
 from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, scoring, text
 from lib.task import Batch
 from lib.task.blocks import find_blocks
-from workloads.vqa import data, evaluation, generated, pictures, tokens, weighing
+from workloads.vqa import data, evaluation, generated, pictures, tokens
 from workloads.vqa.data import Record
 from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
 from workloads.vqa.tokens import Answer, Tokens
@@ -43,8 +43,6 @@ def valid(right: str, written: str) -> float:
 
 
 class Vqa(Supervised):
-    """Answers questions about pictures."""
-
     Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
     metrics = ("exact", "token_f1", "rouge_l", valid)
     unit, constant = "picture", "commonest answer"
@@ -95,14 +93,11 @@ class Vqa(Supervised):
         lengths, most = self.lengths, self.settings.decoder.length
         chosen = self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        lines = [
-            f"Data: {printable(self.source)}." if self.source else f"{where}.",
-            f"{sizes}. Training questions by type: {types}.",
-            *self.notes,
-            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
-            f"{lengths.count(most):,} full at {most}. Parts: {printable(names, most=300)}.",
-        ]
-        return "\n".join(lines)
+        first = f"Data: {printable(self.source)}." if self.source else f"{where}."
+        median, parts = lengths[len(lengths) // 2], printable(names, most=300)
+        last = f"Tokens of an answer with its reasoning: median {median}, the longest {lengths[-1]}, "
+        last += f"{lengths.count(most):,} full at {most}. Parts: {parts}."
+        return "\n".join([first, f"{sizes}. Training questions by type: {types}.", *self.notes, last])
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -130,9 +125,8 @@ class Vqa(Supervised):
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
-        beside = {} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}
         return {
-            **beside,
+            **({} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}),
             "picture": picture, "pixels": pixels, "question": question,
             "words": torch.arange(question.shape[1]) < torch.tensor([[len(text)] for text in texts]),
             "labels": padded(tokens, IGNORED, sys.maxsize), "part": padded(terms, 0, sys.maxsize),
@@ -149,14 +143,13 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": weighing.pairs_of(samples)}
+        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": evaluation.pairs_of(samples)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
         is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
-        parts = values["encoders"] if is_fine else {}
         is_fine = is_fine and "decoder" in values["tokenizers"] and all([values["words"], *values["words"].values()])
-        if not (is_fine and all("weights" in parts.get(part, ()) for part in _PARTS)):
+        if not (is_fine and all("weights" in values["encoders"].get(part, ()) for part in _PARTS)):
             what = "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers"
             raise BadInput(f"{what}: start another run.")
         for name in ("reader", "writer", "lengths", "words", "offers"):
@@ -165,19 +158,16 @@ class Vqa(Supervised):
 
     @cached_property
     def writer(self) -> Tokens:
-        """The tokenizer of answers."""
         return Tokens(self.learned()["tokenizers"]["decoder"], self.learned()["kinds"])
 
     @cached_property
     def reader(self) -> Tokens:
-        """The tokenizer of questions."""
         learned = self.learned()["tokenizers"]
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
     @cached_property
-    def words(self) -> weighing.Words:
-        """The classifier of a question's words."""
-        return weighing.Words(self.learned()["words"])
+    def words(self) -> evaluation.Words:
+        return evaluation.Words(self.learned()["words"])
 
     @cached_property
     def offers(self) -> list[tuple[Answer, list[int]]]:
@@ -186,7 +176,7 @@ class Vqa(Supervised):
         for answer in answers:
             answer.is_valid = True
         numbers = self.writer.numbers(answers)
-        return [(answer, [first, *tokens, last]) for answer, tokens in zip(answers, numbers, strict=True)]
+        return [(answer, [first, *row, last]) for answer, row in zip(answers, numbers, strict=True)]
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
@@ -207,7 +197,6 @@ class Vqa(Supervised):
         return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Gives each encoder its rate, and the steps in which it is trained."""
         groups: list[dict[str, Any]] = []
         for part in ENCODERS:
             steps, rate = trained(self.settings.stages, part), getattr(self.settings, part).lr
@@ -238,7 +227,7 @@ class Vqa(Supervised):
         """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
-        best = batch["by_words"].argsort(descending=True, stable=True)[:, : weighing.OFFERED].tolist()
+        best = batch["by_words"].argsort(descending=True, stable=True)[:, : evaluation.OFFERED].tolist()
         pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
         rows = [[*pairs[n * beams : (n + 1) * beams], *map(self.offers.__getitem__, p)] for n, p in enumerate(best)]
         flat = [tokens for row in rows for _, tokens in row]
@@ -260,12 +249,12 @@ class Vqa(Supervised):
         network = rows["network"]
         if loader.dataset.name == "validation":
             shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
-            model.weight.fill_(weighing.chosen_weight(network.true, network.guess, shown))
+            model.weight.fill_(evaluation.chosen_weight(network.true, network.guess, shown))
         self.weight = float(model.weight)
-        answer = network._replace(guess=weighing.likeliest(network.guess, self.weight))
+        answer = network._replace(guess=evaluation.likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
-        return {"loss": scores["loss"], **figures, **beside}, {weighing.NETWORK: network, "answer": answer}
+        return {"loss": scores["loss"], **figures, **beside}, {evaluation.NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -277,7 +266,7 @@ class Vqa(Supervised):
 
     def baselines(self) -> dict[str, list[str]]:
         test = self.parts["test"].samples
-        return {**self.rules.answers(test), weighing.WORDS: self.words.guesses([record.question for record in test])}
+        return {**self.rules.answers(test), evaluation.WORDS: self.words.guesses([record.question for record in test])}
 
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
@@ -289,13 +278,12 @@ class Vqa(Supervised):
         return super().evaluate(model, loader)
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        """Returns the share of exact answers by question type."""
         right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
         return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
-        is_valid = int(self._tested[weighing.NETWORK].guess[number].is_valid)
+        is_valid = int(self._tested[evaluation.NETWORK].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
     def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
@@ -311,9 +299,9 @@ class Vqa(Supervised):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
         evaluation.draw(self.samples, folder / "plots" / "samples.png")
-        network = self._tested[weighing.NETWORK]
-        words = network._replace(guess=np.array(self.guesses[weighing.WORDS], object))
-        self.about_gate = weighing.about(self.weight, self.columns(network), self.columns(words))
+        network = self._tested[evaluation.NETWORK]
+        words = network._replace(guess=np.array(self.guesses[evaluation.WORDS], object))
+        self.about_gate = evaluation.about(self.weight, self.columns(network), self.columns(words))
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:
@@ -337,6 +325,6 @@ class Vqa(Supervised):
         rows = super().predict(models, source, None)
         if out is not None:
             disk.make_folders(out)
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values())
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()]
             disk.write_text(out / "answers.jsonl", "".join(lines))
         return rows

@@ -107,7 +107,6 @@ def _filled(pattern: str, image: str, part: str, file: str) -> str:
 
 
 def _wrong(record: Record, image: str) -> str:
-    """Returns why a row cannot be used; nothing where it can."""
     texts = {"question": record.question, "answer": record.answer, "image": image, "reasoning": record.reasoning}
     for name, text in texts.items():
         if not text and name != "reasoning":
@@ -127,17 +126,17 @@ def questions(source: Path) -> list[Record]:
 
 
 def _questions_in(path: Path, root: Path) -> Iterator[Record]:
-    rows: list[tuple[Path, str]] = []
+    rows, is_table = list[tuple[Path, str]](), path.suffix.lower() == ".jsonl"
     if path.suffix.lower() == ".txt":
         beside = (path.with_suffix(suffix) for suffix in pictures.SUFFIXES)
         if image := next((picture for picture in beside if picture.is_file()), None):
             rows = [(image, line) for line in tables.read_text(path, printable(path)).splitlines()]
-    if path.suffix.lower() == ".jsonl":
+    if is_table:
         table = tables.read_table(path, printable(path), {"question": "question", "image": "image"})
         rows = [(path.parent / row["image"], row["question"]) for row in table.to_dict("records")]
     for number, (image, question) in enumerate(rows, 1):
         is_there = pictures.is_there(image) and absolute(image).is_relative_to(absolute(root))
-        if path.suffix.lower() == ".jsonl" and not (is_there and question):
+        if is_table and not (is_there and question):
             lacking = "question" if is_there else f"picture {printable(image, most=100)} below {printable(root)}"
             raise BadInput(f"{printable(path)}, row {number}: there is no {lacking}. {_HOW}")
         if question.strip():

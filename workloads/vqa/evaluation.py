@@ -1,21 +1,137 @@
-"""What answers are judged beside: rules that see no picture, question types, and pictures of where the model looks."""
+"""What answers are judged beside: rules that see no picture, what words alone answer and how much the network counts
+beside that, question types, and pictures of where the model looks."""
 
+import contextlib
+import itertools
+import json
+import math
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from lib.errors import printable
 from lib.report.figure import grid, save
+from lib.report.progress import working
 from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import OTHER, Record
+from workloads.vqa.tokens import Answer, Candidate
 
 _SLOT = "_"  # in a question, for words that answers are made of
 _MOST_TYPES, _LEAST_QUESTIONS = 20, 20  # of more types than these, those of fewer questions share a row
 _LINE = 34  # letters beside a picture
+NETWORK, WORDS = "network alone", "by words"  # rows of the tables
+OFFERED = 4  # likeliest training answers, which the network judges beside its own
+_LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
+_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
+_SURE = 0.995  # of one side: every validation of a run asks
+_MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
+_MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
+_FEW = 2000  # pairs, of which words that stand in one alone are learned too
+_MOST_NAMED = 5  # types in a sentence, the worst
+
+
+class Words:
+    """A linear classifier of the words of a question, one to three in a row, over training answers."""
+
+    def __init__(self, pairs: Mapping[str, Mapping[str, int]]):
+        """Fits it to what `pairs_of` returned."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import RidgeClassifier
+
+        rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
+        questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
+        self.answers, self._model = sorted(pairs), None
+        self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
+        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
+        least = 1 if len(questions) <= _FEW else 2
+        self._vectors = TfidfVectorizer(
+            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
+        )
+        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
+        model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
+        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
+            self._model = model.fit(self._vectors.fit_transform(questions), answers, sample_weight=counts)
+
+    def shares(self, questions: Sequence[str]) -> np.ndarray:
+        """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
+        if self._model is None:
+            return self._usual.repeat(len(questions), 0).astype(np.float32)
+        scores = self._model.decision_function(self._vectors.transform(list(map(normal, questions))))
+        scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
+        shares = np.clip((1 + scores) / 2, _LEAST, 1)
+        return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
+
+    def guesses(self, questions: Sequence[str]) -> list[str]:
+        return [self.answers[place] for place in self.shares(questions).argmax(1)]
+
+    def candidates(self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]) -> list[Candidate]:
+        """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
+        different: dict[str, Candidate] = {}
+        for answer, log in answers:
+            place = self._places.get(text := normal(answer))
+            share = _LEAST if place is None else shares[place]
+            different.setdefault(text, Candidate(answer, log, math.log(share)))  # another reasoning for the same
+        return [*different.values()]
+
+
+def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """Returns the commonest answers, each with its commonest questions and how often these came with it."""
+    pairs = Counter((normal(record.question), normal(record.answer)) for record in samples)
+    spelled: dict[str, list[str]] = {}
+    for record in samples:
+        spelled.setdefault(normal(record.answer), []).append(record.answer)
+    common = {*sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))[:_MOST_ANSWERS]}
+    rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[:_MOST_PAIRS]
+    sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
+    kept: dict[str, dict[str, int]] = {}
+    for (question, answer), size in zip(rows, sizes, strict=True):
+        if size <= _MOST_BYTES:
+            kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
+    return kept
+
+
+def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
+    """Returns the best candidate for each question, of the first answers in the order of the beams."""
+    best = [max(answer.candidates, key=lambda candidate: candidate.score(weight)).answer for answer in written]
+    return np.array(best, object)
+
+
+def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
+    """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
+
+    Surely: the lower end of Student's paired interval over pictures is above 0 (Cochran, Sampling Techniques, 1977,
+    6.4). So the network alone answers where it gains, unless a weight between both gains more.
+    """
+    from scipy import stats  # a second that a process which only loads data does not need
+
+    names, unit = np.unique(pictures, return_inverse=True)
+    guesses = (likeliest(written, weight) for weight in _WEIGHTS)
+    each = np.array([[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses])
+    place = 0
+    while len(names) > 1:
+        gains = each - each[place]  # (weights, questions)
+        mean, sums = gains.mean(1), np.stack([np.bincount(unit, gain) for gain in gains])
+        spread = ((sums - np.bincount(unit) * mean[:, None]) ** 2).sum(1) * len(names) / (len(names) - 1)
+        sure = mean > stats.t.ppf(_SURE, len(names) - 1) * np.sqrt(spread) / len(right)
+        if not sure.any():
+            break
+        place = int(sure.argmax())
+    return _WEIGHTS[place]
+
+
+def about(weight: float, network: Mapping[str, float], alone: Mapping[str, float]) -> str:
+    """Returns which answers count, and the question types where the network is below the words, worst first."""
+    how = f"Validation gives the network {weight:g} and the words of the question {1 - weight:g} of the weight."
+    if not weight:
+        how = f"Validation shows no sure gain over {WORDS!r}, so these answers count, and the network's do not."
+    worse = sorted((n for n in alone if network[n] < alone[n]), key=lambda n: (network[n] - alone[n], n))[:_MOST_NAMED]
+    types = (f"{printable(name[6:], most=40)} {network[name]:.3f} ({alone[name]:.3f})" for name in worse)  # exact_...
+    return how + f"\nThe network alone is below {WORDS!r}, in brackets, for: {', '.join(types)}." * bool(worse)
 
 
 class Rules:

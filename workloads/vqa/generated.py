@@ -8,20 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from lib.machine import disk, platform
 from workloads.vqa.settings import Generator
 
 RECORDS, IMAGES = "teacher.jsonl", "images"
-COLOURS = {
-    "đỏ": (220, 30, 30), "xanh lá": (30, 160, 50), "xanh dương": (40, 70, 220), "vàng": (240, 215, 20),
-    "đen": (15, 15, 15), "tím": (140, 40, 170), "cam": (245, 140, 20), "xám": (125, 125, 125),
-}  # fmt: skip
-SHAPES = {  # whether it rolls, why, and what it is used to draw
-    "hình tròn": ("có", "vì nó tròn", "bánh xe"),
-    "hình vuông": ("không", "vì nó có bốn góc", "cửa sổ"),
-    "hình tam giác": ("không", "vì nó có ba góc", "mái nhà"),
-}
-NUMBERS = ("không", "một", "hai", "ba", "bốn")
+_WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+COLOURS, SHAPES, NUMBERS = (_WORDS[name] for name in ("colours", "shapes", "numbers"))
 # Question types as the Vietnamese teacher has them, in the order in which a picture is asked about; the hardest twice
 _OFTEN = ("SPATIAL", "SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT")
 _RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each picture
@@ -50,7 +44,8 @@ class Question(NamedTuple):
 
 def folder_of(settings: Generator) -> Path:
     """Returns the folder of drawn pictures and their records, which a machine draws once."""
-    facts = json.dumps([settings.pictures, settings.questions, settings.side, Path(__file__).read_text("utf-8")])
+    made_by = Path(__file__).read_text("utf-8"), _WORDS
+    facts = json.dumps([settings.pictures, settings.questions, settings.side, *made_by])
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +59,6 @@ def folder_of(settings: Generator) -> Path:
 
 
 def write(folder: Path, settings: Generator) -> None:
-    """Writes pictures and records, the same ones every time."""
     (folder / IMAGES).mkdir(parents=True)
     lines = []
     for number in range(settings.pictures):
@@ -89,7 +83,6 @@ def write(folder: Path, settings: Generator) -> None:
 
 
 def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
-    """Returns the picture of a scene, on light ground."""
     from PIL import Image, ImageDraw
 
     large = side * _LARGER
@@ -99,7 +92,7 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
         half, shake = cell * draw.uniform(0.30, 0.42), cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
-        fill = COLOURS[thing.colour]
+        fill = tuple(COLOURS[thing.colour])
         if thing.shape == "hình tròn":
             brush.ellipse([x - half, y - half, x + half, y + half], fill=fill)
         elif thing.shape == "hình vuông":
@@ -114,9 +107,8 @@ def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[Question
     for shape in ("hình", *SHAPES):
         same = [thing for thing in things if shape in ("hình", thing.shape)]
         number = NUMBERS[len(same)]
-        question = draw.choice(
-            (f"có bao nhiêu {shape} trong ảnh", f"có mấy {shape} trong ảnh", f"đếm được mấy {shape}")
-        )
+        ways = f"có bao nhiêu {shape} trong ảnh", f"có mấy {shape} trong ảnh", f"đếm được mấy {shape}"
+        question = draw.choice(ways)
         yield Question("COUNTING", question, number, f"Đếm được {number} {shape} trong ảnh.")
         if len(same) == 1 and shape in SHAPES:
             yield from _of_shape(same[0], things, draw)

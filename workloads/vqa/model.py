@@ -6,7 +6,6 @@ Each of the three parts is published (mounted, cached or reachable weights), or 
 import contextlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,10 +76,9 @@ class Words(nn.Module):
     def __init__(self, width: int, heads: int, layers: int, length: int, dropout: float):
         super().__init__()
         self.position = nn.Parameter(torch.randn(length, width) * 0.02)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", batch_first=True, norm_first=True)
-            for _ in range(layers)
-        )
+        options = {"batch_first": True, "norm_first": True}
+        each = (nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", **options) for _ in range(layers))
+        self.layers = nn.ModuleList(each)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
@@ -217,21 +215,16 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         name = getattr(settings, part).weights
         weights = encoders.choose(name, what)
         parts[part] = {"weights": weights[0] if weights else ""}
-        if part == "image" and weights:
-            parts[part] |= _normalisation(weights[1])
+        if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
+            parts[part] |= _HALVES
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                values = json.loads(untrusted.read(weights[1] / "preprocessor_config.json", _MOST_BYTES))
+                colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
+                if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
+                    parts[part] |= colours
         if name and not weights and torch.empty(0).is_meta:
             parts[part]["planned"] = True
     return parts
-
-
-def _normalisation(folder: Path) -> dict[str, list[float]]:
-    """Returns mean and deviation of the colours that published weights take; halves where they do not say."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        values = json.loads(untrusted.read(folder / "preprocessor_config.json", _MOST_BYTES))
-        colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
-        if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
-            return colours
-    return _HALVES
 
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
@@ -280,8 +273,7 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
             raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
         _make_room(t5, EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
-        vit5 = config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False)
-        t5 = transformers.T5ForConditionalGeneration(vit5)
+        t5 = transformers.T5ForConditionalGeneration(config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False))
         _make_room(t5, EXTRA)
     else:
         layers = max(sizes.layers, sizes.fusion_layers)
@@ -304,8 +296,7 @@ def _make_room(t5: Any, more: int) -> None:
 
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()
-        drawn = rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])
-        return nn.Parameter(torch.cat([rows, drawn]))
+        return nn.Parameter(torch.cat([rows, rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])]))
 
     head = grown(t5.lm_head.weight)
     t5.shared.weight, t5.lm_head.weight = grown(t5.shared.weight), head

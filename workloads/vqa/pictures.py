@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
@@ -32,21 +33,8 @@ _CACHED = 2**28  # bytes of pictures that a process keeps
 # What Pillow raises for broken files, by format
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, struct.error)
 
-_WORDS = (  # of colours, numbers and sides, and of what is read from left to right: letters, figures, clocks and flags
-    re.compile(
-        r"\b(màu|đỏ|xanh|vàng|đen|trắng|tím|tía|cam|xám|nâu|hồng|sáng|tối|đậm|nhạt|ngày|đêm|colou?rs?|red|green|blue|"
-        r"yellow|black|white|purple|orange|gr[ae]y|brown|pink|teal|bright|dark|light|day|night)\b"
-    ),
-    re.compile(r"\b(bao nhiêu|mấy|đếm|how many|counting)\b"),
-    re.compile(
-        r"\b(trái|phải|bên|hướng|phía|giữa|cạnh|trên|dưới|đâu|vị trí|spatial|location|left|right|side|where|direction|"
-        r"between|next|facing|middle|cent(?:er|re)|top|bottom|above|below)\b"
-    ),
-    re.compile(
-        r"\b(chữ|viết|ghi|đọc|biển|tên|số|giờ|cờ|text|words?|letters?|write|written|read|sign|number|name|time|clock|"
-        r"flag)\b"
-    ),
-)
+_WORDS = [re.compile(rf"\b({words})\b")
+          for words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()]  # fmt: skip
 
 
 def is_there(path: str | Path) -> bool:
@@ -82,7 +70,7 @@ def batch(
     load, first = loader(settings.side, settings.limit_pixels), dict[str, int]()
     places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(questions)]
     loaded = {place: load(questions[place][1]) for place in first.values()}
-    for place in first.values() if generator and settings.augment else ():
+    for place in first.values() if generator else ():
         texts = [text for (_, _, text), other in zip(questions, places, strict=True) if other == place]
         loaded[place] = augment(loaded[place], texts, generator)
     pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
@@ -101,9 +89,8 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 
     with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
         judged = threads.map(judge, paths)
-        return {
-            path: next(judged) for path in (counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths)
-        }
+        looked_at = counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths
+        return {path: next(judged) for path in looked_at}
 
 
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:

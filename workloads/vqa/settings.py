@@ -1,8 +1,7 @@
 """The settings of vqa: those of its data, one class for each part of the model, and the stages of its training."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from lib.config.reader import option
@@ -40,7 +39,6 @@ class Pictures:
 
     side: int = option(64, "Pixels on a side of every picture.", minimum=16, limit=2048)
     limit_pixels: int = option(2**26, "Most pixels of a picture; larger ones are bad inputs.", minimum=1)
-    augment: bool = option(True, "Whether training pictures are changed, as the question allows.")
 
 
 @dataclass(frozen=True)
@@ -157,8 +155,7 @@ def trained(stages: Mapping[str, Stage], part: Encoder) -> tuple[int, int | None
     if not any(awake):
         return None
     first = awake.index(True)
-    last = next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
-    return rows[first].from_steps, last
+    return rows[first].from_steps, next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
 
 
 @dataclass(frozen=True)
@@ -174,19 +171,16 @@ class Settings:
     text: Text = Text()
     decoder: Decoder = Decoder()
     writing: Writing = Writing()
-    stages: dict[str, Stage] = dataclasses.field(default_factory=dict, metadata={"help":
-        "Parts of the run by name; see docs/vqa.md."
-    })  # fmt: skip
+    stages: dict[str, Stage] = field(default_factory=dict, metadata={"help": "Parts of the run; see docs/vqa.md."})
     bad_input_limit: int = option(0, "Bad rows that are left out; one more refuses the data.", minimum=0)
     together: int = option(4, "Most questions of a picture in a row, to encode it once.", minimum=1)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         decoder, image, pictures = values["decoder"], values["image"], values["pictures"]
-        if isinstance(decoder, Decoder) and decoder.hidden % decoder.heads:
-            fits = decoder.hidden // decoder.heads * decoder.heads or decoder.heads
-            which = f"which is no multiple of the {decoder.heads} heads. Write {fits}, say."
-            yield "decoder", f"workload.decoder.hidden is {decoder.hidden}, {which}"
+        if isinstance(decoder, Decoder) and decoder.hidden % (heads := decoder.heads):
+            which = f"no multiple of the {heads} heads. Write {decoder.hidden // heads * heads or heads}, say."
+            yield "decoder", f"workload.decoder.hidden is {decoder.hidden}, which is {which}"
         if isinstance(image, Image) and isinstance(pictures, Pictures) and not image.weights:
             shrinks = 2 ** (len(image.channels) + 1)
             if pictures.side % shrinks:

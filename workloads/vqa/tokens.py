@@ -89,10 +89,9 @@ class Tokens:
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
                 text = printable(record.answer, most=60)
-                raise BadInput(
-                    f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length} has "
-                    f"room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
-                )
+                how = f"has room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
+                what = f"{record.place}: the answer takes {len(answer)} tokens"
+                raise BadInput(f"{what}, and workload.decoder.length {length} {how}")
             why = [*kind, *reasoning[:room]]
             tokens = [self.answer, *answer, self.answer_end, self.reasoning, *why, self.reasoning_end, self.end]
             # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike
@@ -138,7 +137,6 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
 
 
 def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
-    """Returns the tokenizer beside published weights. Raises BadInput."""
     if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
         return phobert(folder)
     loaded, text = encoders.tokenizer(folder, *(("pad", "eos") if is_decoder else ("pad",)))

@@ -8,8 +8,7 @@ from lib.task import load_config
 from lib.training.order import buckets
 from tests.conftest import ROOT
 from tests.workloads.chat.conftest import calls, write_rows
-from workloads.chat import generated, rows, template
-from workloads.chat.beside import Neighbours
+from workloads.chat import Neighbours, generated, rows, template
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 

@@ -82,7 +82,7 @@ def test_rows_beyond_the_length_are_left_out_and_other_text_is_replayed(chat, tm
     assert len(texts) == round(0.5 * len(lengths)) and all(row.turns[0][0] == "text" for row in texts)
     encoded = task.template.encode(texts[0])
     assert all(encoded.trained[1:]) and task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
-    with pytest.raises(BadInput, match="More than half"):
+    with pytest.raises(BadInput, match="Over half"):
         assert chat({"workload.length": 60}).parts
 
 

@@ -16,7 +16,6 @@ from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
 from trainbook.commands import main
 from workloads.glacier import maps
-from workloads.glacier.settings import Prediction
 
 
 class ByPixel(nn.Module):
@@ -45,7 +44,7 @@ def predict(tmp_path):
 
     def masks(models=None, size=32, out="out", **options):
         place = out and tmp_path / out
-        return maps.masks(models or [ByPixel()], tmp_path / "data", TWO, size, place, Prediction(**options))
+        return maps.masks(models or [ByPixel()], tmp_path / "data", TWO, size, place, **options)
 
     return masks
 
@@ -54,7 +53,7 @@ def predict(tmp_path):
 def test_windows_give_what_the_whole_scene_gives(tmp_path, predict, size):
     image, _ = scene(3, size)
     write_bands(tmp_path / "data", "img001", image, None)
-    for options in ({}, {"views": 2, "batch": 5}):
+    for options in ({}, {"views": 2}):
         assert np.array_equal(predict(out=None, **options)["img001"], expected(image))
     image = torch.randn(1, 2, 32, 32)
     even, once = (maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1}))
@@ -97,23 +96,6 @@ def test_a_map_opens_in_a_gis_with_colours_names_and_overviews_of_codes(tmp_path
         assert set(np.unique(smaller.read(1))) <= codes
 
 
-def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_models(tmp_path, predict):
-    image, _ = scene(size=(32, 32))
-    image[:, 0, 0] = np.nan
-    write_bands(tmp_path / "data", "img001", image, None)
-    models = [ByPixel(0.0), ByPixel(30.0)]
-    predict(models, probabilities=True, uncertainty=True)
-    p = maps.probabilities(models, torch.from_numpy(image)[None])[0].numpy()
-    with rasterio.open(tmp_path / "out" / "img001_probabilities.tif") as file:
-        assert file.descriptions == TWO.classes and file.nodata == 255
-        percent = file.read()
-    known = ~np.isnan(image[0])
-    assert np.abs(percent[:, known] - 100 * p[:, known]).max() <= 0.51 and (percent[:, 0, 0] == 255).all()
-    with rasterio.open(tmp_path / "out" / "img001_uncertainty.tif") as file:
-        entropy = -(p * np.log(np.maximum(p, 1e-30))).sum(0) / np.log(4)
-        assert np.abs(file.read(1)[known] - 100 * entropy[known]).max() <= 0.51 and file.read(1)[0, 0] == 255
-
-
 def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, capsys, predict):
     def written(model, **options):
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
@@ -131,7 +113,6 @@ def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, 
     write_bands(tmp_path / "data", "b", scene(1, (32, 32))[0] + 1, None)
     assert written(ByPixel()) == {"b.tif"}
     assert written(ByPixel(1.0)) == everything
-    assert written(ByPixel(1.0), uncertainty=True) == everything | {"a_uncertainty.tif", "b_uncertainty.tif"}
 
 
 def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys, predict):
@@ -165,9 +146,9 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
     made = {path.stem: rasterio.open(path).read(1) for path in (tmp_path / "masks").glob("*.tif")}
     assert len(made) == 2
 
-    options = ["--set", "workload.prediction.views=1", "--set", "workload.prediction.uncertainty=true"]
+    options = ["--set", "workload.prediction.views=1"]
     assert main(["predict", str(runs / "tiny-seed1"), str(data), str(tmp_path / "one"), *options]) == 0
-    assert len(list((tmp_path / "one").glob("*_uncertainty.tif"))) == 2
+    assert len(list((tmp_path / "one").glob("*.tif"))) == 2
 
     task, models = ensemble.load(runs)  # the folder of runs too
     assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"

@@ -127,14 +127,14 @@ def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
     return logits, mask, maps(mask, classes)
 
 
-def slow(term, logits, mask, gamma=2.0):
+def slow(term, logits, mask):
     """A term of one tile by plain loops; `p` (pixels, classes) and `true` (pixels) are of its valid pixels."""
     valid = (mask != IGNORE).numpy()
     p, true = logits.double().softmax(0)[:, valid].T.numpy(), mask.numpy()[valid].astype(int)
     classes = sorted(set(true.tolist()))
     if term == "focal":
         right = p[np.arange(len(true)), true]
-        return -((1 - right) ** gamma * np.log(right)).sum()
+        return -((1 - right) ** 2 * np.log(right)).sum()
     if term == "dice":
         scores = [1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in classes]
         return sum(scores) / len(scores) if scores else 0.0
@@ -170,8 +170,6 @@ def test_each_term_equals_its_slow_reference(term, classes, ignored):
     want = sum(slow(term, *tile) for tile in zip(logits, mask, strict=True))
     # float16 distance maps bound the boundary term: 11 bits each
     assert got.keys() == {term} and float(got[term]) == pytest.approx(want, rel=2e-4 if term == "boundary" else 1e-6)
-    want = sum(slow("focal", *tile, 0.5) for tile in zip(logits, mask, strict=True))
-    assert float(losses.sums(only("focal", gamma=0.5), logits, mask)["focal"]) == pytest.approx(want, rel=1e-6)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -235,8 +233,6 @@ def test_terms_without_weight_are_neither_computed_nor_counted_and_the_boundary_
     logits, mask, _ = scene()
     loss = Loss(focal=0.6, dice=0.4)
     assert losses.sums(loss, logits, mask).keys() == losses.count(loss, mask).keys() == {"focal", "dice"}
-    with pytest.raises(ValueError, match="needs the distance maps"):
-        losses.sums(ALL, logits, mask)
     loss = Loss(0.25, 0.25, 0.35, 0.15, ramp_steps=30)
     assert losses.weights(loss, 0) == {"focal": 0.25, "dice": 0.25, "mcc": 0.35, "boundary": 0.0}
     assert losses.weights(loss, 10)["boundary"] == pytest.approx(0.05)

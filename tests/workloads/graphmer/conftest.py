@@ -10,7 +10,7 @@ from lib.task import load_config, load_task
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.graphmer.corpus import build
-from workloads.graphmer.predicting.joined import join
+from workloads.graphmer.predicting import join
 
 MODULE = '''
 import os

@@ -33,7 +33,7 @@ def test_words_are_cut_at_the_seams_of_names_alike_in_every_corpus():
 
 def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
     corpus = shared.data.corpus
-    windows = corpus.windows_of("train")
+    windows = np.flatnonzero(corpus.split == 0)
     with_text = np.arange(len(windows)) % 3 > 0
     rows, checked = Layout(corpus, 24).rows(windows, with_text, NOTHING, NOTHING), 0
     for row, window in enumerate(windows):

@@ -12,8 +12,7 @@ from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import batch_of, generator, moved
 from workloads.graphmer import figures
 from workloads.graphmer.counts import CandidateSet, Questions
-from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.evaluation import GATES
+from workloads.graphmer.evaluation import GATES, Answering
 from workloads.graphmer.settings import COMBINED, ENCODER
 
 

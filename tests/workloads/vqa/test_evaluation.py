@@ -17,10 +17,9 @@ from lib.training.evaluation import EvaluationLoader
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
-from workloads.vqa.evaluation import Rules
+from workloads.vqa.evaluation import OFFERED, Rules, Words, about, chosen_weight, likeliest, pairs_of
 from workloads.vqa.settings import Stage, stage_at, trained
 from workloads.vqa.tokens import Answer, Candidate
-from workloads.vqa.weighing import OFFERED, Words, about, chosen_weight, likeliest, pairs_of
 
 ASKED = [
     *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),

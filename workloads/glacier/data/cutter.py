@@ -47,9 +47,9 @@ class Store:
 
     def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], shape: tuple[int, int, int], dtype: str):
         self.folder, self.shape, self.dtype = folder, shape, dtype
-        self.names, self.groups, self.parts, self.digests, self.files, self.sketches = (
-            [scene.get(key) for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch")
-        )
+        keys = "name", "group", "part", "digest", "file", "sketch"
+        columns = ([scene.get(key) for scene in scenes] for key in keys)
+        self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
         self.table = Table(
             np.array([number for number, _, _ in tiles], np.int64),
@@ -75,7 +75,6 @@ class Store:
         return np.fromfile(path, dtype, size, offset=before).reshape(shape)
 
     def fingerprint(self) -> str:
-        """Hashes what the tiles hold, whatever the files are called."""
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
 
 
@@ -130,14 +129,12 @@ class Cutter:
             print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
             print(first_ten(self.problems))
         self.scenes.sort(key=lambda scene: scene["name"])  # whatever the order in which they came
-        size = self.cut.size
-        store = Store(self.folder, self.scenes, (len(self.source.bands), size, size), self.cut.storage)
+        size, cut = self.cut.size, self.cut
+        store = Store(self.folder, self.scenes, (len(self.source.bands), size, size), cut.storage)
         invalid, unlabelled = (sum(scene[key] for scene in self.scenes) for key in ("invalid", "unlabelled"))
-        summary = (
-            f"{len(store):,} tiles of {size} x {size} from {len(self.scenes):,} scenes; left out "
-            f"{invalid:,} with fewer than {self.cut.min_valid_share:.0%} valid pixels and {unlabelled:,} with fewer "
-            f"than {self.cut.min_label_share:.0%} labelled other than {self.source.classes[0]}."
-        )
+        summary = f"{len(store):,} tiles of {size} x {size} from {len(self.scenes):,} scenes; left out {invalid:,} "
+        summary += f"with fewer than {cut.min_valid_share:.0%} valid pixels and {unlabelled:,} with fewer than "
+        summary += f"{cut.min_label_share:.0%} labelled other than {self.source.classes[0]}."
         print(summary)
         if not len(store):
             raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
@@ -215,10 +212,7 @@ def stamp_of(files: Sequence[Path]) -> list[list[object]]:
 
 def _starts(length: int, size: int, step: int) -> list[int]:
     """Returns where tiles begin along one side; the last one ends with the side."""
-    if length <= size:
-        return [0]
-    regular = list(range(0, length - size + 1, step))
-    return regular if regular[-1] + size == length else [*regular, length - size]
+    return [*range(0, max(0, length - size), step), max(0, length - size)]
 
 
 def _file_name(scene: Scene) -> str:

@@ -51,17 +51,14 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     wanted[group[is_in]] = _FREE
     np.maximum.at(wanted, group[is_in], of_tile[is_in])
     if not any(fixed.parts) and len(names) < needed:
-        raise BadInput(
-            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and needs {needed}. "
-            "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
-        )
+        how = "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
+        raise BadInput(f"The data has {len(names)} groups to split ({split.by}s), and needs {needed}. {how}")
     part, notes = _dealt(counts, wanted, split)
     notes = [*fixed.notes, *notes]
     of_tile = np.where(is_in, part[group], _OUT)
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
     validation = _without_leaks(store, validation, test, "validation", "the test", notes)
-    held = np.concatenate([validation, test])
-    train = _without_leaks(store, train, held, "training", "validation or test", notes)
+    train = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test", notes)
     named = {"training": train, "validation": validation, "test": test}
     if not split.test and not len(test):
         notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")
@@ -105,11 +102,9 @@ def _joined(store: Store, fixed: Given, linked: Sequence[tuple[int, int]], neede
     if len(set(groups)) < needed:
         return fixed
     scenes = sorted({scene for pair in linked for scene in pair})
-    note = (
-        f"{len(scenes):,} scenes without a place on the map show ground of another one by equal windows of pixels, "
-        f"such as {', '.join(store.names[scene] for scene in scenes[:3])}; those that do are kept together."
-    )
-    return Given(fixed.parts, groups, [*fixed.notes, note])
+    names = ", ".join(store.names[scene] for scene in scenes[:3])
+    note = f"{len(scenes):,} scenes without a place on the map show ground of another one by equal windows of pixels, "
+    return Given(fixed.parts, groups, [*fixed.notes, f"{note}such as {names}; those that do are kept together."])
 
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.ndarray, list[str]]:
@@ -145,10 +140,8 @@ def _group_names(store: Store, split: Split, fixed: Given) -> list[str]:
         return [fixed.groups[scene] for scene in table.scene]
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
     x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
-    return [
-        f"{f'{fixed.parts[scene]} {space}'.lstrip()} {int(column)} {int(row)}"
-        for scene, space, column, row in zip(table.scene, table.space, x, y, strict=True)
-    ]
+    places = zip(table.scene, table.space, x, y, strict=True)
+    return [f"{f'{fixed.parts[k]} {space}'.lstrip()} {int(column)} {int(row)}" for k, space, column, row in places]
 
 
 def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
@@ -203,7 +196,6 @@ def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapp
         affected = {scene for pair in shared for scene in pair if part[scene] == name}
         counts.append(f"{len(affected):,} of {list(part.values()).count(name):,} scenes of the {name}")
     first, second = (store.names[scene] for scene in shared[0])
-    return [
-        f"Warning: by equal windows of pixels {' and '.join(counts)} show ground of another part (such as {first} and "
-        f"{second}), so their scores flatter. Give such scenes one part in workload.split.names."
-    ]
+    what = f"Warning: by equal windows of pixels {' and '.join(counts)} show ground of another part"
+    how = "so their scores flatter. Give such scenes one part in workload.split.names."
+    return [f"{what} (such as {first} and {second}), {how}"]

@@ -7,10 +7,9 @@
 Each may lie in folders called train, validation and test. `workload.source.images` and `masks` name any other layout:
 {scene} stands for the scene's name, {band} for a band that is a file, {part} for train, validation or test, and *, ?
 and [0-9] are as in a shell. Without {scene} the name is what *, ? and [0-9] stand for. Rasters are GeoTIFF, JPEG 2000,
-ERDAS Imagine (.img), PNG or JPEG.
+PNG or JPEG.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -34,7 +33,6 @@ _LAYOUTS = (  # images, masks and the pattern of a group
 )
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
-_MOST_LISTED = 20_000  # files that are looked at for those that no pattern matches
 _HOW_TO_NAME = (
     "Let {scene} in workload.source.images and masks stand for what they share, or give workload.source.name_pattern, "
     r"a regular expression whose group is that, for example 'img(\d+)'."
@@ -97,8 +95,7 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     if not files or (labelled and not mask_of):
         return None
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
-    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group, source)
-              for name, bands in files.items()]  # fmt: skip
+    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group) for name, bands in files.items()]
     text = []
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
@@ -108,9 +105,7 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
         other = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels)
         text += [f"{number:,} images in {folder} have no masks and are left out" for folder, number in other.items()]
         bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
-        problems += [
-            f"{s.images[0]} has no mask: {masks} of {s.name} is not there. Add it, or remove it." for s in bare
-        ]
+        problems += [f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare]
         scenes = [scene for scene in scenes if scene.mask]
         text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(scenes)) else []
     patterns = f"{images} and {masks}" if labelled else images
@@ -119,11 +114,9 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
 
 
-def _scene(name: str, files: list[File], mask: File | None, group: str, source: Source) -> Scene:
-    pattern = source.group_pattern or group
-    match = re.search(pattern, files[0].name) if pattern else None
-    images = tuple(file.path for file in files)
-    return Scene(name, match[1] if match else name, images, mask and mask.path, files[0].part)
+def _scene(name: str, files: list[File], mask: File | None = None, group: str = "") -> Scene:
+    match = re.search(group, files[0].name) if group else None
+    return Scene(name, match[1] if match else name, tuple(f.path for f in files), mask and mask.path, files[0].part)
 
 
 def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[str]]:
@@ -147,7 +140,7 @@ def of_folders(folders: Mapping[str, Path], source: Source) -> Match:
     if len(paths) < len(source.bands):
         raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(folders))}.")
     images, problems = _joined({str(path): _files(path, "{scene}.*", source) for path in paths})
-    return Match([_scene(name, files, None, "", source) for name, files in images.items()], problems, "")
+    return Match([_scene(name, files) for name, files in images.items()], problems, "")
 
 
 def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = ()) -> Files:
@@ -193,14 +186,8 @@ def matching(root: Path, text: str) -> Iterator[File]:
 
 
 def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
-    """Returns the paths of other rasters and arrays below a folder, sorted; not all of very many."""
-    paths: list[Path] = []
-    for parent, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        paths += [Path(parent, name) for name in sorted(files) if has_pixels(name)]
-        if len(paths) > _MOST_LISTED:
-            break
-    return [printable(path.relative_to(root).as_posix()) for path in paths if path not in matched]
+    paths = sorted(path for path in root.rglob("*") if has_pixels(path.name) and path not in matched)
+    return [printable(path.relative_to(root).as_posix()) for path in paths]
 
 
 def has_pixels(name: str) -> bool:

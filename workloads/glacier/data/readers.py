@@ -23,10 +23,7 @@ from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Source
 
 # GDAL would open any format, one that names other files too, such as .vrt
-DRIVERS = {
-    ".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA", ".png": "PNG", ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-}  # fmt: skip
+DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 _GDAL = {
     "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
@@ -98,9 +95,7 @@ class Opened:
     def bands(self, window: Window) -> np.ndarray:
         """Reads (bands, h, w) float32, with NaN in every band where one has no data."""
         paths = self.scene.images
-        places = (
-            [(0, number) for number in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
-        )
+        places = [(0, n) for n in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
         image = np.empty((len(places), *window[2:]), np.float32)
         for plane, (file, number) in zip(image, places, strict=True):
             values = _read_window(paths[file], self.files[file], number, window)
@@ -113,21 +108,18 @@ class Opened:
         return image
 
     def _mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable if it is unclear which counts.
+        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ.
 
         Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
         """
         path, data, source = self.scene.files[-1], self.files[-1], self.source
         numbers, has_layers = _planes_of(data), getattr(data, "has_layers", False)
-        if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
-            raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
-        if source.mask_band or (len(numbers) < 2 and not has_layers):
-            number = source.mask_band or 1
-            values, nodata = _read_window(path, data, number, window), data.nodatavals[number - 1]
+        if len(numbers) < 2 and not has_layers:
+            values, nodata = _read_window(path, data, 1, window), data.nodatavals[0]
             is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
             return np.where(values == nodata, np.nan, values) if is_marked else values
         planes = [_read_window(path, data, number, window) for number in numbers]
-        if source.mask_layers or has_layers:
+        if has_layers:
             return np.stack(planes, 2)
         is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
         if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
@@ -135,15 +127,11 @@ class Opened:
         if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
             return planes[0]
         if is_coloured:
-            is_colour = (planes[0] != planes[1]) | (planes[0] != planes[2])
-            colour = np.stack(planes, -1)[is_colour][0]
-            raise Unusable(
-                f"The mask {path} has colours, such as {tuple(colour.tolist())}. Give red * 65536 + green * 256 + blue "
-                f"of each class as its code in workload.source.codes (here {_code(*colour)}), or the band that has the "
-                "codes in workload.source.mask_band."
-            )
-        how = "Say in workload.source.mask_band which one has the codes, or in mask_layers which are classes."
-        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. {how}")
+            colour = np.stack(planes, -1)[(planes[0] != planes[1]) | (planes[0] != planes[2])][0]
+            how = f"of each class as its code in workload.source.codes (here {_code(*colour)})."
+            what = f"The mask {path} has colours, such as {tuple(colour.tolist())}"
+            raise Unusable(f"{what}. Give red * 65536 + green * 256 + blue {how}")
+        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. Export the one that has the codes.")
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
@@ -165,10 +153,8 @@ class Opened:
 def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
     with contextlib.ExitStack() as stack:
-        yield Opened(scene, source, [
-            _Array(path, path == scene.mask) if path.suffix == ".npy" else stack.enter_context(raster(path))
-            for path in scene.files
-        ])  # fmt: skip
+        arrays = {path: _Array(path, path == scene.mask) for path in scene.files if path.suffix == ".npy"}
+        yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
 
 
 def _code(red: Any, green: Any, blue: Any) -> Any:
@@ -205,15 +191,10 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     Of layers, the last that is set decides (debris lies on ice). Raises Unusable, which names `path`.
     """
     if mask.ndim == 3:
-        layers = source.mask_layers or tuple(range(1, mask.shape[2] + 1))
-        if len(layers) != len(source.classes) - 1 or max(layers) > mask.shape[2]:
+        if (layers := mask.shape[2]) != len(source.classes) - 1:
             beside = f"there are {len(source.classes) - 1} classes beside {source.classes[0]}"
-            what = f"The mask {path} has {mask.shape[2]} layers, and {beside}"
-            raise Unusable(f"{what}. Set workload.source.mask_layers.")
-        target = np.zeros(mask.shape[:2], np.uint8)
-        for index, layer in enumerate(layers, 1):
-            target[np.nan_to_num(mask[..., layer - 1]) > 0] = index
-        return target
+            raise Unusable(f"The mask {path} has {layers} layers, and {beside}. Correct workload.source.classes.")
+        return ((mask > 0) * np.arange(1, layers + 1)).max(2).astype(np.uint8)
     target = np.full(mask.shape, IGNORE, np.uint8)
     for index, code in enumerate(source.codes):
         target[mask == code] = index
@@ -234,8 +215,6 @@ def raster(path: Path) -> Iterator[Any]:
     driver, name = DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
     if driver is None or not path.is_file() or name.startswith("/vsi"):  # by which GDAL opens archives and addresses
         raise Unusable(f"{path} is no file named {', '.join(DRIVERS)}. Export it to a GeoTIFF on this disk.")
-    if driver == "HFA" and path.with_suffix(".hdr").is_file():
-        raise Unusable(f"{path} is an image of ENVI. Convert it: gdal_translate {path.name} {path.stem}.tif.")
     with contextlib.ExitStack() as stack:
         stack.enter_context(rasterio.Env(**_GDAL))
         with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
@@ -247,10 +226,8 @@ def raster(path: Path) -> Iterator[Any]:
             rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
             planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
             if (size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize) > _MOST_BYTES_AT_ONCE:
-                how = "Run gdal_translate -co TILED=YES."
-                raise Unusable(f"{path} can only be read in pieces of {amount(size)}. {how}")
-            if driver == "HFA" and (others := [file for file in data.files if Path(file) != Path(data.name)]):
-                raise Unusable(f"{path} takes its pixels from {others[0]}. Export it to a file of its own.")
+                what = f"{path} can only be read in pieces of {amount(size)}"
+                raise Unusable(f"{what}. Run gdal_translate -co TILED=YES.")
         yield data
 
 
@@ -283,8 +260,7 @@ def _load_array(path: Path) -> np.ndarray:
         if not path.is_file():
             raise ValueError("it is no file")
         with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            size = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+            size = int.from_bytes(file.read(2 if np.lib.format.read_magic(file) == (1, 0) else 4), "little")
         if size > _MOST_HEADER:
             raise ValueError(f"its header has {size:,} bytes")
         array = np.lib.format.open_memmap(path, mode="r")

@@ -30,8 +30,7 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
 
     # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
-        value = logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c
-        return value, softmax(shares @ c) @ shares - goal + ridge * c
+        return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(shares @ c) @ shares - goal + ridge * c
 
     def curvature(c: np.ndarray, ridge: float) -> np.ndarray:
         weight = softmax(shares @ c)
@@ -111,8 +110,7 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     valid = table.valid[chosen].astype(np.float64)[:, None]  # (n, 1)
     total = max(valid.sum(), 1.0)
     mean = (valid * table.mean[chosen]).sum(0) / total
-    between = valid * (table.mean[chosen] - mean) ** 2
-    variance = (table.squares[chosen] + between).sum(0) / total
+    variance = (table.squares[chosen] + (valid * (table.mean[chosen] - mean) ** 2)).sum(0) / total
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
 
 
@@ -129,11 +127,9 @@ def other_units(store: Store) -> list[str]:
     strange = np.flatnonzero((ratio > np.log(_OTHER_UNITS)).mean(1) >= 0.5)
     if not len(strange):
         return []
-    return [
-        f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
-        f"{store.names[seen[strange[0]]]} are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. "
-        "Bring all scenes to one unit."
-    ]
+    what = f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
+    how = f"are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. Bring all scenes to one unit."
+    return [f"{what}{store.names[seen[strange[0]]]} {how}"]
 
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
@@ -144,8 +140,7 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
         values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
         # A band of a few codes has gaps, too
         if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
-            lines.append(
-                f"Warning: {counts[0] / counts.sum():.1%} of the pixels of the band {name} are {values[0]:g}, far "
-                f"below all others. If that means no data, set workload.source.nodata: [{values[0]:g}]."
-            )
+            share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
+            what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
+            lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
     return lines

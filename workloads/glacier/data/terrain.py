@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import rasterio
+import yaml
 
 from lib.errors import BadInput
 from lib.machine import disk
@@ -26,22 +27,13 @@ _NODATA = 0
 _CRS = "EPSG:32643"  # UTM zone 43 north
 
 # Reflectance in the order of BANDS, with the temperature in kelvin at 4,500 m in the place of the thermal band.
-_SPECTRA = {
-    "rock": (0.13, 0.15, 0.18, 0.22, 0.27, 286.0, 0.24),
-    "vegetation": (0.05, 0.08, 0.06, 0.30, 0.19, 284.0, 0.10),
-    "ice": (0.60, 0.58, 0.54, 0.46, 0.09, 272.0, 0.06),
-    "snow": (0.84, 0.84, 0.82, 0.70, 0.10, 270.0, 0.07),
-    "debris": (0.14, 0.16, 0.19, 0.23, 0.27, 284.0, 0.24),
-    "lake": (0.13, 0.15, 0.11, 0.04, 0.02, 279.0, 0.01),
-    "cloud": (0.70, 0.70, 0.70, 0.68, 0.55, 258.0, 0.45),
-}
+_SPECTRA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:
     """Writes Band1/img001.tif ... and label/img001.tif where they are not whole. Raises BadInput for other names."""
-    for kind, key, names, drawn in (
-        ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES),
-    ):  # fmt: skip
+    pairs = ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES)
+    for kind, key, names, drawn in pairs:
         if strange := [name for name in names if name not in drawn]:
             raise BadInput(
                 f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "

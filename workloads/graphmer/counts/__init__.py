@@ -76,8 +76,7 @@ class CandidateSet:
     def summed(self, question: Array, tail: Array, value: Array, asked: Questions) -> Array:
         """(N) questions, tails and values -> (Q, C) the sums for those that compete."""
         column, question, value = self.inside(tail, question, value)
-        total = np.bincount(question * len(self) + column, value, len(asked) * len(self))
-        return total.reshape(len(asked), len(self))
+        return np.bincount(question * len(self) + column, value, len(asked) * len(self)).reshape(len(asked), len(self))
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,6 @@ class Counts:
 
     @cached_property
     def tables(self) -> dict[str, Postings]:
-        """The postings of each lift."""
         corpus, tables = self.corpus, {}
         for lift in _WEIGHT_OF_FREQUENCY:
             condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
@@ -290,8 +288,7 @@ class Counts:
         pairs = np.unique(np.stack([question[dotted], corpus.text[place[dotted] - 2]], 1), axis=0)
         pair, column = among.by_owner.places(pairs[:, 1])
         owner = pairs[pair, 0], column, np.ones(len(pair), np.float32)
-        is_self = np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")])
-        asking = np.unique(pairs[is_self, 0])
+        asking = np.unique(pairs[np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")]), 0])
         of_class = corpus.parent[corpus.head[asked.window[asking]]]
         row, column = np.nonzero(corpus.parent[among.entities][None] == of_class[:, None])
         return {"owner before": owner, "self before": (asking[row], column, np.ones(len(row), np.float32))}

@@ -8,8 +8,7 @@ from workloads.graphmer.settings import Array
 def expand(begin: Array, length: Array) -> tuple[Array, Array]:
     """(N) where rows begin and how long they are -> (M) the row of each of their places, and the place itself."""
     row = np.repeat(np.arange(len(begin)), length)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length)
-    return row, begin[row] + within
+    return row, begin[row] + (np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length))
 
 
 def offsets(index: Array, rows: int) -> Array:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from workloads.graphmer.corpus import Corpus, header_room
+from workloads.graphmer.corpus import SPLITS, Corpus, header_room
 from workloads.graphmer.counts.ragged import expand, find
 from workloads.graphmer.settings import NAME, PAD, SEP, Array
 
@@ -55,7 +55,7 @@ class Layout:
     def kind_before(self) -> Array:
         """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
         corpus = self.corpus
-        windows = corpus.windows_of("train")
+        windows = np.flatnonzero(corpus.split == SPLITS.index("train"))
         _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
         place = np.unique(place[place > 0])
         before = corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)] if len(place) else place
@@ -88,11 +88,10 @@ class Layout:
             return array
 
         begins = (zone[index] == _TEXT) & (at == 0) & ~is_hidden[index]
-        of_name = row[index][(zone[index] == _HEAD) & (part[index] == 0)]
         return Rows(
             ids=laid(ids, PAD), within=laid(at, 0), word=laid(np.where(begins, word[index], -1)),
             hidden=laid(np.where(is_hidden[index], word[index], -1)),
-            name_length=np.bincount(of_name, minlength=len(window)),
+            name_length=np.bincount(row[index][(zone[index] == _HEAD) & (part[index] == 0)], minlength=len(window)),
             **{name: laid(value[index]) for name, value in self._marks(row, word, zone, is_hidden).items()},
         )  # fmt: skip
 
@@ -116,8 +115,7 @@ class Layout:
         is_head, most = zone == _HEAD, header_room(self.roots)
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
         keep = ~is_head | (place < most)
-        cut = np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)
-        place = np.where(is_head, place, place - cut[row])
+        place = np.where(is_head, place, place - np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)[row])
         return place, keep & (place < self.roots)
 
     def _marks(self, row: Array, word: Array, zone: Array, is_hidden: Array) -> dict[str, Array]:

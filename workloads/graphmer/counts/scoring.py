@@ -85,8 +85,7 @@ class Scorer:
 
     def true_tails(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (N) questions and a tail that their head and relation have in any file of any split."""
-        key = self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation
-        row, fact = self._facts.places(key)
+        row, fact = self._facts.places(self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation)
         return row, self.corpus.tail[fact]
 
     def other_tails(self, asked: Questions, tail: Array, among: CandidateSet) -> tuple[Array, Array]:
@@ -277,9 +276,7 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
         optimizer.zero_grad()
         (loss + model.shrinkage()).backward()
         optimizer.step()
-    print(
-        f"The weights of the counts are fitted on training files: loss {losses[0]:.3f} at first, {losses[-1]:.3f} last."
-    )
+    print(f"The weights of the counts are fitted to training files: loss {losses[0]:.3f} first, {losses[-1]:.3f} last.")
     return Weights(**{name: model[name].detach().numpy() for name in model.shared})
 
 

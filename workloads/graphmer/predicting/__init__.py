@@ -4,11 +4,12 @@ Each `task` is a Graphmer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -20,13 +21,17 @@ from lib.task.place import naming
 from lib.text import aligned
 from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
+from workloads.codegraph.ontology import Ontology
 from workloads.codegraph.records import Entity, Graph
 from workloads.codegraph.trees import Sources
-from workloads.graphmer.corpus import Corpus, build
-from workloads.graphmer.counts.answering import Answering
-from workloads.graphmer.predicting.calibration import Calibration, weights_of
-from workloads.graphmer.predicting.joined import Joined, join
-from workloads.graphmer.predicting.references import SURE, UNRESOLVED
+from workloads.graphmer.batches import EntityTable
+from workloads.graphmer.corpus import SPLITS, Corpus, build, joined_texts
+from workloads.graphmer.counts.ragged import expand
+from workloads.graphmer.counts.rows import Layout
+from workloads.graphmer.data import Data
+from workloads.graphmer.evaluation import Answering
+from workloads.graphmer.predicting.references import SURE, UNRESOLVED, Calibration, weights_of
+from workloads.graphmer.settings import Array, Settings
 
 TABLE = "predictions.csv"
 COLUMNS = (
@@ -40,6 +45,105 @@ _EXAMPLES = 8
 _LIKELY = 0.5
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
 Rows = dict[tuple[str, str, str], dict[str, Any]]  # of the table, by the key of what was asked
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The data of both, the triples of the tree in it, and (E) which entities the tree defines."""
+
+    data: Data
+    triples: Array
+    in_tree: Array
+
+
+def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:
+    """Returns the data of a run and of a new tree together. `weights` are those of the counts.
+
+    What training knows of a module that the tree has too does not count: the tree's own is meant. Facts of relations
+    or entity types that training never saw are left out, for no model has an answer to them.
+    """
+    corpus, in_tree = _corpus(trained, tree)
+    data = Data((), (), settings, {})
+    data.corpus, data.rules = corpus, rules
+    data.table, data.layout = EntityTable(corpus, 0), Layout(corpus, settings.chain.roots)
+    vectors = EntityTable(trained, settings.model.own_vectors).vector
+    data.table.vector[: len(vectors)] = vectors
+    kinds = Layout(trained, settings.chain.roots).kind_before
+    data.layout.kind_before = np.pad(kinds, (0, len(corpus.word_list) - len(kinds)))
+    data.use(weights)
+    return Joined(data, np.arange(len(trained.relation), len(corpus.relation)), in_tree)
+
+
+def _corpus(trained: Corpus, tree: Corpus) -> tuple[Corpus, Array]:
+    """Joins the arrays, where both share entities and words; returns (E) which entities the tree defines."""
+    words, word = _merged(trained.word_list, tree.word_list)
+    kind = pd.Index(trained.types).get_indexer(tree.types)[tree.entity_type]  # -1 for others
+    relation = pd.Index(trained.relations).get_indexer(tree.relations)
+    is_known = kind >= 0
+    entity = np.full(len(is_known), -1)
+    entities, entity[is_known] = _merged(trained.entities, [tree.entities[i] for i in np.flatnonzero(is_known)])
+    triple = is_known[tree.head][tree.window_of] & is_known[tree.tail] & (relation[tree.relation] >= 0)
+    number = np.bincount(tree.window_of[triple], minlength=len(tree))  # of triples in a window
+    window = number > 0
+    entity_type, entity_file, is_replaced, in_tree = _of_entities(trained, tree, entity, kind, len(entities))
+    new = np.flatnonzero(entity >= len(trained.entities))
+    parts, part_offsets = _rows(trained.part_offsets, tree.part_offsets, new)
+    new = np.flatnonzero(word >= len(trained.word_list))
+    pieces, piece_offsets = _rows(trained.piece_offsets, tree.piece_offsets, new)
+    added = {
+        "text": word[tree.text], "first_triple": trained.first_triple[-1] + np.cumsum(number[window]),
+        "window_start": tree.window_start[window] + len(trained.text),
+        "window_stop": tree.window_stop[window] + len(trained.text), "head": entity[tree.head[window]],
+        "window_file": tree.window_file[window] + len(trained.files), "relation": relation[tree.relation[triple]],
+        "tail": entity[tree.tail[triple]], "parts": word[tree.parts[parts]], "part_offsets": part_offsets,
+        "piece_flat": tree.piece_flat[pieces], "piece_offsets": piece_offsets,
+    }  # fmt: skip
+    values = {name: np.concatenate([getattr(trained, name), value]) for name, value in added.items()}
+    folder = "tree"
+    while any(file.startswith(f"{folder}/") for file in trained.files):
+        folder += "_"
+    # Files that the tree has in their stead are in none of the splits
+    split = np.where(is_replaced[trained.window_file], len(SPLITS), trained.split)
+    values |= {
+        "words": joined_texts(words), "entity_ids": joined_texts(entities),
+        "file_names": joined_texts([*trained.files, *(f"{folder}/{file}" for file in tree.files)]),
+        "split": np.concatenate([split, np.full(int(window.sum()), SPLITS.index("train"))]).astype(np.int8),
+        "entity_type": entity_type, "entity_file": entity_file,
+    }  # fmt: skip
+    return replace(trained, **values), in_tree
+
+
+def _of_entities(
+    trained: Corpus, tree: Corpus, entity: Array, kind: Array, number: int
+) -> tuple[Array, Array, Array, Array]:
+    """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
+    before = len(trained.entity_type)
+    own = (tree.entity_file >= 0) & (entity >= 0)
+    module = trained.types.index("Module") if "Module" in trained.types else -1
+    is_module = (trained.entity_type == module) & (trained.entity_file >= 0)
+    again = entity[own & (entity < before)]
+    is_replaced = np.zeros(len(trained.files), bool)
+    is_replaced[trained.entity_file[again[is_module[again]]]] = True
+    gone = (trained.entity_file >= 0) & is_replaced[trained.entity_file]
+    files = np.concatenate([np.where(gone, -1, trained.entity_file), np.full(number - before, -1)]).astype(np.int32)
+    files[entity[own]] = tree.entity_file[own] + len(trained.files)
+    types = np.concatenate([trained.entity_type, np.zeros(number - before, np.int32)])
+    is_told = own | (entity >= before)
+    types[entity[is_told]] = kind[is_told]
+    return types, files, is_replaced, np.isin(np.arange(number), entity[own])
+
+
+def _rows(before: Array, offsets: Array, rows: Array) -> tuple[Array, Array]:
+    """Returns the places of some rows of a ragged array, and their ends behind another one with offsets `before`."""
+    length = np.diff(offsets)[rows]
+    return expand(offsets[rows], length)[1], before[-1] + np.cumsum(length)
+
+
+def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[list[str], Array]:
+    """Returns the first list with what only the second has behind it, in its order, and the place of each of those."""
+    numbers = {name: number for number, name in enumerate(first)}
+    places = np.array([numbers.setdefault(name, len(numbers)) for name in second], np.int64)
+    return list(numbers), places
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
@@ -141,10 +245,9 @@ def _quality(calibration: Calibration, joined: Joined, model: nn.Module) -> str:
     if checked["number"] < every["number"]:
         of_object = " like x.get(), as most unresolved ones are"
         of_object += f"; of all {every['number']:,} it is {every['right']:.1%}"
-    return (
-        f"Expect {checked['right']:.1%} of the unresolved references to be answered rightly{sure}: so many are of "
-        f"{checked['number']:,} known references of this tree{of_object}. Each was hidden in its turn."
-    )
+    known = f"{checked['number']:,} known references of this tree{of_object}. Each was hidden in its turn."
+    right = f"Expect {checked['right']:.1%} of the unresolved references to be answered rightly{sure}"
+    return f"{right}: so many are of {known}"
 
 
 def _summary(graph: Graph, rows: Sequence[Mapping[str, Any]], quality: str) -> Iterator[str]:
@@ -187,8 +290,7 @@ def _write(graph: Graph, joined: Joined, rows: Rows, out: Path) -> None:
             triple = replace(triples[key], relation=row["relation"], tail=row["tail"])
             triples[triple.key], chances[triple.key] = triple, row["probability"]
             entities.setdefault(triple.tail, Entity(triple.tail, corpus.types[kinds[triple.tail]]))
-    ordered = [triples[key] for key in sorted(triples)]
-    records.write(replace(graph, triples=ordered, entities=entities), out, chances)
+    records.write(replace(graph, triples=[triples[key] for key in sorted(triples)], entities=entities), out, chances)
     print(
         f"{out / TABLE} has all answers. The completed graph is {records.TRIPLES} and {records.ENTITIES}; what was "
         "predicted has its probability there."

@@ -1,17 +1,24 @@
-"""Which entity of a name a reference means: questions, the answers that compete, and the features of both."""
+"""Which entity of a name a reference means: questions, the answers that compete, the features of both, and
+probabilities: fitted on validation files by hiding known references, and measured on the test's."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
+from lib.text import aligned
+from lib.training.order import mix, permutation
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
-from workloads.graphmer.counts.answering import Answering
 from workloads.graphmer.counts.ragged import Groups, find
 from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.data import Data
-from workloads.graphmer.settings import OF_REFERENCES, Array
+from workloads.graphmer.evaluation import Answering
+from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES, Array
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
 _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
@@ -19,6 +26,10 @@ _AT_ONCE = 64  # questions that are read together
 SURE = 0.9
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 _FAR = 6  # levels of what stands in what that are looked through
+_MOST = 4000  # questions: as many as say something, and no more time
+_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
+_STEPS = 60  # of Newton's method at most
+_OF_ENCODER = ("trust", "likeness")
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,7 @@ class Choices:
 
     def loss(self, weights: Array) -> float:
         """Returns the mean of minus log of the probability of what is right."""
-        right = self.probabilities(weights)[self.gold]
-        return float(-np.log(np.maximum(right, 1e-12)).mean()) if len(self) else 0.0
+        return float(-np.log(np.maximum(self.probabilities(weights)[self.gold], 1e-12)).mean()) if len(self) else 0.0
 
     def best(self, scores: Array) -> Array:
         """(N) scores of answers -> (Q) the place of the best answer of each question."""
@@ -98,8 +108,7 @@ def calibration_error(probability: Array, right: Array) -> float:
     Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
     """
     place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
-    gaps = np.bincount(place, probability) - np.bincount(place, right)
-    return float(np.abs(gaps).sum() / max(1, len(right)))
+    return float(np.abs(np.bincount(place, probability) - np.bincount(place, right)).sum() / max(1, len(right)))
 
 
 class Standing:
@@ -114,8 +123,7 @@ class Standing:
         self.corpus = corpus
         kind = np.array(corpus.types)[corpus.entity_type]
         self.is_method = kind == "Method"
-        is_function = np.isin(kind, ("Function", "Method"))
-        self.is_local = (corpus.parent >= 0) & is_function[np.maximum(corpus.parent, 0)]
+        self.is_local = (corpus.parent >= 0) & np.isin(kind, ("Function", "Method"))[np.maximum(corpus.parent, 0)]
         self.is_builtin = corpus.owner == corpus.word_index("builtins")
         # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append; a class as its case tells
         is_class = np.array([word[:1].isupper() for word in corpus.word_list])
@@ -159,11 +167,9 @@ class Standing:
         ]  # fmt: skip
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self, is_bare, many]
-        is_method_of_another = is_method & (parent != head[question])
-        hidden = is_bare[question] & (is_method_of_another | (self.is_local[entity] & ~is_inner))
+        hidden = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
         is_super = dotted & (rows.is_super == 1)
-        of_super = is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1)
-        hidden |= of_super[question] & is_method & is_own
+        hidden |= (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question] & is_method & is_own
         return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
 
@@ -252,3 +258,82 @@ class Asking:
             for name, scores in values.items():
                 features[:, OF_REFERENCES.index(name)] = scores[question, among.place[entity]]
         return question, entity, np.full(len(entity), relation), features
+
+
+def fit(choices: Choices, start: Array, free: Array) -> Array:
+    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
+    weights = start.astype(float)
+    if not len(choices) or not free.any():
+        return weights
+    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
+    for _ in range(_STEPS):
+        shares = choices.probabilities(weights)[:, None]
+        mean = np.add.reduceat(shares * features, begin)
+        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
+        spread = features - mean[choices.question]
+        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
+        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
+        weights[free] -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
+
+
+def weights_of(model: nn.Module) -> Array:
+    """Returns (2, F) the weights of the counts alone, and those that were chosen on validation."""
+    return model.get_buffer("of_references").double().cpu().numpy()
+
+
+class Calibration:
+    """Hides what the graph knows of some files, and asks for it."""
+
+    def __init__(self, data: Data, leave_out: bool = False):
+        self.data, self.asking = data, Asking(data, leave_out)
+
+    def fit(self, model: nn.Module) -> None:
+        """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
+        choices, files = self.hidden(self.data.corpus.triples_of("validation"), Answering(self.data, model))
+        if choices is None:
+            return
+        half = files % 2 == 0
+        start = np.array([float(name == "counts") for name in OF_REFERENCES])
+        alone = np.array([name not in _OF_ENCODER for name in OF_REFERENCES])
+        free, losses = {"alone": alone, "with": np.ones_like(alone)}, {}
+        for name, mask in free.items():  # the mean loss of each half of the files with weights of the other one
+            halves = ((half, ~half), (~half, half))
+            total = sum(choices[b].loss(fit(choices[a], start, mask)) * b.sum() for a, b in halves)
+            losses[name] = total / max(1, len(half))
+        best = min(losses, key=lambda name: (round(losses[name], 4), name))
+        rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
+        model.get_buffer("of_references").copy_(torch.from_numpy(rows))
+
+    def hidden(
+        self, triples: Array, answering: Answering, most: int = _MOST
+    ) -> tuple[Choices, Array] | tuple[None, None]:
+        """Returns known references with what a model says, and their files; None twice if there are none."""
+        corpus, known = self.data.corpus, self.asking.known(triples)
+        if not len(known):
+            return None, None
+        known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
+        with torch.no_grad():
+            choices = Choices.joined([*self.asking.ask(known, answering)])
+        return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
+
+    def measured(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
+        choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
+        if choices is None:
+            return []
+        kinds = {"of an object": choices[choices.of_object], "all": choices}
+        pairs = itertools.product(kinds.items(), zip((COMBINED, ENCODER), weights_of(model), strict=True))
+        return [{"references": name, "method": method, **of.judged(w)} for (name, of), (method, w) in pairs if len(of)]
+
+    @staticmethod
+    def text(rows: Sequence[Mapping[str, Any]]) -> str:
+        columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
+        return (
+            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
+            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
+            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
+            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
+        )

@@ -26,10 +26,9 @@ def position_features(document: Document) -> np.ndarray:
     share = begin / max(1, count - 1)
     decile = np.eye(_DECILES)[np.minimum((share * _DECILES).astype(int), _DECILES - 1)]
     near = [begin == 0, begin == 1, begin < 4, end == 0, end == 1, end < 4, end < 8]
-    words = np.array([sentence.count(" ") + 1 for sentence in document.sentences])
     smooth = [
         share, share**2, np.log1p(begin) / 6, np.log1p(end) / 6, np.full(count, np.log1p(count) / 6),
-        np.log1p(words) / 4,
+        np.log1p(np.array([sentence.count(" ") + 1 for sentence in document.sentences])) / 4,
     ]  # fmt: skip
     return np.hstack([decile, np.stack([*near, *smooth], 1)])
 
@@ -94,7 +93,6 @@ class Vocabulary:
 
     @cached_property
     def single(self) -> np.ndarray:
-        """The places of the terms that are one word."""
         return np.array([place for place, term in enumerate(self.terms) if " " not in term], np.int64)
 
     def in_context(self, documents: Sequence[Document], own: sparse.csr_matrix) -> sparse.csr_matrix:
@@ -108,5 +106,4 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """Numbers of a sentence in context."""
         return len(self.terms) + (len(NEIGHBOURS) + len(BAGS)) * len(self.single) + POSITIONS

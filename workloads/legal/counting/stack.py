@@ -14,7 +14,6 @@ from scipy import sparse
 from lib.errors import BadInput
 from lib.supervised import scoring
 from lib.training.splits import stratify
-from workloads.legal.counting.chain import Chain
 from workloads.legal.counting.features import Vocabulary
 from workloads.legal.documents import Document
 
@@ -26,6 +25,98 @@ _MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
 _MOST_BYTES = 3_400_000  # of the weights as JSON; in state.json 12 MiB are the limit for all that a task has learned
 _VERSION = 2
 _UNSEEN = 1.0  # examples that a class without any counts as
+# Of the chain: steps of L-BFGS, the weight of the squared numbers (the inverse of a variance), the least probability
+_STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
+
+
+class Ordered:
+    """The sentences of documents of different lengths, first all first ones, then all second ones, and so on.
+
+    Within a step the longest document comes first, so that the documents that go on are the first ones of the step.
+    """
+
+    def __init__(self, lengths: Sequence[int]):
+        lengths = np.asarray(lengths)
+        begin = (np.cumsum(lengths) - lengths)[np.argsort(-lengths, kind="stable")]
+        steps = np.arange(lengths.max())
+        self.active = (lengths[:, None] > steps).sum(0)  # (steps) documents that have this step
+        self.start = np.concatenate([[0], np.cumsum(self.active)])
+        self.rows = np.concatenate([begin[:count] + step for step, count in zip(steps, self.active, strict=True)])
+        going_on = [np.arange(self.start[t], self.start[t] + count) for t, count in enumerate(self.active[1:])]
+        self.before = np.concatenate([np.zeros(0, np.int64), *going_on])  # of all but the first ones
+        self.after = np.arange(self.active[0], len(self.rows))
+
+    def step(self, number: int) -> slice:
+        return slice(self.start[number], self.start[number + 1])
+
+
+def forward_backward(
+    emission: np.ndarray, transition: np.ndarray, order: Ordered
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """(sentences in order, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
+    most = emission.max(1, keepdims=True)
+    local, step = np.exp(emission - most), np.exp(transition)
+    alpha, beta, scale = np.empty_like(local), np.ones_like(local), np.empty(len(local))
+    for t, count in enumerate(order.active):
+        here = order.step(t)
+        alpha[here] = local[here] if t == 0 else local[here] * (alpha[order.step(t - 1)][:count] @ step)
+        scale[here] = alpha[here].sum(1)
+        alpha[here] /= scale[here][:, None]
+    ahead = np.zeros_like(local)  # what a sentence says to the one before it
+    for t in range(len(order.active) - 1, 0, -1):
+        here, count = order.step(t), order.active[t]
+        ahead[here] = local[here] * beta[here] / scale[here][:, None]
+        beta[order.step(t - 1)][:count] = ahead[here] @ step.T
+    marginal = alpha * beta
+    expected = (alpha[order.before].T @ ahead[order.after]) * step
+    return float(np.log(scale).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A conditional random field along a document, which learns that roles come in runs, and in which order: `scale`
+    (classes + 1, classes) of a sentence's scores, of which the last row is the bias, and `transition` of the step to
+    the next one (classes, classes)."""
+
+    scale: np.ndarray
+    transition: np.ndarray
+
+    def log_marginals(self, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+        """(sentences, classes) -> logarithms of the probability of each role, given the whole document."""
+        if not len(scores):
+            return scores
+        order = Ordered(lengths)
+        emission = _with_one(scores) @ self.scale
+        marginals = np.empty_like(emission)
+        marginals[order.rows] = forward_backward(emission[order.rows], self.transition, order)[1]
+        return np.log(marginals + _LEAST)
+
+    @classmethod
+    def fit(cls, scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> "Chain":
+        """Fits to (sentences, classes) scores of documents that were not in the fit of these scores."""
+        from scipy.optimize import minimize
+
+        order = Ordered(lengths)
+        classes = scores.shape[1]
+        inputs, wanted = _with_one(scores)[order.rows], np.eye(classes)[truth[order.rows]]
+        followed = wanted[order.before].T @ wanted[order.after]
+        cut = inputs.shape[1] * classes
+
+        def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+            scale, transition = numbers[:cut].reshape(-1, classes), numbers[cut:].reshape(classes, classes)
+            emission = inputs @ scale
+            partition, marginal, expected = forward_backward(emission, transition, order)
+            value = partition - (emission * wanted).sum() - (followed * transition).sum()
+            slope = np.concatenate([(inputs.T @ (marginal - wanted)).ravel(), (expected - followed).ravel()])
+            return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers
+
+        best = minimize(loss, np.zeros(cut + classes**2), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+        best = best.astype(np.float32).astype(np.float64)
+        return cls(best[:cut].reshape(-1, classes), best[cut:].reshape(classes, classes))
+
+
+def _with_one(scores: np.ndarray) -> np.ndarray:
+    return np.concatenate([scores, np.ones((len(scores), 1))], 1)
 
 
 class Fitting(NamedTuple):
@@ -120,10 +211,8 @@ class Stack:
         Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
         """
         if len(documents) < 2:
-            raise BadInput(
-                f"Counts are fitted to two documents or more, and there are {len(documents)}. Give more documents, or "
-                "mark where one ends: by a blank line in a .txt file, by a column `document` in a .csv file."
-            )
+            how = "Give more, or mark where one ends: by a blank line in a .txt file, a column `document` in a table."
+            raise BadInput(f"Counts are fitted to two documents or more, and there are {len(documents)}. {how}")
         ordered = sorted(documents, key=lambda document: document.name)
         order = np.random.default_rng(seed).permutation(len(ordered))
         count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= most_sentences).sum()))
@@ -136,8 +225,7 @@ class Stack:
         own = vocabulary.own(documents)
         alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
         chained = _chained(own, held, truth, part, lengths)
-        matrix = vocabulary.in_context(documents, own)
-        context, around = _cross_fitted(matrix, truth, part, len(classes), CONTEXT)
+        context, around = _cross_fitted(vocabulary.in_context(documents, own), truth, part, len(classes), CONTEXT)
         scores = product(chained, log_softmax(around))
         each = np.split(scores, np.cumsum(lengths)[:-1])
         held_out = {document.name: rows for document, rows in zip(documents, each, strict=True)}
@@ -176,8 +264,7 @@ class Stack:
                 raise ValueError(f"its version is {values['version']}, and {_VERSION} is read")
             classes, terms = tuple(values["classes"]), tuple(map(str, values["terms"]))
             count = len(classes)
-            frequency = unpacked(values["frequency"], "<i4", [len(terms)])
-            vocabulary = Vocabulary(terms, frequency, int(values["sentences"]))
+            vocabulary = Vocabulary(terms, unpacked(values["frequency"], "<i4", [len(terms)]), int(values["sentences"]))
             linear = []
             for name, width in (("sentence", len(terms)), ("context", vocabulary.width)):
                 weights = unpacked(values[name]["weights"], "<f2", [width, count]).astype(np.float32)
@@ -185,10 +272,8 @@ class Stack:
             matrices = (_numbers(values[n], (count + k, count)) for n, k in (("scale", 1), ("transition", 0)))
             return cls(classes, vocabulary, *linear, Chain(*matrices), _numbers(values["offsets"], (count,)))
         except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
-            raise BadInput(
-                f"The counts of this checkpoint cannot be read ({error}). Start the run under another run.name, or "
-                "take the checkpoint of the version of lib that wrote it."
-            ) from None
+            how = "Start the run under another run.name, or take the checkpoint of the version of lib that wrote it."
+            raise BadInput(f"The counts of this checkpoint cannot be read ({error}). {how}") from None
 
 
 def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from lib.machine import disk
 from lib.task import load_task
 from tests.conftest import ROOT
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes, write_tiff
-from workloads.glacier.data import download, layout, records, sampling, terrain
+from workloads.glacier.data import datasets, layout, records, sampling, terrain
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut
@@ -129,7 +129,7 @@ def packed(folder: Path, suffix: str) -> Path:
 def cut_archive(archive, source=PATCHES):
     """Its tiles, by way of a folder `downloads` beside it, for a path or an address."""
     place = Path(archive.removeprefix("file://") if isinstance(archive, str) else archive).parent
-    return download.cut([str(archive)], place / "downloads", Cutter(place / "store", source, Cut(size=32)))
+    return datasets.cut_archives([str(archive)], place / "downloads", Cutter(place / "store", source, Cut(size=32)))
 
 
 @pytest.mark.parametrize("suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)])
@@ -190,7 +190,7 @@ def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_poi
     assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
     for address, sentence in (((tmp_path / "none.zip").as_uri(), "not be fetched"), ("nowhere/a.zip", "is no file")):
         with pytest.raises(BadInput, match=sentence):
-            download.fetch(address, tmp_path)
+            datasets.fetch(address, tmp_path)
     (tmp_path / "other").mkdir()
     with tarfile.open(tmp_path / "other" / "evil.tar", "w") as out:
         entry = tarfile.TarInfo("../evil_img_000.npy")
@@ -302,7 +302,7 @@ def test_damaged_tiles_and_generated_scenes_are_made_again(tiny, tmp_path, capsy
     way(path)
     if path.exists():  # the content alone changes, and not the time, as where a disk loses what it had
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    records._checksums.clear()  # as in another process
+    records._checksum.cache_clear()  # as in another process
     capsys.readouterr()
     assert content(load_task(tiny(overrides))) == before
     assert capsys.readouterr().out.count(f"such scenes are {'drawn' if overrides else 'cut'} again") == 1

@@ -143,12 +143,10 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
-def test_groups_are_the_images_that_patches_were_cut_from_or_what_the_pattern_finds_in_a_name(tmp_path):
+def test_groups_are_the_images_that_patches_were_cut_from(tmp_path):
     scenes, problems, _ = layout.find(write_patches(tmp_path / "patches"), PATCHES)
     assert problems == [] and len(scenes) == 6
     assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
-    scenes, *_ = layout.find(write_scenes(tmp_path / "bands", 12), dataclasses.replace(TWO, group_pattern=r"img(\d\d)"))
-    assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
 @pytest.mark.parametrize("pattern", ["", "train/{scene}_img.tif"])
@@ -270,19 +268,16 @@ def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_a
     assert np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]] and (target[classes == 3] == 3).all()
 
 
-def test_a_mask_is_equal_bands_or_colours_or_layers_as_the_settings_say_and_refused_otherwise(tmp_path):
+def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
     classes = scene(size=(16, 16))[1]
     grey, layers = coded(classes), np.stack([classes == k for k in (1, 2, 3)])
     colours = np.stack([grey, grey * 0, grey * 0])
     for mask, options, sentence in (
         (np.stack([grey] * 3), {}, ""),
         (np.stack([grey, grey, grey, np.full_like(grey, 200)]), {}, ""),  # opacity
-        (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\).*source.mask_band"),
-        (colours, {"mask_band": 1}, ""),
+        (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\)"),
         (colours, {"codes": tuple(code * 65536 for code in TWO.codes)}, ""),
-        (layers.astype(np.uint8), {"mask_layers": (1, 2, 3)}, ""),
-        (layers.astype(np.uint16), {}, "has 3 bands that differ. Say in workload.source.mask_band"),
-        (layers.astype(np.uint16), {"mask_band": 4}, "has 3 bands, fewer than workload.source.mask_band"),
+        (layers.astype(np.uint16), {}, "has 3 bands that differ. Export the one that has the codes"),
     ):
         write_tiff(tmp_path / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
         write_image(tmp_path / "masks" / "0.png", mask)

@@ -15,9 +15,17 @@ from sklearn.linear_model import LogisticRegression
 from lib.errors import BadInput
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
 from workloads.legal.counting import features
-from workloads.legal.counting.chain import Chain, Ordered, forward_backward
 from workloads.legal.counting.features import Vocabulary
-from workloads.legal.counting.stack import Fitting, Linear, Stack, inner_parts, log_softmax
+from workloads.legal.counting.stack import (
+    Chain,
+    Fitting,
+    Linear,
+    Ordered,
+    Stack,
+    forward_backward,
+    inner_parts,
+    log_softmax,
+)
 from workloads.legal.documents import Document
 
 TRAINING = judgments(10, ("civil", "tax"))
