@@ -62,16 +62,32 @@ class Chats:
         kind = self.rng.random()
         while True:
             if kind < 0.4:
-                text = "".join(self.rng.choices(SYLLABLES, k=self.rng.choice([2, 2, 3]))).capitalize()
+                text = "".join(self.doubled(self.rng.choices(SYLLABLES, k=self.rng.choice([2, 2, 3])))).capitalize()
             elif kind < 0.55:
                 text = str(self.rng.randint(0, self.rng.choice([9, 99, 999, 9999])))
             elif kind < 0.65:
-                text = f"{self.rng.randint(0, 23):02d}:{self.rng.randint(0, 59):02d}"
+                text = f"{self.rng.randint(0, 23):02d}:{self.rng.choice([0, self.rng.randint(0, 59)]):02d}"
             else:
                 words = [WORDS, self.lexicon]
-                text = " ".join(self.rng.choice(self.rng.choice(words)) for _ in range(self.rng.randint(1, 5)))
-            if split_of(text) == "train":
+                choices = (self.rng.choice(self.rng.choice(words)) for _ in range(self.rng.randint(1, 5)))
+                text = " ".join(self.doubled([*choices]))
+            if split_of(text) == "train" or text.endswith(":00"):
                 return text
+
+    def doubled(self, pieces: list[str]) -> list[str]:
+        """Returns pieces, at times with one of them twice in a row, which a copy by what came before loses."""
+        if self.rng.random() < 0.2:
+            place = self.rng.randrange(len(pieces))
+            pieces[place : place + 2] = [pieces[place]] * 2
+        return pieces
+
+    def said(self, value: str) -> str:
+        """Returns a value as a person may say it: 15:00 as "3 pm", 5 as "five"."""
+        if self.rng.random() < 0.5 and value.endswith(":00"):
+            hour = int(value[:2])
+            return {0: "midnight", 12: "noon"}.get(hour, f"{hour % 12} {'pm' if hour > 12 else 'am'}")
+        is_small = value.isdigit() and 1 <= int(value) <= len(NUMBERS)
+        return NUMBERS[int(value) - 1] if is_small and self.rng.random() < 0.5 else value
 
     def key(self) -> str:
         words = self.rng.choices(self.lexicon, k=1 if self.rng.random() < 0.8 else 2)
@@ -98,7 +114,7 @@ class Chats:
     def by_function(self) -> tuple[str, str]:
         function = self.rng.choice(self.functions)
         values = [self.value() for _ in function["slots"]]
-        question = self.rng.choice(function["wordings"]).format(*values)
+        question = self.rng.choice(function["wordings"]).format(*map(self.said, values))
         pairs = zip(function["slots"], values, strict=True)
         return question, self.json([(function["head"], function["name"]), *pairs])
 
@@ -126,7 +142,8 @@ class Chats:
             return self.by_example(most=examples)
         if kind < 0.68:
             number = rng.randint(1, 12)
-            return [(f"{NUMBERS[number - 1]} in digits", str(number))]
+            hour = f"{self.rng.randint(0, 23):02d}:00"
+            return [self.rng.choice([(f"{NUMBERS[number - 1]} in digits", str(number)), (self.said(hour), hour)])]
         pairs = [(key, self.value()) for key in dict.fromkeys(self.key() for _ in range(rng.randint(1, 4)))]
         forms = ("{k} is {v}", "{k}: {v}", "{v} as {k}", "{k} {v}", "the {k} {v}")
         phrase = rng.choice(["; ", ", ", " and "]).join(rng.choice(forms).format(k=k, v=v) for k, v in pairs)
