@@ -1,5 +1,4 @@
-"""Answers on a part of the data, tile by tile: counts, scores by scene, figures; and how much of the network counts
-beside boosting: nothing, unless validation shows a sure gain."""
+"""Judges answers tile by tile: counts, scores by scene, figures, and how much of the network counts beside boosting."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""What answers are judged beside: rules that see no picture, what words alone answer and how much the network counts
-beside that, question types, and pictures of where the model looks."""
+"""Judges answers: rules without pictures, words alone beside the network, question types, where the model looks."""
 
 import contextlib
 import itertools

@@ -1,6 +1,8 @@
-"""The workload's data: tiles cut from what was given, downloaded or generated, dealt to three parts. Of archives the
-unpacked data never lies on disk as a whole: masks are unpacked first, then images; as soon as all files of a scene are
-there it is cut into tiles, and its files are emptied. What was cut before is not unpacked again."""
+"""The workload's data: tiles cut from what was given, downloaded or generated, split into three parts.
+
+Unpacked archives never lie on disk as a whole: masks are unpacked first, then images; as soon as all files of a scene
+are there it is cut into tiles, and its files are emptied. What was cut before is not unpacked again.
+"""
 
 import contextlib
 import hashlib

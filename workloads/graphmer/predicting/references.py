@@ -1,5 +1,4 @@
-"""Which entity of a name a reference means: questions, the answers that compete, the features of both, and
-probabilities: fitted on validation files by hiding known references, and measured on the test's."""
+"""Which entity of a name a reference means: questions, competing answers, features, and their probabilities."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

@@ -74,9 +74,11 @@ def forward_backward(
 
 @dataclass(frozen=True)
 class Chain:
-    """A conditional random field along a document, which learns that roles come in runs, and in which order: `scale`
-    (classes + 1, classes) of a sentence's scores, of which the last row is the bias, and `transition` of the step to
-    the next one (classes, classes)."""
+    """A conditional random field along a document, which learns that roles come in runs, and in which order.
+
+    `scale` (classes + 1, classes) is of a sentence's scores, its last row the bias; `transition` (classes, classes) is
+    of the step to the next sentence.
+    """
 
     scale: np.ndarray
     transition: np.ndarray
