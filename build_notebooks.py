@@ -47,6 +47,7 @@ MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
+_MOST_PICTURE = 50_000  # bytes
 _MOST_HTML = 30_000  # characters; a page that needs more is shown as its text
 BADGES = {
     "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg", "https://kaggle.com/kernels/welcome?src={address}"),
@@ -101,9 +102,15 @@ def as_shown(output: Any) -> Any:
 
 
 def small_picture(png: str) -> str:
-    picture, file = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), io.BytesIO()
-    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode("ascii")
+    """Returns a picture of few colours, as small as it takes to have at most _MOST_PICTURE bytes."""
+    picture, content = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), b""
+    while not 0 < len(content) <= _MOST_PICTURE:
+        if content:
+            picture = picture.resize([side * 4 // 5 for side in picture.size])
+        file = io.BytesIO()
+        picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        content = file.getvalue()
+    return base64.b64encode(content).decode("ascii")
 
 
 def repository() -> str:
