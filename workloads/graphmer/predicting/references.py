@@ -251,8 +251,8 @@ class Asking:
         features[:, -1] = self.together[1:] == [relation]
         if len(entity):
             among = CandidateSet(self.corpus, np.unique(entity))
-            counted, encoded = answering.encoded(asked, among, self.leave_out)
-            trusting = encoded(1.0, 0.0)
+            encoded = answering.scores(asked, among, self.leave_out)
+            counted, trusting = encoded(0.0, 0.0), encoded(1.0, 0.0)
             values = {"counts": counted, "trust": trusting - counted, "likeness": encoded(1.0, 1.0) - trusting}
             for name, scores in values.items():
                 features[:, OF_REFERENCES.index(name)] = scores[question, among.place[entity]]
