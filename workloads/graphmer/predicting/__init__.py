@@ -127,12 +127,12 @@ def _joined(task: Any, kept: Mapping[str, Any], graph: Graph, sources: Sources) 
     return joined
 
 
-def _answered(calibration: Calibration, joined: Joined, models: Sequence[nn.Module], graph: Graph) -> Rows:
+def _answered(asking: Calibration, joined: Joined, models: Sequence[nn.Module], graph: Graph) -> Rows:
     """Returns the row of each reference that is not resolved, in the order of the graph.
 
     Several models answer by the mean of their probabilities; they choose among the same entities.
     """
-    asking, corpus = calibration.asking, joined.data.corpus
+    corpus = joined.data.corpus
     triples = joined.triples[asking.is_unresolved(joined.triples)]
     heads, weights, rows = corpus.head[corpus.window_of[triples]], [weights_of(model) for model in models], Rows()
     facts = zip(heads, corpus.relation[triples], corpus.tail[triples], strict=True)

@@ -163,14 +163,12 @@ def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_go
     assert cut_archive(archive).fingerprint() == store.fingerprint(), "a finished cut needs no archive"
 
 
-@pytest.mark.parametrize("damage", ["holed zip", "one bit zip", "cut off tar.gz", "one bit tar.gz", "a header tar"])
+@pytest.mark.parametrize("damage", ["one bit zip", "cut off tar.gz", "a header tar"])
 def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tmp_path, damage):
     archive = packed(write_patches(tmp_path / "data"), damage.split()[-1])
     content = bytearray(archive.read_bytes())
     middle = len(content) // 2
-    if damage == "holed zip":
-        content[middle : middle + 200] = bytes(200)
-    elif damage == "cut off tar.gz":
+    if damage == "cut off tar.gz":
         del content[middle:]
     elif damage == "a header tar":
         with tarfile.open(archive) as members:
@@ -228,6 +226,7 @@ def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
     labelled = sum(int((part[i].target != IGNORE).sum()) for i in range(len(part)))
     assert labelled == len(scenes) * 64 * 64
     assert len(part) == 4 * len(scenes), "tiles side by side are enough"
+    assert {*task._groups("test")} == {task.data.store.names[scene] for scene in scenes}, "what is drawn for intervals"
 
 
 def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
@@ -275,7 +274,6 @@ def flip(path):
 
 DAMAGES = {  # a file of the cache, and what is done to it
     "truncated": ("*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
-    "missing": ("*.image", lambda path: path.unlink()),
     "flipped": ("*.target", flip),
     "record a folder": ("*.json", lambda path: (path.unlink(), path.mkdir())),
     "record flipped": ("*.json", flip),
