@@ -176,7 +176,8 @@ class Glacier(methods.Comparing):
         scores = {"loss": mean, **scores_of(last.counts.sum(0), classes)}
         if boosted is None:
             return scores
-        return {**scores, "network_mcc": mcc(network.counts.sum(0)), "network_weight": float(boosted.weight)}
+        network_mcc = float(mcc(network.counts.sum(0)))
+        return {**scores, "network_mcc": network_mcc, "network_weight": float(boosted.weight)}
 
     def _gate_of(self, boosted: Boosted, part: Any) -> Any:
         """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
@@ -229,12 +230,11 @@ class Glacier(methods.Comparing):
         test = self.datasets()["test"]
         return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
 
-    def columns(self, judged: Any) -> dict[str, float]:
-        from workloads.glacier.judging import summed
+    def known_names(self) -> list[str]:
+        return list(self.settings.source.classes)
 
-        names = self.settings.source.classes
-        scores = scores_of(summed(judged, len(names)), names)
-        return {key: value for key, value in scores.items() if key.startswith("iou_")}
+    def columns(self, judged: Any) -> dict[str, float]:
+        return {key: value for key, value in super().columns(judged).items() if key.startswith("iou_")}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""

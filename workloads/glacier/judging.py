@@ -12,10 +12,10 @@ from torch import Tensor
 from lib.report.figure import confusion, grid, save
 from lib.report.result import write_table
 from lib.scores import least
-from lib.supervised.scoring import Judged
+from lib.supervised.scoring import Judged, by_class, of_classes
 from lib.task import Batch
 from lib.text import aligned
-from workloads.glacier.scores import IGNORE, mcc, per_class, scores_of
+from workloads.glacier.scores import IGNORE, mcc, sums_of
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
 _NOTHING = "#ffffff"  # no data, or no label
@@ -90,22 +90,17 @@ def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
     """
     if not any(least_gain(sums[other], sums[best]) > 0 for other in others):
         return best
-    scores = [scores_of(matrix, [*map(str, range(len(matrix)))]) for matrix in sums.sum(1)]
-    above = [other for other in others if scores[other]["mcc"] > scores[best]["mcc"]]
-    return max(above, key=lambda other: scores[other]["mcc"] + scores[other]["mean_iou"])
+    scores = of_classes(sums_of(sums.sum(1)))
+    above = [other for other in others if scores["mcc"][other] > scores["mcc"][best]]
+    return max(above, key=(scores["mcc"] + scores["mean_iou"]).__getitem__)
 
 
 def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     """(groups, classes, classes) counts of two answers -> the lower end of what the first gains in MCC."""
-
-    def gain(*counts: np.ndarray) -> float:
-        return mcc(new.sum(0) - counts[0]) - mcc(old.sum(0) - counts[1])
-
-    nothing = np.zeros_like(new[0])
     if len(new) < 2:
         return -math.inf
-    others = np.array([gain(*pair) for pair in zip(new, old, strict=True)])
-    return float(least(np.array(gain(nothing, nothing)), others, _SURE))
+    whole, others = mcc(new.sum(0)) - mcc(old.sum(0)), mcc(new.sum(0) - new) - mcc(old.sum(0) - old)
+    return float(least(whole, others, _SURE))
 
 
 class Shown(NamedTuple):
@@ -158,18 +153,19 @@ def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarr
 
     `scenes` (tiles) are names, `counts` (tiles, classes, classes).
     """
-    rows: list[tuple[float, list[str]]] = []
-    for name in sorted(set(scenes)):
-        matrix = counts[np.array(scenes) == name].sum(0)
-        if scores := scores_of(matrix, classes):
-            iou = ["absent" if math.isnan(value) else f"{value:.4f}" for value in per_class(matrix)["iou"]]
-            columns = f"{1 - scores['accuracy']:.4f}", f"{scores['mcc']:.4f}", f"{scores['mean_iou']:.4f}"
-            rows.append((scores["mean_iou"], [name, f"{matrix.sum()}", *columns, *iou]))
-    head = ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)]
-    cells = [row for _, row in sorted(rows, key=lambda row: (row[0], row[1][0]))]
-    write_table(folder / "scenes.csv", [head, *cells])
+    names, scene = np.unique(scenes, return_inverse=True)
+    matrices = np.zeros((len(names), *counts.shape[1:]), np.int64)
+    np.add.at(matrices, scene, counts)
+    sums = sums_of(matrices)
+    scores, iou, pixels = of_classes(sums), by_class(sums)[1], sums[:, 1].sum(1)
+    columns = [1 - scores["accuracy"], scores["mcc"], scores["mean_iou"], *np.where(sums[:, 1:].any(1), iou, np.nan).T]
+    head, rows = ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)], []
+    for k in np.argsort(scores["mean_iou"], kind="stable"):
+        cells = ["absent" if math.isnan(column[k]) else f"{column[k]:.4f}" for column in columns]
+        rows += [[names[k], f"{pixels[k]}", *cells]] if pixels[k] else []
+    write_table(folder / "scenes.csv", [head, *rows])
     more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
-    return f"The worst scenes by mean IoU{more}:\n{aligned([head, *cells[:_WORST]], left=[0])}"
+    return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
 
 
 def _composite(image: np.ndarray) -> np.ndarray:

@@ -3,33 +3,28 @@
 They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the names of the classes.
 """
 
-import hashlib
 import itertools
-import json
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rasterio.io import MemoryFile
-from rasterio.shutil import copy
 from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.report.progress import counted
 from workloads.glacier.data import layout, readers
-from workloads.glacier.data.cutter import padded, stamp_of
+from workloads.glacier.data.cutter import padded
 from workloads.glacier.data.readers import Opened, Unusable, Window
 from workloads.glacier.judging import COLOURS
 from workloads.glacier.settings import Source
 
 _NODATA = 255  # in a map, wherever no class has this code
 _TYPES = ("uint8", "uint16", "int16", "int32")  # of a map: the smallest that holds all codes
-_MADE_BY = "MADE_BY"  # the tag of a map by which it is known as done
 
 
 class Written(UserDict[str, Any]):
@@ -47,41 +42,26 @@ def masks(
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
     Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
-    scene's georeference, one scene after another in memory; a map that these models have made of the same files is
-    kept. A scene that cannot be read is named and left out; raises BadInput if that leaves none.
+    scene's georeference, one scene after another in memory. A scene that cannot be read is named and left out; raises
+    BadInput if that leaves none.
     """
     is_by_band = isinstance(where, Mapping)
     match = layout.of_folders(where, source) if is_by_band else layout.find(where, source, labelled=False)
-    problems, predicted, done = match.problems, dict[str, Any](), 0
-    made_by = _digest([asdict(source), views, size], models if out else ())
+    problems, predicted = match.problems, dict[str, Any]()
     for scene in counted(match.scenes, "scenes predicted"):
-        path = out / f"{scene.name}.tif" if out else None
         try:
-            stamp = _digest([made_by, stamp_of(scene.images)])
-            if path and _is_done(path, stamp):
-                done += 1
-            else:
-                with readers.opened(scene, source) as opened:
-                    mask = _predicted(models, opened, size, views)
-                    if path:
-                        _write(mask, opened, path, stamp)
-            predicted[scene.name] = path or mask
+            with readers.opened(scene, source) as opened:
+                predicted[scene.name] = mask = _predicted(models, opened, size, views)
+                if out:
+                    predicted[scene.name] = path = out / f"{scene.name}.tif"
+                    _write(mask, opened, path)
         except Unusable as problem:
             problems.append(str(problem))
     for problem in problems:
         print(f"Left out: {problem}")
-    if done:
-        print(f"{done:,} of {len(predicted):,} maps were there already, made by the same models of the same files.")
     if not predicted:
         raise BadInput("No scene could be predicted; the lines above say why.")
     return Written(predicted) if out else predicted
-
-
-def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
-    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
-    for name, value in (pair for model in models for pair in model.state_dict().items()):
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
@@ -94,14 +74,6 @@ def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
 def filled(mask: np.ndarray, source: Source) -> np.ndarray:
     """Returns a mask in which no data is the first class, for who takes no other codes than those of the classes."""
     return np.where(mask == coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
-
-
-def _is_done(path: Path, stamp: str) -> bool:
-    try:
-        with readers.raster(path) as file:
-            return file.tags().get(_MADE_BY) == stamp
-    except Unusable:
-        return False
 
 
 def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: int) -> np.ndarray:
@@ -117,25 +89,22 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
     return mask
 
 
-def _write(mask: np.ndarray, opened: Opened, path: Path, stamp: str) -> None:
+def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:
     source, dtype = opened.source, mask.dtype.name
     place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype}
-    tiled = {"driver": "GTiff", "tiled": True, "blockxsize": 512, "blockysize": 512}
-    names = {f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)}
-    with MemoryFile() as plain, MemoryFile() as optimised:
-        with plain.open(**tiled, **shape, **place, nodata=coding(source.codes)[1]) as file:
+    shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype, **place}
+    form = {"driver": "COG", "compress": "DEFLATE", "blocksize": 512, "overview_resampling": "NEAREST"}
+    with MemoryFile() as memory:
+        with memory.open(**form, **shape, nodata=coding(source.codes)[1]) as file:
             file.write(mask, 1)
             file.descriptions = ("class",)
-            file.update_tags(**{_MADE_BY: stamp}, **names)
+            file.update_tags(**{f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)})
             if dtype in ("uint8", "uint16"):
                 colours = zip(source.codes, itertools.cycle(COLOURS), strict=False)
                 file.write_colormap(1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours})
-        with plain.open() as file:
-            copy(file, optimised.name, driver="COG", compress="DEFLATE", blocksize=512, overview_resampling="NEAREST")
         with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
-            aside.write_bytes(optimised.getbuffer())
+            aside.write_bytes(memory.getbuffer())
 
 
 def _windows(height: int, width: int, size: int) -> Iterator[tuple[Window, tuple[slice, slice]]]:

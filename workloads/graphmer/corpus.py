@@ -7,7 +7,7 @@ import zipfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from lib.errors import BadInput
 from lib.machine import disk
 from workloads.codegraph.facts import words_by_line
 from workloads.codegraph.graph import builtin_methods
-from workloads.codegraph.records import Graph, Triple
+from workloads.codegraph.records import Entity, Graph, Triple
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.settings import SPECIALS, UNKNOWN, Array, Chain, Split
 
@@ -25,11 +25,16 @@ SPLITS = ("train", "validation", "test")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 # Pieces never cross the seams of snake_case and CamelCase
 _SEAMS = r"_*(?:[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+)|_+|."
+_OFFSETS = ("first_triple", "part_offsets", "piece_offsets")
 Lines = dict[str, Array]  # file -> (lines + 1) where each line begins in the text
 
 
 def _listed(name: str) -> "cached_property[list[str]]":
-    return cached_property(lambda corpus: getattr(corpus, name).tobytes().decode().split("\n"))
+    def texts(corpus: "Corpus") -> list[str]:
+        text = getattr(corpus, name).tobytes().decode()
+        return text.split("\n") if text else []
+
+    return cached_property(texts)
 
 
 @dataclass
@@ -69,6 +74,15 @@ class Corpus:
 
     word_list, entities, files = _listed("words"), _listed("entity_ids"), _listed("file_names")
     relations, types = _listed("relation_names"), _listed("type_names")
+
+    @classmethod
+    def of_nothing(cls, relations: Sequence[str], types: Sequence[str]) -> "Corpus":
+        small = "window_file", "entity_type", "entity_file", "piece_flat"
+        kinds = {"split": np.int8, **dict.fromkeys(small, np.int32)}
+        arrays = {f.name: np.zeros(int(f.name in _OFFSETS), kinds.get(f.name, np.int64)) for f in fields(cls)}
+        texts = {name: joined_texts(()) for name in ("words", "entity_ids", "file_names", "tokenizer")}
+        names = {"relation_names": joined_texts(relations), "type_names": joined_texts(types)}
+        return cls(**{**arrays, **texts, **names})
 
     def __len__(self) -> int:
         return len(self.head)
@@ -173,46 +187,80 @@ class Corpus:
                 raise ValueError(f"{name} leads out of the corpus")
 
 
-def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, tokenizer: str = "") -> Corpus:
-    """Builds the arrays of a graph, without text where `sources` is None.
-
-    A given `tokenizer` cuts the words of a tree to predict, which knows the methods of Python's builtins.
-    """
-    known = builtin_methods() if tokenizer else {}
+def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split) -> Corpus:
+    """Builds the arrays of a graph, without text where `sources` is None. Raises BadInput for a split without facts."""
+    entities = {name: graph.entities[name] for name in _mentioned(graph)}
+    relations, types = {t.relation for t in graph.triples}, {entity.type for entity in entities.values()}
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
-    words: dict[str, int] = {}  # word -> its index, in the order of first mention
-    ids = sorted({entity for t in graph.triples for entity in (t.head, t.tail)} | {*known})
-    names = {entity: [words.setdefault(word, len(words)) for word in name_parts(entity)] for entity in ids}
-    text, lines = _read_text(graph, sources, words) if sources else (np.zeros(0, np.int64), {})
-    learned = tokenizer or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
-    flat, offsets = cut(learned, list(words))
-    windows = _windows(graph, text, lines, np.diff(offsets), names, chain)
-    entities = [graph.entities.get(name) or known[name] for name in names]
-    triples = [t for _, _, of in windows for t in of]
-    first = [of[0] for _, _, of in windows]
-    relations, types = _numbered({t.relation for t in graph.triples}), _numbered({e.type for e in entities})
-    files, index = _numbered({e.file for e in entities} | splits.keys()), _numbered(names)
-    corpus = Corpus(
-        words=joined_texts(words), entity_ids=joined_texts(names), relation_names=joined_texts(relations),
-        type_names=joined_texts(types), file_names=joined_texts(files), text=text,
-        window_start=np.array([start for start, _, _ in windows], np.int64),
-        window_stop=np.array([stop for _, stop, _ in windows], np.int64),
-        first_triple=_offsets([len(of) for _, _, of in windows]),
-        head=np.array([index[t.head] for t in first], np.int64),
-        split=np.array([splits[t.file] for t in first], np.int8),
-        window_file=np.array([files[t.file] for t in first], np.int32),
-        relation=np.array([relations[t.relation] for t in triples], np.int64),
-        tail=np.array([index[t.tail] for t in triples], np.int64),
-        entity_type=np.array([types[e.type] for e in entities], np.int32),
-        entity_file=np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
-        parts=np.array([word for name in names.values() for word in name], np.int64),
-        part_offsets=_offsets([len(name) for name in names.values()]),
-        piece_flat=flat, piece_offsets=offsets, tokenizer=joined_texts([learned]),
-    )  # fmt: skip
-    if empty := [name for name in SPLITS if not tokenizer and not len(corpus.triples_of(name))]:
+    corpus = _behind(Corpus.of_nothing(sorted(relations), sorted(types)), graph, entities, sources, chain, splits)
+    if empty := [name for name in SPLITS if not len(corpus.triples_of(name))]:
         what = f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files"
         raise BadInput(f"{what}. Give more, or raise workload.split.validation and .test.")
     return corpus
+
+
+def extended(trained: Corpus, graph: Graph, sources: Sources, chain: Chain) -> Corpus:
+    """Returns a corpus with the facts of a tree to predict behind those of training, all in the split "train".
+
+    It knows the methods of Python's builtins. Facts of relations or entity types that training never saw are left out,
+    for no model has an answer to them. What training knows of a module that the tree has too does not count.
+    """
+    known, splits = builtin_methods(), dict.fromkeys(sorted({t.file for t in graph.triples}), SPLITS.index("train"))
+    entities = {name: graph.entities.get(name) or known[name] for name in sorted({*_mentioned(graph), *known})}
+    entities = {name: entity for name, entity in entities.items() if entity.type in trained.types}
+    triples = [t for t in graph.triples if t.relation in trained.relations and {t.head, t.tail} <= entities.keys()]
+    is_module = np.array(trained.types)[trained.entity_type] == "Module"
+    is_again = np.isin(trained.entities, [name for name, entity in entities.items() if entity.file])
+    gone = np.setdiff1d(trained.entity_file[is_module & is_again], [-1])
+    file = np.where(np.isin(trained.entity_file, gone), -1, trained.entity_file).astype(np.int32)
+    split = np.where(np.isin(trained.window_file, gone), len(SPLITS), trained.split).astype(np.int8)
+    before = replace(trained, entity_file=file, split=split)
+    return _behind(before, replace(graph, triples=triples), entities, sources, chain, splits)
+
+
+def _mentioned(graph: Graph) -> list[str]:
+    return sorted({entity for t in graph.triples for entity in (t.head, t.tail)})
+
+
+def _behind(
+    before: Corpus, graph: Graph, entities: Mapping[str, Entity], sources: Sources | None, chain: Chain,
+    splits: Mapping[str, int],
+) -> Corpus:  # fmt: skip
+    """Returns a corpus with the arrays of a graph behind those of another one, which has all relations and types."""
+    relations, types, words = (_numbered(names) for names in (before.relations, before.types, before.word_list))
+    names = {name: [words.setdefault(word, len(words)) for word in name_parts(name)] for name in entities}
+    text, lines = _read_text(graph, sources, words, before.text) if sources else (before.text, Lines())
+    learned = before.tokenizer.tobytes().decode()
+    learned = learned or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
+    flat, offsets = cut(learned, [*words][len(before.word_list) :])
+    windows = _windows(graph, text, lines, np.concatenate([before.sizes, np.diff(offsets)]), names, chain)
+    triples, first = [t for _, _, of in windows for t in of], [of[0] for _, _, of in windows]
+    index = _numbered(before.entities)
+    new = [name for name in names if name not in index]
+    index |= {name: number for number, name in enumerate(new, len(index))}
+    files = _numbered(sorted({entity.file for entity in entities.values()} | splits.keys()), len(before.files))
+    file_names = [*before.files, *(f"{'<tree>/' if before.files else ''}{file}" for file in files)]
+    added = {
+        "window_start": [start for start, _, _ in windows], "window_stop": [stop for _, stop, _ in windows],
+        "first_triple": _offsets([len(of) for _, _, of in windows]), "head": [index[t.head] for t in first],
+        "split": [splits[t.file] for t in first], "window_file": [files[t.file] for t in first],
+        "relation": [relations[t.relation] for t in triples], "tail": [index[t.tail] for t in triples],
+        "entity_type": [0] * len(new), "entity_file": [-1] * len(new),
+        "parts": [word for name in new for word in names[name]],
+        "part_offsets": _offsets([len(names[name]) for name in new]), "piece_flat": flat, "piece_offsets": offsets,
+    }  # fmt: skip
+    arrays = {name: _joined(getattr(before, name), values, name in _OFFSETS) for name, values in added.items()}
+    told = [entity for entity in entities.values() if entity.file or index[entity.id] >= len(before.entities)]
+    place = [index[entity.id] for entity in told]
+    arrays["entity_type"][place] = [types[entity.type] for entity in told]
+    arrays["entity_file"][place] = [files[entity.file] if entity.file else -1 for entity in told]
+    texts = {"words": joined_texts(words), "entity_ids": joined_texts(index), "file_names": joined_texts(file_names)}
+    return replace(before, text=text, tokenizer=joined_texts([learned]), **texts, **arrays)
+
+
+def _joined(first: Array, second: Sequence[int] | Array, are_offsets: bool) -> Array:
+    second = np.asarray(second, first.dtype)
+    return np.concatenate([first, first[-1] + second[1:] if are_offsets else second])
 
 
 def name_parts(entity: str) -> list[str]:
@@ -224,8 +272,8 @@ def joined_texts(texts: Iterable[str]) -> Array:
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
-def _numbered(names: Iterable[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(sorted(names))}
+def _numbered(names: Iterable[str], first: int = 0) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names, first)}
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
@@ -240,9 +288,9 @@ def _offsets(lengths: Sequence[int]) -> Array:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[Array, Lines]:
-    """Returns all words of the entities' files, as indices into `words`, which grows."""
-    texts, lines, length = [np.zeros(0, np.int64)], Lines(), 0
+def _read_text(graph: Graph, sources: Sources, words: dict[str, int], before: Array) -> tuple[Array, Lines]:
+    """Returns all words of the entities' files behind those `before`, as indices into `words`, which grows."""
+    texts, lines, length = [before], Lines(), len(before)
     for file in sorted({e.file for e in graph.entities.values() if e.file}):
         try:
             different, numbers, starts = words_by_line(sources.read(file))
@@ -256,7 +304,7 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int]) -> tuple[A
 
 
 def _learn_pieces(
-    text: Array, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
+    text: Array, lines: Lines, splits: Mapping[str, int], names: Iterable[list[int]], words: list[str], size: int
 ) -> str:
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():

@@ -32,7 +32,8 @@ class Answering:
     """A model on its data, which scores any questions: of known facts or not.
 
     answering = Answering(task.data, model)
-    counted, encoded = answering.encoded(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
+    scores = answering.scores(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
+    counted, encoded = scores(0, 0), scores(1, 1)  # by how far trust and likeness are opened
     """
 
     def __init__(self, data: Data, model: nn.Module):
@@ -46,23 +47,15 @@ class Answering:
         batches = ({n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()} for part in parts)
         return torch.cat([self.model(batch).float() for batch in batches])
 
-    def of(self, among: CandidateSet) -> torch.Tensor:
-        """(C, 2, d) the vectors and origins of candidates."""
-        return self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]
-
-    def encoded(
-        self, asked: Questions, among: CandidateSet, leave_out: bool = False
-    ) -> tuple[Array, Callable[[float, float], Array]]:
-        """Returns the counts' scores (Q, C), and a function of two gates that returns those with the encoder."""
+    def scores(self, asked: Questions, among: CandidateSet, leave_out: bool = False) -> Callable[[float, float], Array]:
+        """Returns a function of two gates that returns (Q, C) scores; of shut ones those of the counts alone."""
         batch, rows = self.data.collator.of_questions(asked)
-        added = self.read({name: value.to(self.gate.device) for name, value in batch.items()})
-        scores = Scores(self.data, asked, among, rows, leave_out)
-        return scores.counted(), scores.encoded(added, self.of(among))
-
-    def read(self, batch: Batch) -> dict[str, Any]:
-        """Returns what the encoder makes of Q questions: `queries` (Q, d) as a tensor, all else as arrays (Q, ...)."""
-        added = {name: value[:, 0].float() for name, value in self.model(batch).items()}
-        return {name: value if name == "queries" else value.cpu().numpy() for name, value in added.items()}
+        read = self.model({name: value.to(self.gate.device) for name, value in batch.items()})
+        added = {name: value[:, 0].float() for name, value in read.items()}  # (Q, ...)
+        arrays = {name: value.cpu().numpy() for name, value in added.items() if name != "queries"}
+        vectors = self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]  # (C, 2, d)
+        alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
+        return Scores(self.data, asked, among, rows, leave_out).encoded(arrays, vectors[:, 1].cpu().numpy(), alike)
 
 
 class Scores:
@@ -79,12 +72,14 @@ class Scores:
         places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
         return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, places, meant)
 
-    def encoded(self, added: Mapping[str, Any], vectors: torch.Tensor) -> Callable[[float, float], Array]:
-        """Returns a function of two gates that returns (Q, C); `vectors` (C, 2, d) are those of candidates."""
-        origins, places = vectors[:, 1].cpu().numpy(), added["places"][:, : self.places.shape[1]]
+    def encoded(self, added: Mapping[str, Array], origins: Array, alike: Array) -> Callable[[float, float], Array]:
+        """Returns a function of two gates that returns (Q, C), by what an encoder adds to questions (Q, ...).
+
+        `origins` (C, d) are those of candidates, and `alike` (Q, C) says how like each is to the query.
+        """
+        places = added["places"]
         features, types = np.split(added["weights"], [len(FEATURES)], axis=1)
         weighted = self.data.scorer.weighted(self.features, self.among, features, types)
-        alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
         kind = self.data.corpus.entity_type[self.among.entities]
         elsewhere = self.data.scorer.counts.elsewhere(self.asked, self.among)
 
@@ -164,13 +159,11 @@ class Evaluator:
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
         conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 3 and the likelihood)
         for batch in loader:
-            added, triples = answering.read(batch), batch["triple"].cpu().numpy()
-            conditions.append(batch["condition"][:, 0].cpu().numpy())
+            triples, condition = (batch[name].cpu().numpy() for name in ("triple", "condition"))
+            conditions.append(condition)
             answers.append(np.zeros((len(triples), len(gates), 4)))
-            for asked, chosen, among in self._alike(triples, conditions[-1]):
-                rows, tail = self.data.collator.of_questions(asked)[1], self.corpus.tail[triples[chosen]]
-                own = {name: value[chosen] for name, value in added.items()}
-                encoded = Scores(self.data, asked, among, rows).encoded(own, answering.of(among))
+            for asked, chosen, among in self._alike(triples, condition):
+                tail, encoded = self.corpus.tail[triples[chosen]], answering.scores(asked, among)
                 for place, gate in enumerate(gates):
                     scores = encoded(*(gate or answering.gate[int(asked.condition[0])].tolist()))
                     answers[-1][chosen, place, :3] = self.rank(tail, asked, scores)

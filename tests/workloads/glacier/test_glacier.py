@@ -101,21 +101,6 @@ def right(shares, pixels=1000):
     return (np.array([[[share, 1 - share], [1 - share, share]] for share in shares]) * pixels).round().astype(int)
 
 
-def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw(tiny, monkeypatch):
-    """Scenes differ far more than methods do: unpaired, or by tile, the interval would be another one."""
-    task = load_task(tiny())
-
-    def gain(network, reference, units):
-        monkeypatch.setattr(task, "_groups", lambda _: units)
-        methods = {"reference": judged(right(reference)), "network": judged(right(network))}
-        return task.compared(methods, "reference").gains["network"][0]
-
-    between = gain([0.57, 0.62, 0.92, 0.97], [0.55, 0.6, 0.9, 0.95], [*"abcd"])
-    assert between.low == pytest.approx(between.high) == pytest.approx(0.04)
-    by_tile, by_scene = (gain([0.62] * 4 + [0.6] * 4, [0.6] * 8, [*units]) for units in ("abcdefgh", "aaaabbbb"))
-    assert by_tile.value == by_scene.value and by_scene.high - by_scene.low > by_tile.high - by_tile.low
-
-
 def test_scenes_are_listed_from_the_worst(tmp_path):
     def written(shares):
         return write_scenes(("land", "ice"), [f"s{n // 2}" for n in range(len(shares))], right(shares), tmp_path)

@@ -96,25 +96,6 @@ def test_a_map_opens_in_a_gis_with_colours_names_and_overviews_of_codes(tmp_path
         assert set(np.unique(smaller.read(1))) <= codes
 
 
-def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, capsys, predict):
-    def written(model, **options):
-        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
-        predict([model], views=1, **options)
-        return {path.name for path in (tmp_path / "out").glob("*") if before.get(path) != path.stat().st_mtime_ns}
-
-    for name in ("a", "b"):
-        write_bands(tmp_path / "data", name, scene(size=(32, 32))[0], None)
-    everything = {"a.tif", "b.tif"}
-    assert written(ByPixel()) == everything
-    capsys.readouterr()
-    assert written(ByPixel()) == set() and "2 of 2 maps were there already" in capsys.readouterr().out
-    (tmp_path / "out" / "a.tif").write_bytes(b"half")
-    assert written(ByPixel()) == {"a.tif"}
-    write_bands(tmp_path / "data", "b", scene(1, (32, 32))[0] + 1, None)
-    assert written(ByPixel()) == {"b.tif"}
-    assert written(ByPixel(1.0)) == everything
-
-
 def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys, predict):
     write_scenes(tmp_path / "data", 3)
     band = tmp_path / "data" / "Band2" / "img001.tif"

@@ -1,5 +1,6 @@
 """A small tree of sources with the task on it, and a tree that is new to its model."""
 
+import dataclasses
 import shutil
 
 import numpy as np
@@ -9,7 +10,6 @@ import torch
 from lib.task import load_config, load_task
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
-from workloads.graphmer.corpus import build
 from workloads.graphmer.predicting import join
 
 MODULE = '''
@@ -205,14 +205,11 @@ def fitted(shared):
 def joined(fitted, new_tree):
     """The new tree beside the fitted task's training."""
     task = fitted[0]
-    return joined_with(task, tree_of(task, new_tree))
+    return joined_with(task, new_tree)
 
 
-def tree_of(task, folder):
-    sources = trees.Sources([trees.folder(folder)])
-    text = task.data.corpus.tokenizer.tobytes().decode()
-    return build(build_graph(sources), sources, task.settings.chain, task.settings.split, tokenizer=text)
-
-
-def joined_with(task, tree):
-    return join(task.data.corpus, tree, task.data.rules, task.settings, task.learned()["counts"])
+def joined_with(task, folder, **changes):
+    """A tree beside training, after changes of its graph."""
+    sources, data = trees.Sources([trees.folder(folder)]), task.data
+    graph = dataclasses.replace(build_graph(sources), **changes)
+    return join(data.corpus, graph, sources, data.rules, task.settings, task.learned()["counts"])

@@ -10,7 +10,7 @@ from lib.supervised.samples import Item
 from tests.workloads.graphmer.conftest import batch_of, generator, pieces_of
 from workloads.codegraph.facts import WORD
 from workloads.graphmer import corpus as arrays
-from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY
+from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, Questions
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.model import IMPOSSIBLE
 from workloads.graphmer.settings import IGNORE, PAD, SEP, SPECIALS, UNKNOWN
@@ -65,11 +65,17 @@ def names_in(corpus, roots):
 
 def test_questions_show_a_hidden_tail_nowhere_and_no_text_without_one(shared):
     corpus, queries = shared.data.corpus, shared.parts["test"].samples.queries
+
+    def roots_of(query):
+        batch = shared.collate([Item(query, False)], generator())
+        asked = Questions.of_facts(corpus, batch["triple"].numpy(), batch["condition"].numpy())
+        return shared.data.collator.of_questions(asked)[0]["roots"][0]
+
     for query in [q for q in queries if q[1] == MASKED][::6]:
-        roots = shared.collate([Item(query, False)], generator())["roots"][0]
+        roots = roots_of(query)
         assert corpus.word_list[corpus.name[corpus.tail[query[0]]]] not in names_in(corpus, roots)
     for query in [q for q in queries if q[1] == NAME_ONLY][::3]:
-        roots = shared.collate([Item(query, False)], generator())["roots"][0].tolist()
+        roots = roots_of(query).tolist()
         assert roots.index(SEP) == sum(r != PAD for r in roots) - 1
 
 

@@ -194,14 +194,18 @@ def test_what_this_version_cannot_read_is_built_again_and_that_is_said(embedded,
         assert task.learned() == values
 
 
-def test_a_run_trains_on_after_a_new_image_as_if_there_had_been_none(embedded, tmp_path, monkeypatch, cut, capsys):
+def test_a_run_trains_on_with_a_worker_and_a_new_image_as_if_there_had_been_none(
+    embedded, tmp_path, monkeypatch, cut, capsys
+):
     monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
+    small = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "data.buckets": 3}
 
-    def config(name):
-        return embedded({"output_dir": str(tmp_path / name), "training.max_steps": 4, "data.num_workers": 0}).config
+    def config(name, workers=0):
+        return embedded({**small, "output_dir": str(tmp_path / name), "data.num_workers": workers}).config
 
     def weights(name):
-        return (tmp_path / name / "graphmer" / "checkpoints" / "step-00000004" / "model.safetensors").read_bytes()
+        folder = tmp_path / name / "graphmer" / "checkpoints" / "step-00000004"
+        return [(folder / f"{part}.safetensors").read_bytes() for part in ("model", "optimizer")]
 
     launch.train(config("whole"))
     cut(2)
@@ -209,5 +213,5 @@ def test_a_run_trains_on_after_a_new_image_as_if_there_had_been_none(embedded, t
     assert "The data of the run is kept in" in capsys.readouterr().out
     another_python(tmp_path)
     cut(None)
-    assert launch.train(config("runs")).reason == "completed"
+    assert launch.train(config("runs", workers=1)).reason == "completed"
     assert weights("runs") == weights("whole")

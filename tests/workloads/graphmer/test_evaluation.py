@@ -49,7 +49,7 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
         for q in range(len(items)):
             asked = drawn.asked[np.array([q])]
             assert asked.condition[0] == condition
-            want = answering.encoded(asked, among, leave_out=True)[1]
+            want = answering.scores(asked, among, leave_out=True)
             possible = (batch["prior"][q, 0] > -1e3).numpy()
             assert np.allclose(trusting[q][possible], want(1.0, 0.0)[0][possible], atol=1e-3)
             assert np.allclose(alike[q][possible], want(1.0, 1.0)[0][possible], atol=1e-3)
@@ -70,7 +70,7 @@ def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
             some = triples[data.corpus.relation[triples] == relation]
             asked = Questions.of_facts(data.corpus, some, np.full(len(some), number))
             among, _ = evaluator.candidates(int(relation))
-            tail, scores = data.corpus.tail[some], answering.encoded(asked, among)[1](*gate)
+            tail, scores = data.corpus.tail[some], answering.scores(asked, among)(*gate)
             hidden = torch.from_numpy(evaluator.hide_others(asked, tail, scores)).double()
             total += float(hidden.log_softmax(1)[torch.arange(len(some)), among.place[tail]].sum())
         return total

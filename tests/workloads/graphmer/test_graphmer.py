@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from lib import checkpoint
 from lib.errors import BadInput
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
@@ -53,26 +52,6 @@ def test_training_learns_what_the_text_shows(graphmer):
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
-def train(task, folder, resume=None):
-    folder.mkdir(parents=True, exist_ok=True)
-    return loop.train(task, task.config, folder, Session(None, 0, 0), Plain(), resume)
-
-
-def test_a_resumed_run_ends_in_the_same_bytes_with_another_number_of_workers(graphmer, tmp_path):
-    small = {"training.effective_batch": 4, "data.buckets": 3, "training.evaluate_every_steps": 2}
-    steps = {"training.max_steps": 4, "workload.evaluation.validation_triples": 5, "scheduler.warmup_steps": 1}
-    train(graphmer({**small, **steps}), tmp_path / "whole")
-    train(graphmer({**small, **steps, "training.max_steps": 2}), tmp_path / "cut")
-    half, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
-    assert half.step == 2 and half.state["learned"]["counts"]["features"]
-    train(graphmer({**small, **steps, "data.num_workers": 1}), tmp_path / "cut", half)
-    ends = [checkpoint.load_newest(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
-    assert ends[0].step == ends[1].step == 4
-    for group in ends[0].tensors:
-        assert all(torch.equal(ends[0].tensors[group][n], ends[1].tensors[group][n]) for n in ends[0].tensors[group])
-    assert any("trust" in name for name in ends[0].tensors["model"])
-
-
 def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
     task = graphmer({"workload.objective.mlm_steps": 5, "workload.model.token_dropout": 0.5})
     batch, model = batch_of(task, range(12)), task.model()
@@ -111,7 +90,7 @@ def test_fp16_trains_without_lowering_the_loss_scale_and_evaluates_as_fp32_does(
     steps = {"training.max_steps": 60, "training.evaluate_every_steps": 60, "training.effective_batch": 8}
     fitted = {"optimizer.lr": 5e-3, "workload.model.hidden": 16, "workload.objective.fitting_steps": 60}
     task = graphmer({**steps, **fitted, "training.precision": "fp16"})
-    outcome = train(task, tmp_path)
+    outcome = loop.train(task, task.config, tmp_path, Session(None, 0, 0), Plain(), None)
     assert outcome.state.scaler.get_scale() >= 4096 and outcome.state.skipped_steps <= 4
     in_half = evaluate(outcome.state, task, task.config, task.datasets()["test"])
     outcome.state.precision = "fp32"

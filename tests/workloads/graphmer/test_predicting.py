@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workloads.graphmer.conftest import joined_with, moved, pieces_of, tree_of, words_of
+from tests.workloads.graphmer.conftest import joined_with, moved, pieces_of, words_of
 from tests.workloads.graphmer.test_evaluation import evaluated
+from workloads.codegraph.graph import build as build_graph
+from workloads.graphmer.corpus import cut
 from workloads.graphmer.evaluation import Answering
 from workloads.graphmer.predicting.references import Asking, Choices, calibration_error, fit, weights_of
 from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES
@@ -20,41 +22,42 @@ def facts(corpus, triples):
             corpus.relations[corpus.relation[triple]],
             corpus.entities[corpus.tail[triple]],
             corpus.types[corpus.entity_type[corpus.tail[triple]]],
-            " ".join(words_of(corpus, window)),
+            corpus.files[corpus.window_file[window]].removeprefix("<tree>/"),
         )
         for triple, window in zip(triples, corpus.window_of[triples], strict=True)
     }
 
 
+def facts_of(graph):
+    return {(*t.key, graph.entities[t.tail].type, t.file) for t in graph.triples}
+
+
 def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
     task, trained = fitted[0], fitted[0].data.corpus
-    tree = tree_of(task, new_tree)
-    joined = joined_with(task, tree)
+    joined, graph = joined_with(task, new_tree), build_graph(new_tree)
     corpus = joined.data.corpus
-    known = {fact for fact in facts(tree, np.arange(len(tree.relation))) if fact[1] != "catches"}  # never in training
-    assert facts(corpus, joined.triples) == known and "catches" not in trained.relations
+    assert facts(corpus, joined.triples) == {fact for fact in facts_of(graph) if fact[1] != "catches"}
+    assert "catches" not in trained.relations
     own = np.arange(len(trained.relation))
-    assert facts(corpus, own) == facts(trained, own) and len(corpus) == len(trained) + len(tree)
+    assert facts(corpus, own) == facts(trained, own)
+    for triple in joined.triples[corpus.relation[joined.triples] == corpus.relations.index("calls")]:
+        assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(corpus, corpus.window_of[triple])
     inside = {corpus.entities[number] for number in np.flatnonzero(joined.in_tree)}
     assert {"shop.doors.Door", "shop.main.visit", "file::shop/main.py"} <= inside
     assert not inside & set(trained.entities) and not any(name.startswith("builtins.") for name in inside)
-    assert corpus.files[corpus.window_file[-1]].startswith("tree/")
 
 
 def test_tables_of_training_stay_and_what_is_new_has_no_vector_of_its_own(fitted, new_tree):
     task = fitted[0]
-    tree = tree_of(task, new_tree)
-    data = joined_with(task, tree).data
-    number = len(task.data.corpus.entities)
+    data, number = joined_with(task, new_tree).data, len(task.data.corpus.entities)
     assert np.array_equal(data.table.vector[:number], task.data.table.vector) and not data.table.vector[number:].any()
     kinds = task.data.collator.layout.kind_before
     assert np.array_equal(data.collator.layout.kind_before[: len(kinds)], kinds)
     old, new = (d.table.of(np.arange(number))["pieces"] for d in (task.data, data))
     assert np.array_equal(old, new)
-    for word in ("open_slowly", "return", "door"):
-        corpora = [c for c in (data.corpus, task.data.corpus, tree) if c.word_index(word) >= 0]
-        pieces = [pieces_of(corpus, [corpus.word_index(word)]) for corpus in corpora]
-        assert len(pieces) > 1 and all(part == pieces[0] for part in pieces) and max(pieces[0]) < 400
+    fresh, _ = cut(data.corpus.tokenizer.tobytes().decode(), ["open_slowly", "return"])
+    words = [data.corpus.word_index(word) for word in ("open_slowly", "return")]
+    assert pieces_of(data.corpus, words) == fresh.tolist() and max(fresh) < 400
 
 
 def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
@@ -63,7 +66,7 @@ def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_pa
     train = next(f for f in trained.files if f.startswith("house") and trained.split[_window(trained, f)] == 0)
     (tmp_path / "again").mkdir()
     (tmp_path / "again" / train).write_text("def fresh():\n    return len('a')\n")
-    joined = joined_with(task, tree_of(task, tmp_path / "again"))
+    joined = joined_with(task, tmp_path / "again")
     corpus = joined.data.corpus
     own = np.flatnonzero(corpus.window_file == trained.files.index(train))
     assert len(own) and not np.isin(own, np.flatnonzero(corpus.split == 0)).any()
@@ -78,18 +81,14 @@ def _window(corpus, file):
 
 
 def test_what_training_never_saw_a_relation_or_type_of_is_left_out(fitted, new_tree):
-    task = fitted[0]
-    tree = tree_of(task, new_tree)
-    relations = np.frombuffer("\n".join(f"odd_{r}" if r == "raises" else r for r in tree.relations).encode(), np.uint8)
-    types = np.frombuffer("\n".join("Odd" if t == "Class" else t for t in tree.types).encode(), np.uint8)
-    odd = dataclasses.replace(tree, relation_names=relations, type_names=types)
-    joined = joined_with(task, odd)
-    got = facts(joined.data.corpus, joined.triples)
-    want = {f for f in facts(odd, np.arange(len(odd.relation))) if f[1] not in ("odd_raises", "catches")}
-    want = {f for f in want if f[3] != "Odd" and f[0] not in ("shop.doors.Door", "shop.doors.Gate", "shop.main.Room")}
-    assert got == want and "shop.doors.Door" not in joined.data.corpus.entities
-    with pytest.raises(ValueError):
-        joined.data.corpus.relations.index("odd_raises")
+    graph = build_graph(new_tree)
+    triples = [dataclasses.replace(t, relation="odd") if t.relation == "raises" else t for t in graph.triples]
+    entities = {n: dataclasses.replace(e, type="Odd") if e.type == "Class" else e for n, e in graph.entities.items()}
+    joined = joined_with(fitted[0], new_tree, triples=triples, entities=entities)
+    odd = dataclasses.replace(graph, triples=triples, entities=entities)
+    want = {f for f in facts_of(odd) if f[1] not in ("odd", "catches") and f[3] != "Odd"}
+    want = {f for f in want if f[0] not in ("shop.doors.Door", "shop.doors.Gate", "shop.main.Room")}
+    assert facts(joined.data.corpus, joined.triples) == want and "shop.doors.Door" not in joined.data.corpus.entities
 
 
 def batches(asking, wanted, answering):
@@ -100,7 +99,7 @@ def batches(asking, wanted, answering):
 def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tmp_path):
     (tmp_path / "once").mkdir()
     (tmp_path / "once" / "a.py").write_text("def f():\n    return 'a'.zfill(3)\n")
-    joined = joined_with(fitted[0], tree_of(fitted[0], tmp_path / "once"))
+    joined = joined_with(fitted[0], tmp_path / "once")
     asking = Asking(joined.data, leave_out=True)
     (part,) = batches(asking, asking.known(joined.triples), Answering(joined.data, fitted[1]))
     assert joined.data.corpus.entities[part.entity[part.gold[0]]] == "builtins.str.zfill"
@@ -169,7 +168,7 @@ class Room(Unknown):
 def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
     (tmp_path / "house").mkdir()
     (tmp_path / "house" / "room.py").write_text(SUPER)
-    joined = joined_with(fitted[0], tree_of(fitted[0], tmp_path / "house"))
+    joined = joined_with(fitted[0], tmp_path / "house")
     found = answers_of(joined, fitted[1])
     names = {word: set(entities) - {None} for (_, word), entities in found.items()}
     assert names["paint"] == names["greet"] == names["call"] == names["twice"] == set()

@@ -88,7 +88,7 @@ class Cutter:
         self.folder, self.source, self.cut, self.limit = folder, source, cut, limit
         self.problems: list[str] = []
         self.scenes: list[dict[str, Any]] = []
-        self._verified = records.Verified(folder, "such scenes are cut again")
+        self._verified = records.Verified(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
     def all(self, match: Match) -> Store:

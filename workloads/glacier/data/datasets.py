@@ -216,7 +216,7 @@ class Data:
             pattern = settings.source.images.replace(BAND, "*") if inputs in self.source.parents else ""
             folders = [self.source, *(f for f in self.source.parents if inputs in f.parents)] if pattern else []
             return next((folder for folder in folders if any(layout.matching(folder, pattern))), self.source)
-        folder = self.cache / f"generated-{self._generator_key}"
+        folder = self.cache / f"generated-whole-{self._generator_key}"
         terrain.write(folder, settings.generator, settings.source)
         return folder
 

@@ -21,8 +21,8 @@ from lib.machine import disk
 class Verified:
     """The records of a folder and the files that they describe; it says once that one is damaged, and what follows."""
 
-    def __init__(self, folder: Path, remedy: str):
-        self.folder, self.remedy, self._is_silent = folder, remedy, False
+    def __init__(self, folder: Path):
+        self.folder, self._is_silent = folder, False
 
     def read(self, name: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
         """Returns a record whose files are whole; None where there is none with this `stamp`, or a damaged one."""
@@ -41,7 +41,7 @@ class Verified:
             return record
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as damage:
             if not self._is_silent:
-                print(f"The cache {self.folder} is damaged ({name}: {damage}): {self.remedy}.", flush=True)
+                print(f"The cache {self.folder} is damaged ({name}: {damage}): such scenes are cut again.", flush=True)
             self._is_silent = True
             return None
 

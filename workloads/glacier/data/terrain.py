@@ -14,7 +14,6 @@ import yaml
 
 from lib.errors import BadInput
 from lib.machine import disk
-from workloads.glacier.data import records
 from workloads.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
@@ -31,7 +30,7 @@ _SPECTRA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:
-    """Writes Band1/img001.tif ... and label/img001.tif where they are not whole. Raises BadInput for other names."""
+    """Makes a folder with Band1/img001.tif ... and label/img001.tif, whole. Raises BadInput for other names."""
     pairs = ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES)
     for kind, key, names, drawn in pairs:
         if strange := [name for name in names if name not in drawn]:
@@ -39,35 +38,37 @@ def write(folder: Path, options: Generator, source: Source) -> None:
                 f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
                 f"workload.source.{key}, or name your data in data.dir."
             )
+    if folder.is_dir():
+        return
     code_of = dict(zip(source.classes, source.codes, strict=True))
     codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
-    verified = records.Verified(folder, "such scenes are drawn again")
-    for index in range(options.scenes):
-        name = f"img{index + 1:03d}"
-        if verified.read(f"{name}.json"):
-            continue
-        image, classes = scene(options.seed, index, options.size)
-        # Scenes lie apart on the map, so that none shows another one's ground.
-        apart = options.size * METRES * 1.25
-        x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
-        planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
-        planes["label"] = codes[classes]
-        files = [folder / kind / f"{name}.tif" for kind in planes]
-        for path, (kind, plane) in zip(files, planes.items(), strict=True):
-            _write_tiff(path, plane, x, y, None if kind == "label" else _NODATA)
-        verified.write(f"{name}.json", {}, files)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with disk.whole(folder, cache=True) as aside:
+            for index in range(options.scenes):
+                image, classes = scene(options.seed, index, options.size)
+                # Scenes lie apart on the map, so that none shows another one's ground.
+                apart = options.size * METRES * 1.25
+                x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
+                planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
+                planes["label"] = codes[classes]
+                for kind, plane in planes.items():
+                    nodata = None if kind == "label" else _NODATA
+                    _write_tiff(aside / kind / f"img{index + 1:03d}.tif", plane, x, y, nodata)
+    except OSError:  # another process may have been first
+        if not folder.is_dir():
+            raise
 
 
 def _write_tiff(path: Path, values: np.ndarray, x: float, y: float, nodata: int | None) -> None:
-    """Writes (h, w) values as a GeoTIFF with its corner at (x, y), whole or not at all."""
+    """Writes (h, w) values as a GeoTIFF with its corner at (x, y)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
     place = {"crs": _CRS, "transform": rasterio.Affine(METRES, 0, x, 0, -METRES, y), "nodata": nodata}
     with rasterio.MemoryFile() as memory:  # GDAL does not report a full disk in every case
         with memory.open(driver="GTiff", compress="deflate", **shape, **place) as file:
             file.write(values, 1)
-        with disk.whole(path, cache=True) as aside:
-            aside.write_bytes(memory.getbuffer())
+        path.write_bytes(memory.getbuffer())
 
 
 def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:

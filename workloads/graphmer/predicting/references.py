@@ -251,8 +251,8 @@ class Asking:
         features[:, -1] = self.together[1:] == [relation]
         if len(entity):
             among = CandidateSet(self.corpus, np.unique(entity))
-            counted, encoded = answering.encoded(asked, among, self.leave_out)
-            trusting = encoded(1.0, 0.0)
+            encoded = answering.scores(asked, among, self.leave_out)
+            counted, trusting = encoded(0.0, 0.0), encoded(1.0, 0.0)
             values = {"counts": counted, "trust": trusting - counted, "likeness": encoded(1.0, 1.0) - trusting}
             for name, scores in values.items():
                 features[:, OF_REFERENCES.index(name)] = scores[question, among.place[entity]]
@@ -283,15 +283,12 @@ def weights_of(model: nn.Module) -> Array:
     return model.get_buffer("of_references").double().cpu().numpy()
 
 
-class Calibration:
+class Calibration(Asking):
     """Hides what the graph knows of some files, and asks for it."""
-
-    def __init__(self, data: Data, leave_out: bool = False):
-        self.data, self.asking = data, Asking(data, leave_out)
 
     def fit(self, model: nn.Module) -> None:
         """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
-        choices, files = self.hidden(self.data.corpus.triples_of("validation"), Answering(self.data, model))
+        choices, files = self.hidden(self.corpus.triples_of("validation"), Answering(self.data, model))
         if choices is None:
             return
         half = files % 2 == 0
@@ -310,17 +307,17 @@ class Calibration:
         self, triples: Array, answering: Answering, most: int = _MOST
     ) -> tuple[Choices, Array] | tuple[None, None]:
         """Returns known references with what a model says, and their files; None twice if there are none."""
-        corpus, known = self.data.corpus, self.asking.known(triples)
+        corpus, known = self.corpus, self.known(triples)
         if not len(known):
             return None, None
         known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
         with torch.no_grad():
-            choices = Choices.joined([*self.asking.ask(known, answering)])
+            choices = Choices.joined([*self.ask(known, answering)])
         return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
 
     def measured(self, model: nn.Module) -> list[dict[str, Any]]:
         """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
-        choices, _ = self.hidden(self.data.corpus.triples_of("test"), Answering(self.data, model))
+        choices, _ = self.hidden(self.corpus.triples_of("test"), Answering(self.data, model))
         if choices is None:
             return []
         kinds = {"of an object": choices[choices.of_object], "all": choices}
