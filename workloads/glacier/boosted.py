@@ -1,6 +1,6 @@
 """Boosting inside a network: trees as buffers, which answer as far as validation does not show the network's gain."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 METHODS = ("boosting of pixels", "boosting with surroundings")  # from the plainest
+EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _NODES = 61  # of a tree of 31 leaves, scikit-learn's most
+_NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
 _LEAST = -14.0  # log-probability of a class without an example
 
 
@@ -45,23 +47,30 @@ class Boosted(nn.Module):
             if hasattr(model, "_baseline_prediction"):
                 bias[torch.from_numpy(outputs)] = torch.from_numpy(model._baseline_prediction).float().flatten()
 
-    def log_p(self, image: Tensor, method: int, every: int = 1) -> Tensor:
-        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of every so many-th row and column of pixels."""
+    def log_p(self, image: Tensor, method: int, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
+        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in these rows and columns."""
         from workloads.glacier.baselines import features
 
-        places, size, rows = slice(None, None, every), image.shape[2:], []
+        size, scores = image.shape[2:], []
         for tile in image.float().cpu().numpy():
-            rows.append(features(tile, self.indices).reshape(*size, -1)[places, places])
-        x = torch.from_numpy(np.stack(rows)).to(image.device).movedim(-1, 0)  # (features, B, s, s)
-        scores = self.bias[method][:, None].repeat(1, x[0].numel())
-        for number, tree in enumerate(self.nodes[method].tolist()):
-            _add(tree, x.flatten(1), scores[number % len(scores)])
-        return scores.log_softmax(0).view(-1, *x.shape[1:]).movedim(0, 1)
+            seen = features(tile, self.indices).reshape(*size, -1)[places]
+            scores.append(self._scores(method, seen.reshape(-1, seen.shape[-1])).view(*seen.shape[:2], -1))
+        return torch.stack(scores).to(image.device).log_softmax(-1).movedim(-1, 1)
 
-    def answer(self, image: Tensor, network: Tensor) -> Tensor:
-        """Returns the chosen mixture of boosting and the network's log-probabilities, (B, classes, S, S)."""
+    def _scores(self, method: int, values: np.ndarray) -> Tensor:
+        """(pixels, features) -> (pixels, classes)."""
+        bias, rows = self.bias[method].double().cpu().numpy(), np.ascontiguousarray(values, np.float64)
+        scores = np.tile(bias, (len(rows), 1))
+        for number, tree in _trees(self.nodes[method].double().cpu().numpy(), rows.shape[1]):
+            scores[:, number % len(bias)] += tree.predict(rows, *_NO_CATEGORIES, torch.get_num_threads())
+        return torch.from_numpy(scores).float()
+
+    def answer(self, image: Tensor, network: Tensor, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
+        """Returns the chosen mixture of boosting and the network's (B, classes, s, s) log-probabilities, there."""
         weight = float(self.weight)
-        return network if weight == 1 else (1 - weight) * self.log_p(image, int(self.method)) + weight * network
+        if weight == 1:
+            return network
+        return (1 - weight) * self.log_p(image, int(self.method), places) + weight * network
 
 
 def _columns(nodes: np.ndarray) -> np.ndarray:
@@ -74,17 +83,22 @@ def _columns(nodes: np.ndarray) -> np.ndarray:
     return np.stack(columns, 1).astype(np.float32)
 
 
-def _add(tree: Sequence[Sequence[float]], x: Tensor, scores: Tensor) -> None:
-    """Adds a tree's values to (pixels) scores, by (features, pixels). Children come after their parent."""
-    todo = [(0, torch.arange(len(scores), device=x.device))]
-    while todo:
-        node, pixels = todo.pop()
-        feature, threshold, left, right, is_nan_left, value = tree[node]
-        if min(left, right) <= node:
-            scores[pixels] += value
-        elif len(pixels):
-            seen = x[int(feature)][pixels]
-            is_left = seen <= threshold
-            if is_nan_left:
-                is_left |= seen.isnan()
-            todo += [(int(left), pixels[is_left]), (int(right), pixels[~is_left])]
+def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
+    """Yields the number and scikit-learn's predictor of each of (trees, nodes, 6) that says anything.
+
+    Its loop has no bounds: a node whose children do not come after it, or whose feature there is not, is a leaf.
+    """
+    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    feature, left, right = (np.floor(np.nan_to_num(columns[..., n])) for n in (0, 2, 3))
+    after, end = np.arange(columns.shape[1]), columns.shape[1]
+    is_inner = (left > after) & (right > after) & (left < end) & (right < end) & (feature >= 0) & (feature < width)
+    nodes = np.zeros(columns.shape[:2], PREDICTOR_RECORD_DTYPE)
+    nodes["is_leaf"] = ~is_inner
+    for name, values in (("feature_idx", feature), ("left", left), ("right", right)):
+        nodes[name] = np.where(is_inner, values, 0)
+    nodes["num_threshold"], nodes["missing_go_to_left"] = columns[..., 1], columns[..., 4] > 0
+    nodes["value"] = columns[..., 5]
+    for number in np.flatnonzero(is_inner[:, 0] | (columns[:, 0, 5] != 0)):
+        yield number, TreePredictor(nodes[number], _NO_CATEGORIES[0], _NO_CATEGORIES[0])

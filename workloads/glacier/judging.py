@@ -60,9 +60,10 @@ class Gate:
         """Returns (options, B, classes, classes) counts of the tiles from a number on, of some of their pixels."""
         target = batch["target"]
         every = max(1, math.isqrt(len(self.unit) * target[0].numel() // _MOST_PIXELS))
-        target, network = target[:, ::every, ::every], logits[..., ::every, ::every].float().log_softmax(1)
+        places = slice(None, None, every), slice(None, None, every)
+        target, network = target[:, *places], logits[..., *places].float().log_softmax(1)
         if (place := (first, len(target))) not in self._log_p:
-            each = [self.boosted.log_p(batch["image"], method, every) for method in range(len(self.boosted.bias))]
+            each = [self.boosted.log_p(batch["image"], method, places) for method in range(len(self.boosted.bias))]
             self._log_p[place] = torch.stack(each)
         mixtures = ((1 - w) * log_p + w * network for log_p in self._log_p[place] for w in WEIGHTS)
         return torch.stack([tile_counts(p.argmax(1), target, p.shape[1]) for p in mixtures]).cpu().numpy()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.report.progress import counted
+from workloads.glacier.boosted import EVERYWHERE
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import padded
 from workloads.glacier.data.readers import Opened, Unusable, Window
@@ -82,10 +83,10 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
     codes, mask = np.asarray(opened.source.codes, dtype), np.full((opened.height, opened.width), nodata, dtype)
     for window, part in _windows(opened.height, opened.width, size):
         image = padded(opened.bands(window), size)
-        p = probabilities(models, torch.from_numpy(image)[None], views)[0]
         rows, columns = (slice(cut.start - n, cut.stop - n) for cut, n in zip(part, window[:2], strict=True))
+        p = probabilities(models, torch.from_numpy(image)[None], views, (rows, columns))[0]
         is_seen = ~np.isnan(image[0, rows, columns])
-        mask[part] = np.where(is_seen, codes[p[:, rows, columns].argmax(0).numpy()], np.asarray(nodata, dtype))
+        mask[part] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
     return mask
 
 
@@ -123,8 +124,10 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 
 @torch.inference_mode()
-def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = 8) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns.
+def probabilities(
+    models: Sequence[nn.Module], image: Tensor, views: int = 8, places: tuple[slice, slice] = EVERYWHERE
+) -> Tensor:
+    """(B, bands, S, S) -> (B, classes, s, s) on the CPU: averages over the models and over flips and turns.
 
     Boosting, which sees no direction, answers once, in its share.
     """
@@ -138,9 +141,9 @@ def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = 8) ->
             flipped, turn, sides = [-1] * (number >= 4), number % 4, (-2, -1)
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(image.to(device).flip(flipped).rot90(turn, sides))
-            mean = mean + logits.float().softmax(1).rot90(-turn, sides).flip(flipped) / views
+            mean = mean + logits.float().softmax(1).rot90(-turn, sides).flip(flipped)[..., *places] / views
         if boosted is not None:
             network = torch.as_tensor(mean, device=device).clamp_min(1e-9).log()
-            mean = boosted.answer(image.to(device), network).softmax(1)
+            mean = boosted.answer(image.to(device), network, places).softmax(1)
         total = total + torch.as_tensor(mean).to(devices[0])
     return (total / len(models)).cpu()  # type: ignore[union-attr]

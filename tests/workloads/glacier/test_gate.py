@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lib.report.summary import Summary
 from lib.task import Task, load_task
 from tests.conftest import ROOT, TOY
 from workloads.glacier import baselines, maps, voting
-from workloads.glacier.boosted import METHODS, Boosted
+from workloads.glacier.boosted import EVERYWHERE, METHODS, Boosted
 from workloads.glacier.judging import WEIGHTS, Gate, least_gain
 from workloads.glacier.scores import IGNORE, mcc
 
@@ -38,8 +39,19 @@ def test_trees_in_the_network_answer_as_scikit_learn_does(present):
         expected[:, list(present)] = model.predict_proba(values[:, :width])
         p = boosted.log_p(torch.from_numpy(bands), method).exp().movedim(1, -1)
         assert p.reshape(-1, 3).numpy() == pytest.approx(expected, abs=2e-6)
-        some = boosted.log_p(torch.from_numpy(bands), method, every=3).exp().movedim(1, -1)
-        assert torch.allclose(some, p[:, ::3, ::3], atol=1e-6)
+        places = slice(2, None, 3), slice(1, 9)
+        some = boosted.log_p(torch.from_numpy(bands), method, places).exp().movedim(1, -1)
+        assert torch.equal(some, p[:, *places])
+
+
+def test_trees_of_a_damaged_or_hostile_archive_end_and_read_no_memory_of_others():
+    boosted, draw = Boosted(3, 6, ()), torch.Generator().manual_seed(0)
+    boosted.nodes.uniform_(-100, 100, generator=draw)
+    boosted.nodes[0, :9] = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1, 61, 0, 0.5, 60])[:, None, None]
+    boosted.nodes[1, 0, :, 2:4] = 0  # children that are their own parents
+    boosted.nodes[..., 5] = 1
+    for method in range(2):
+        assert boosted.log_p(torch.randn(1, 3, 8, 8, generator=draw), method).shape == (1, 3, 8, 8)
 
 
 def test_a_threshold_that_fp32_does_not_have_sends_no_value_to_the_other_side():
@@ -66,7 +78,7 @@ def opened(better, tiles=8, groups=None, side=8):
         return 4.0 * torch.stack([(target == 0) == is_right, (target == 1) == is_right], 1).float()
 
     answers = [scores(np.full(tiles, 0.6)).log_softmax(1)] * 2
-    boosted.log_p = lambda image, method, every=1: answers[method][:, :, ::every, ::every]
+    boosted.log_p = lambda image, method, places=EVERYWHERE: answers[method][..., *places]
     gate = Gate(boosted, None, groups or [str(tile) for tile in range(tiles)])
     target[:, 0] = IGNORE
     counts = gate.counted(0, {"image": target, "target": target}, scores(0.6 + np.asarray(better)))
