@@ -290,14 +290,11 @@ class Legal(Supervised):
         roles = ", ".join(printable(name, most=40) for name in names)
         how = "These are numbers. A labels.txt beside the data names them, a role a line from number 0 on."
         hint = f" {how}" * all(map(str.isdecimal, names))
-        weights = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
         lengths, most = self.parts["train"].lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
         tokens = f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
         tokens += f"{(lengths == most).sum():,} are full at {most}."
-        lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", tokens]
-        lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))
-        return "\n".join(filter(None, lines))
+        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", tokens]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""

@@ -120,11 +120,10 @@ def _with_one(scores: np.ndarray) -> np.ndarray:
 
 
 class Fitting(NamedTuple):
-    """How a regression is fitted: scikit-learn's C and class weight, and the steps of L-BFGS, mostly before its end."""
+    """How a regression is fitted: scikit-learn's C, and the steps of L-BFGS, mostly before its end."""
 
     strength: float
     steps: int
-    class_weight: str | None = "balanced"
 
 
 # C by inner splits of the sample corpus. After 25 steps the first has its best macro F1, after 30 the second; with 60
@@ -175,7 +174,7 @@ class Linear:
             return cls(weights.astype(np.float32), centred(bias).astype(np.float32))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=options.strength, class_weight=options.class_weight, max_iter=options.steps)
+            model = LogisticRegression(C=options.strength, class_weight="balanced", max_iter=options.steps)
             model.fit(matrix, truth)
         rows, intercept = model.coef_, model.intercept_
         if len(model.classes_) == 2:  # of which it has the second's alone
@@ -203,19 +202,17 @@ class Stack:
     held_out: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def fit(
-        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, most_sentences: int = _MOST_SENTENCES
-    ) -> "Stack":
+    def fit(cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0) -> "Stack":
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
-        Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
+        Of more than 40,000 sentences a random choice of whole documents is counted. Raises BadInput for one document.
         """
         if len(documents) < 2:
             how = "Give more, or mark where one ends: by a blank line in a .txt file, a column `document` in a table."
             raise BadInput(f"Counts are fitted to two documents or more, and there are {len(documents)}. {how}")
         ordered = sorted(documents, key=lambda document: document.name)
         order = np.random.default_rng(seed).permutation(len(ordered))
-        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= most_sentences).sum()))
+        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum()))
         documents = [ordered[place] for place in sorted(order[:count])]
         number = {role: place for place, role in enumerate(classes)}
         truth = np.array([number[role] for document in documents for role in document.roles])

@@ -94,15 +94,13 @@ def test_a_damaged_copy_is_refused(fitted):
             Stack.from_json({**kept, "arrays": text})
 
 
-@pytest.mark.parametrize(
-    ("classes", "class_weight"), [((0, 1, 2), None), ((0, 1, 2), "balanced"), ((0, 1), "balanced")]
-)
-def test_probabilities_are_scikit_learns(classes, class_weight):
+@pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
+def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
     matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
     truth[:9] = 0  # of unequal classes
-    found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200, class_weight)).scores(matrix)
-    wanted = LogisticRegression(C=1.0, max_iter=200, class_weight=class_weight).fit(matrix, truth).predict_proba(matrix)
+    found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200)).scores(matrix)
+    wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
     assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
 
 
