@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from trainbook.fits.language import KNOWN, Question, fits, longest, settings_of  # noqa: E402  behind the check above
 
-D, WORDS, LAYERS = 64, 1000, 2
+D, WORDS, LAYERS = 64, 1000, 1
 TINY = {
     "model_type": "llama", "hidden_size": D, "intermediate_size": 128, "num_hidden_layers": LAYERS,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 65536,
