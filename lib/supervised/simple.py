@@ -68,23 +68,34 @@ class Simple(NamedTuple):
         return [*zip(*(self.arrays[name] for name in ("weights", "bias", "trees")), strict=True)]
 
     def as_json(self) -> dict[str, Any]:
-        content = zlib.compress(safe.save({name: array.astype(np.float32) for name, array in self.arrays.items()}))
-        return {**self._asdict(), "arrays": base64.b64encode(content).decode("ascii")}
+        return {**self._asdict(), "arrays": packed({n: array.astype(np.float32) for n, array in self.arrays.items()})}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Simple":
         """Returns the method that `as_json` gave, in fp32. Raises BadInput for anything else."""
         try:
-            content = zlib.decompressobj().decompress(base64.b64decode(values["arrays"], validate=True), _MOST_BYTES)
-            simple = cls(**{**values, "terms": tuple(map(str, values["terms"])), "arrays": safe.load(content)})
+            simple = cls(**{**values, "terms": tuple(map(str, values["terms"])), "arrays": unpacked(values["arrays"])})
             width = len(simple.arrays["spread"])
             simple.values(np.array(["a"], object) if simple.terms else np.zeros((1, width)))
             for model in simple.models:
                 _scored(np.zeros((1, width), np.float32), *model)
             return simple
-        except (LookupError, TypeError, ValueError, AttributeError, SafetensorError, zlib.error) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             what = f"The simple method of this checkpoint cannot be read ({printable(error, most=200)})"
             raise BadInput(f"{what}. Start the run under another run.name.") from None
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns arrays as text that JSON can hold."""
+    return base64.b64encode(zlib.compress(safe.save({**arrays}))).decode("ascii")
+
+
+def unpacked(text: str) -> dict[str, np.ndarray]:
+    """Returns the arrays that `packed` took. Raises ValueError for anything else."""
+    try:
+        return safe.load(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
+    except (SafetensorError, zlib.error) as error:
+        raise ValueError(error) from None
 
 
 def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:

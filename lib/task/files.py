@@ -68,12 +68,6 @@ def imports(code: str | bytes) -> Iterator[Import]:
                 yield Import(str(name), 0, not is_caught)
 
 
-def own_places(path: Path) -> list[int]:
-    """Returns the lines of a file that look for others beside it by `__file__`, its use as a program aside."""
-    nodes = (node for node, _ in _run(ast.parse(path.read_bytes())))
-    return sorted({node.lineno for node in nodes if isinstance(node, ast.Name) and node.id == "__file__"})
-
-
 def _run(node: ast.AST, is_caught: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """Yields what is run where a file is imported, each with whether a `try` catches that a module is missing."""
     yield node, is_caught

@@ -162,13 +162,8 @@ MISTAKES = [
     ("gpu: true", "carry: all", r"trainbook.carry .* all"),
     ("tasks: [demo]", "tasks: [nothing]", r"'nothing'.* no such folder"),
     ("configs: [demo]", "configs: [nothing]", r"configs/nothing\.yaml"),
-    ("import os\n", "!ls\n", r"01_demo\.py:18: no Python, such as a shell command or magic"),
-    ("import sys\n", "%%time\n", r"01_demo\.py:20: no Python"),
-    ("STEPS: int = 0", "STEPS: int = ", r"01_demo\.py:29: no Python"),
-    ("# The build puts lib here.", "x = 1", r":15: .*placeholder"),
-    ('tags=["carrier"]', "", r"0 cells are tagged 'carrier'"),
-    ("# %% Imports", '# %% tags=["parameters"]', r"2 cells are tagged 'parameters'"),
-    ('NAME: str = "world"', 'NAME: str = """\n# %% x\n"""', r"no line in a string"),
+    ("import os\n", "!ls\n", r"01_demo\.py: no Python, such as a shell command .* with '!ls': line 1, invalid syntax"),
+    ("import sys\n", "%%time\n", r"01_demo\.py: no Python"),
 ]
 
 
@@ -269,12 +264,9 @@ def test_shared_cells_stand_in_for_themselves(root: Path, capsys) -> None:
     short = (HEADER + CELLS).replace(placeholder, "# %% shared: library")
     source(root).write_text(short, "utf-8")
     assert build.notebook_text(source(root), root) == text
-    for old, new, message in (
-        ("import os\n", "!ls\n", "01_demo.py:17: no Python"),
-        (": library", ": librari", "01_demo.py:14: there are no shared cells librari. There are: library"),
-    ):
-        source(root).write_text(short.replace(old, new), "utf-8")
-        assert build.main([], root) == 2 and message in capsys.readouterr().err
+    source(root).write_text(short.replace(": library", ": librari"), "utf-8")
+    assert build.main([], root) == 2
+    assert "01_demo.py: there are no shared cells librari. There are: library" in capsys.readouterr().err
 
 
 SOURCES = sorted((ROOT / "notebooks_src").glob("*.py"))

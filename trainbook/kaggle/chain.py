@@ -45,9 +45,7 @@ class Session:
     first_step: int = 0
     step: int = 0
     digest: str = ""  # of its summaries: a session with those of an earlier one has written none
-    hours: float | None = None
-    quota_before: float | None = None
-    quota_used: float | None = None
+    hours: float | None = None  # by its log
     message: str = ""
 
     @property
@@ -154,7 +152,7 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
     The first one continues from what the notebook left when it was pushed before the chain, unless `fresh`.
     """
     quota, status, values = chain.quota(), chain.ask(lambda: client.find(chain.kernel)), dict(chain.values)
-    session = Session("", first_step=chain.step, step=chain.step, quota_before=quota.used if quota else None)
+    session = Session("", first_step=chain.step, step=chain.step)
     if status and status.active:
         print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
         session.state = "running"
@@ -216,7 +214,7 @@ def _wait(chain: Chain) -> client.Status:
 
 
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:
-    """Reads what a session left: summaries, the hours of its log, the quota that it used."""
+    """Reads what a session left: summaries, and the hours of its log."""
     folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
     files = chain.ask(lambda: client.output(chain.kernel, folder, _FILES))
     runs = {path.parent: summary for path in files if (summary := Summary.read(path.parent))}
@@ -238,16 +236,13 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     times = [event.get("time") for event in client.events(log.read_text("utf-8"))] if log.is_file() else []
     session.hours = max((time / 3600 for time in times if isinstance(time, int | float)), default=None)
     keep_log(folder, chain.kernel)
-    quota = chain.quota()
-    if quota and session.quota_before is not None and quota.used >= session.quota_before:
-        session.quota_used = quota.used - session.quota_before
     chain.save()
 
 
 def table(chain: Chain) -> str:
-    rows = [["session", "version", "steps", "hours", "quota h", "ended"]]
+    rows = [["session", "version", "steps", "hours", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
-        cells = ["-" if hours is None else f"{hours:.2f}" for hours in (session.hours, session.quota_used)]
+        hours = "-" if session.hours is None else f"{session.hours:.2f}"
         steps = f"{session.first_step:,} -> {session.step:,}"
-        rows.append([str(number), str(session.version or "-"), steps, *cells, session.reason or session.state])
-    return aligned(rows, left=[5])
+        rows.append([str(number), str(session.version or "-"), steps, hours, session.reason or session.state])
+    return aligned(rows, left=[4])

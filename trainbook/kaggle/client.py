@@ -27,7 +27,6 @@ ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
 _PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
 PAUSE = 5.0  # seconds before a question is asked again
-SETTLING_POLLS = 24  # polls after the end of a log, which Kaggle names a little earlier than that of the session
 # What requests and urllib3 print of a connection that failed
 _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
@@ -230,12 +229,9 @@ def follow(kernel: str) -> None:
             print(clean(line), end="", flush=True)
 
 
-def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
-    """Returns the status of a notebook once it is none of these words, or after a number of polls; None: no limit."""
-    for number in itertools.count(1):
-        answer = insist(lambda: status(kernel))
-        if answer.word not in words or number == polls:
-            break
+def wait(kernel: str, words: Sequence[str]) -> Status:
+    """Returns the status of a notebook once it is none of these words."""
+    while (answer := insist(lambda: status(kernel))).word in words:
         time.sleep(PAUSE)
     return answer
 

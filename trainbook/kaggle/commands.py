@@ -136,7 +136,7 @@ def _status(options: argparse.Namespace) -> int:
         try:
             client.wait(name, ["QUEUED"])
             client.follow(name)
-            status = client.wait(name, client.ACTIVE, client.SETTLING_POLLS)
+            status = client.wait(name, client.ACTIVE)
         except KeyboardInterrupt:
             print("\nStopped here. The session on Kaggle continues by itself.")
             return 130

@@ -16,7 +16,6 @@ from lib.config import split_overrides
 from lib.errors import BadInput
 from lib.machine.facts import FACTS
 from lib.report import outputs
-from lib.report.metrics import read
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Summary
 from trainbook.kaggle import carried, client
@@ -196,12 +195,11 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summ
         if not archive.is_file() and not everything:  # a session that ended before its packaging
             client.insist(lambda: client.output(kernel, results, _NO_CHECKPOINTS))
         keep_log(results, kernel)
-        beside = {path.parent: Summary.read(path.parent) for path in results.glob(f"*/{SUMMARY}")}
         if archive.is_file():
             unpack(archive, results)
             archive.unlink()
         runs = sorted(path.parent for path in results.glob(f"*/{SUMMARY}"))
-        summaries = {run.name: _checked(run, beside.get(run)) for run in runs}
+        summaries = {run.name: _checked(run) for run in runs}
         if folder.exists():
             folder.rename(Path(work) / "old")
         results.rename(folder)
@@ -224,25 +222,15 @@ def unpack(archive: Path, folder: Path) -> None:
         packed.extractall(folder, members, filter="data")
 
 
-def _checked(run: Path, beside: Summary | None) -> Summary:
-    """Returns the summary of an unpacked run, which agrees with its metrics and weights. Raises BadInput."""
-    summary, metrics, wrong = Summary.read(run), run / "metrics.csv", ""
-    if summary is None:
-        wrong = f"its {SUMMARY} cannot be read"
-    elif beside not in (None, summary):
-        wrong = "the summary in the archive is not the one beside it: the packaging was cut off"
-    elif metrics.is_file():
-        last = max((int(row["step"]) for row in read(metrics)), default=0)
-        if last > summary.step or (summary.reason == "completed" and last < summary.step):
-            wrong = f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"
-    if not wrong and any(run.glob("*/step-*/manifest.json")):
-        from lib import checkpoint  # not at the top: torch takes seconds to import
+def _checked(run: Path) -> Summary:
+    """Returns the summary of an unpacked run whose weights are whole. Raises BadInput."""
+    from lib import checkpoint  # not at the top: torch takes seconds to import
 
+    try:
+        if (summary := Summary.read(run)) is None:
+            raise BadInput(f"its {SUMMARY} cannot be read")
         for manifest in sorted(run.glob("*/step-*/manifest.json")):
-            try:
-                checkpoint.verify(manifest.parent)
-            except checkpoint.DamagedCheckpoint as damage:
-                wrong = wrong or f"{manifest.parent.name} is damaged: {damage}"
-    if wrong or summary is None:
-        raise BadInput(f"The results of {run.name} do not fit together: {wrong}. Fetch again; nothing was replaced.")
-    return summary
+            checkpoint.verify(manifest.parent)
+        return summary
+    except (BadInput, checkpoint.DamagedCheckpoint) as error:
+        raise BadInput(f"The results of {run.name} are damaged: {error}. Fetch again; nothing was replaced.") from None

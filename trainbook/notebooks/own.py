@@ -16,7 +16,7 @@ from lib.errors import BadInput, printable
 from lib.launch.run import has_queue
 from lib.machine.facts import FACTS
 from lib.task import Task, find_task, load_config
-from lib.task.files import file_of, imports, is_part, named_paths, own_files, own_places
+from lib.task.files import file_of, imports, is_part, named_paths, own_files
 from trainbook.notebooks import carrier
 from trainbook.notebooks.source import Source, build, has_tag, libraries, read_source
 
@@ -24,10 +24,6 @@ TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
 _PACKAGE = Path(trainbook.__file__).resolve().parent
 _NAME = re.compile(r"\w[\w. -]*")  # of a file: the notebook's cells name it between quotes
 _SHORT = 80  # characters of a title
-_NOT_BESIDE = (
-    "{}: By __file__ the task looks for files beside it, which the notebook does not carry. Name such a file in a "
-    'setting, option("words.txt", "...", path=True): then it goes along.'
-)
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,6 @@ def read(path: Path) -> Own:
             for each in task_files.files:
                 name = _below(root, place.parent / each.relative_to(task_files.folder))
                 files[name] = carrier.read(each, path, each.parent)
-                notes |= {_NOT_BESIDE.format(f"{printable(each)}:{line}"): None for line in own_places(each)}
             for key, named in named_paths(config).items():
                 try:
                     files |= _named(path, named, home, root)

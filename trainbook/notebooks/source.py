@@ -52,7 +52,6 @@ class Source:
     path: Path
     header: Header
     cells: "list[NotebookNode]"
-    lines: list[int]  # at which the cells begin
 
 
 def libraries() -> tuple[Any, Any]:
@@ -88,37 +87,18 @@ def read_source(path: Path) -> Source:
     match = HEADER.match(text)
     if not match or not text[match.end() :].startswith("# %%"):
         raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")
-    lines: list[int] = []
-    for number, line in enumerate(text.split("\n"), 1):  # of shared cells, the line that names them
-        places = [number + 1] * line.startswith("# %%")
-        lines += places * with_shared(line, f"{path}:{number}").count("# %%") if REFERENCE.match(line) else places
     cells = libraries()[0].reads(with_shared(text[match.end() :], str(path)), fmt=FORMAT).cells
-    if len(lines) != len(cells):
-        raise BadInput(f"{path}: {len(lines)} '# %%' lines, {len(cells)} cells: no line in a string may begin so.")
+    for code in (cell.source for cell in cells if cell.cell_type == "code"):
+        try:
+            ast.parse(code)
+        except SyntaxError as error:
+            what = f"{path}: no Python, such as a shell command or magic, in the cell that begins with"
+            raise BadInput(f"{what} {code.splitlines()[0]!r}: line {error.lineno}, {error.msg}.") from None
     reader = Reader({})  # strict: an unknown, missing or wrongly typed key is a BadInput
     root = reader.root("\n" + re.sub(r"^# ?", "", match[1], flags=re.MULTILINE), str(path), "Give a title.")
     header = reader.section(HeaderFile, root, "")
     reader.finish()
-    source = Source(path, header.trainbook, cells, lines)
-    check_source(source)
-    return source
-
-
-def check_source(source: Source) -> None:
-    for cell, line in zip(source.cells, source.lines, strict=True):
-        if cell.cell_type != "code":
-            continue
-        try:
-            code = ast.parse(cell.source).body
-        except SyntaxError as error:
-            place = f"{source.path}:{line + (error.lineno or 1) - 1}"
-            raise BadInput(f"{place}: no Python, such as a shell command or magic ({error.msg}).") from None
-        if code and has_tag(cell, "carrier"):
-            raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
-    for tag, needed in (("carrier", True), ("parameters", bool(source.header.tasks))):
-        count = sum(has_tag(cell, tag) for cell in source.cells)
-        if count > 1 or count < needed:
-            raise BadInput(f"{source.path}: {count} cells are tagged '{tag}'; one must be '# %% tags=[\"{tag}\"]'.")
+    return Source(path, header.trainbook, cells)
 
 
 def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":

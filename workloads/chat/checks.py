@@ -31,7 +31,10 @@ def examine(parts: Mapping[str, Sequence[Row]], template: Template, length: int,
                 places[name, verdict, what].append(f"{part} {number}")
     for (name, verdict, what), numbers in _of_pairs(parts).items():
         places[name, verdict, what] += numbers
-    findings = [*_of_template(template, words), *_of_answers(parts)]
+    findings = [*_of_answers(parts)]
+    if (highest := max(template.tokenizer.get_vocab().values())) >= words:
+        what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
+        findings.append(Finding("tokens without rows", what, "bad", "Take the tokenizer of this base."))
     for (name, verdict, what), numbers in places.items():
         where = ", ".join(numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
         findings.append(Finding(name, f"{len(numbers):,} rows {what} ({where})", verdict, _ADVICE.get(name, "")))
@@ -93,8 +96,6 @@ def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[st
             yield "no end", "bad", "have no token that ends the answer"
         elif note == "boilerplate":
             yield "boilerplate", "warning", "train words of the template before the answer"
-        elif note == "border":
-            yield "border", "ok", "have a token across the border of an answer"
 
 
 def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], list[str]]:
@@ -131,13 +132,3 @@ def _of_answers(parts: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
     if cut > max(3, _CUT * len(answers)):
         what = f"{cut:,} of {len(answers):,} break off after {longest:,} characters"
         yield Finding("answers cut off", what, "warning", "They were cut when the data was made.")
-
-
-def _of_template(template: Template, words: int) -> Iterator[Finding]:
-    if template.end and template.tokenizer.convert_tokens_to_ids(template.end) not in template.published:
-        what = f"answers end with {template.end}, which does not stop the published model's generation"
-        yield Finding("end token", what, "ok", "Here it does, and in what is exported.")
-    highest = max(template.tokenizer.get_vocab().values())
-    if highest >= words:
-        what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
-        yield Finding("tokens without rows", what, "bad", "Take the tokenizer of this base.")

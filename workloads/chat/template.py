@@ -40,9 +40,9 @@ class Template:
             raise BadInput(f"{what}. Name a chat (instruct) model as workload.base, or put chat_template.jinja there.")
         self.tokenizer, self.encode = tokenizer, functools.lru_cache(_MOST_CACHED)(self._encode)
         self.specials = sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True)
-        self.published = {*stops, tokenizer.eos_token_id} - {None}
         self.end = self._end_of(self.render([("user", "x"), ("assistant", _PROBE)]).partition(_PROBE)[2])
-        self.stops = sorted({*self.published, *([tokenizer.convert_tokens_to_ids(self.end)] if self.end else [])})
+        ends = [tokenizer.convert_tokens_to_ids(self.end)] if self.end else []
+        self.stops = sorted({*stops, tokenizer.eos_token_id, *ends} - {None})
 
     def render(self, turns: Sequence[tuple[str, str]], asks: bool = False) -> str:
         messages = [{"role": role, "content": content} for role, content in turns]
@@ -75,8 +75,6 @@ class Template:
                 tokens = self.tokens(piece) if piece else []
                 ids, trained = ids + tokens, trained + [is_trained] * len(tokens)
             place = end
-        if self.tokens(text) != ids:
-            notes.append("border")
         return Encoded(tuple(ids), tuple(trained), tuple(notes))
 
     def spans(self, turns: Turns) -> tuple[str, list[tuple[int, int]], list[str]]:

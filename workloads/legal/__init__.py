@@ -38,7 +38,7 @@ NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network 
 _OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
 _LEARNED = {
     "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
-    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, dict],
+    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, Any],
 }  # fmt: skip
 
 
@@ -137,7 +137,7 @@ class Legal(Supervised):
         from lib.machine import disk, platform
         from lib.report.progress import working
         from workloads.legal import counting
-        from workloads.legal.counting.stack import Stack, packed
+        from workloads.legal.counting.stack import Stack
 
         documents, validation = [*self.documents["train"], *self.documents["validation"]], self.documents["validation"]
         makers = [file.read_text("utf-8") for file in sorted(Path(counting.__file__).parent.glob("*.py"))]
@@ -147,9 +147,7 @@ class Legal(Supervised):
         with contextlib.suppress(OSError, ValueError):
             return json.loads(path.read_text("utf-8"))
         with working("Counting words for what the network has to beat"):
-            stack = Stack.fit(documents, classes, self.config.seed)
-        names = (one.name for one in validation if one.name in stack.held_out)
-        counts = {"stack": stack.as_json(), "held_out": {name: packed(stack.held_out[name], "<f4") for name in names}}
+            counts = Stack.fit(documents, classes, self.config.seed).as_json(one.name for one in validation)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with disk.whole(path, cache=True) as aside:
@@ -220,17 +218,13 @@ class Legal(Supervised):
         """The counts, of all documents that are not tested."""
         from workloads.legal.counting.stack import Stack
 
-        return Stack.from_json(self.learned()["counts"]["stack"])
+        return Stack.from_json(self.learned()["counts"])
 
     def counted(self, part: str) -> np.ndarray:
         """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
-        from workloads.legal.counting.stack import unpacked
-
-        held_out, width = self.learned()["counts"]["held_out"] if part == "validation" else {}, len(self.names)
-        return np.concatenate([
-            unpacked(held_out[one.name], "<f4", (len(one), width)) if one.name in held_out else self.stack.scores(one)
-            for one in self.documents[part]
-        ]).astype(np.float64)  # fmt: skip
+        held_out = self.stack.held_out if part == "validation" else {}
+        scores = (held_out[d.name] if d.name in held_out else self.stack.scores(d) for d in self.documents[part])
+        return np.concatenate([*scores]).astype(np.float64)
 
     def baselines(self) -> dict[str, np.ndarray]:
         alone = [self.stack.parts(document) for document in self.documents["test"]]
@@ -296,14 +290,11 @@ class Legal(Supervised):
         roles = ", ".join(printable(name, most=40) for name in names)
         how = "These are numbers. A labels.txt beside the data names them, a role a line from number 0 on."
         hint = f" {how}" * all(map(str.isdecimal, names))
-        weights = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
         lengths, most = self.parts["train"].lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
         tokens = f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
         tokens += f"{(lengths == most).sum():,} are full at {most}."
-        lines = [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", tokens]
-        lines.append(f"The encoder is trained from scratch, although {printable(weights)} is named." * bool(weights))
-        return "\n".join(filter(None, lines))
+        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", tokens]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""

@@ -20,21 +20,21 @@ Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, ca
 
 @dataclass(frozen=True)
 class Document:
-    """A judgment: its sentences, the role of each (none where they are unknown), and where they were read."""
+    """A judgment: its sentences, the role of each (none where they are unknown), and where it begins."""
 
     name: str
     category: str
     sentences: tuple[str, ...]
     roles: tuple[str, ...] = ()
     file: str = ""
-    lines: tuple[int, ...] = ()  # or rows of a table
+    line: int = 1  # or row of a table
 
     def __len__(self) -> int:
         return len(self.sentences)
 
-    def place(self, sentence: int) -> str:
-        """Returns where a sentence stands, for a message: "data/a.txt, line 12"."""
-        return _place(self.file or self.name, self.lines[sentence] if self.lines else sentence + 1)
+    @property
+    def place(self) -> str:
+        return _place(self.file, self.line)
 
 
 def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
@@ -106,7 +106,7 @@ def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, st
         file = PurePosixPath(shown)
         above = file.parent if name.startswith(file.stem) else file.with_suffix("")
         whole = name if shared[name] == 1 else (above / name).as_posix()
-        documents.append(Document(whole, category, sentences, roles, shown, numbers))
+        documents.append(Document(whole, category, sentences, roles, shown, numbers[0]))
     return documents
 
 
@@ -159,10 +159,9 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
 def read_plain(path: Path) -> Document:
     """Returns a judgment without roles: a sentence a line, running text, or the sentences of labelled lines."""
     text = tables.read_text(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
-    rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    is_labelled = all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows)
-    lines = [(number, one_line(cells[0])) for number, cells in rows] if is_labelled else split_text(text)
-    if not (lines := [line for line in lines if line[1]]):
+    rows = [line.split("\t") for line in text.split("\n") if line.strip()]
+    is_labelled = all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for cells in rows)
+    sentences = [one_line(cells[0]) for cells in rows] if is_labelled else split_text(text)
+    if not sentences:
         raise BadInput(f"{path.name} has no sentence. Give a judgment as text.")
-    numbers, sentences = zip(*lines, strict=True)
-    return Document(path.stem, "", tuple(sentences), (), path.name, tuple(numbers))
+    return Document(path.stem, "", tuple(sentences))

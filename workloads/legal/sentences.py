@@ -1,10 +1,9 @@
 """The sentences of a judgment's running text. A full stop after an abbreviation of the courts ends none."""
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -25,18 +24,15 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def split_text(text: str) -> list[tuple[int, str]]:
-    """Returns the sentences of a text of any form, each with the number of the line that it begins in."""
-    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
-    following = [line for (_, before), (_, line) in pairwise(lines) if before and line]
+def split_text(text: str) -> list[str]:
+    """Returns the sentences of a text with one a line, a paragraph a line, or lines that end anywhere."""
+    lines = [line.strip() for line in text.split("\n")]
+    following = [line for before, line in pairwise(lines) if before and line]
     if sum(line[0].islower() for line in following) > _WRAPPED * len(following):
-        paragraphs = [list(own) for is_filled, own in groupby(lines, key=lambda line: bool(line[1])) if is_filled]
-        return [sentence for paragraph in paragraphs for sentence in _split_lines(paragraph)]
-    filled = [(number, line) for number, line in lines if line]
-    sentences = [sentence for line in filled for sentence in _split_lines([line])]
-    if len(filled) > 1 and len(sentences) < _SPLIT * len(filled):
-        return [(number, one_line(line)) for number, line in filled]
-    return sentences
+        return [sentence for paragraph in re.split(r"\n\s*\n", text) for sentence in split_sentences(paragraph)]
+    filled = [one_line(line) for line in lines if line]
+    sentences = [sentence for line in filled for sentence in split_sentences(line)]
+    return filled if len(filled) > 1 and len(sentences) < _SPLIT * len(filled) else sentences
 
 
 def split_sentences(text: str) -> list[str]:
@@ -61,19 +57,6 @@ def _ends_sentence(before: str, after: str) -> bool:
     if word in _ENDINGS or (re.fullmatch(r"(\w{1,3}\.)+\w{1,3}", word) and not word.replace(".", "").isdigit()):
         return begins and word not in _ABBREVIATIONS
     return word not in _ABBREVIATIONS and not re.fullmatch(r"[a-z]", word)
-
-
-def _split_lines(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    starts, text = [], ""
-    for _, line in lines:
-        starts.append(len(text))
-        text += f"{one_line(line)} "
-    sentences, place = [], 0
-    for sentence in split_sentences(text):
-        place = text.index(sentence, place)
-        sentences.append((lines[bisect_right(starts, place) - 1][0], sentence))
-        place += len(sentence)
-    return sentences
 
 
 def final_marks(sentences: Sequence[str]) -> str:

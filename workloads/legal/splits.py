@@ -84,7 +84,7 @@ def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]
             for (other, twin), count in shared.most_common(1):
                 if count >= _FEWEST and count > _SAME * min(len(texts[place]), len(texts[twin])):
                     names = f"{documents[place].name} ({part}) and {documents[twin].name} ({other})"
-                    copies.append(f"{names}, which begin in {documents[place].place(0)}; {documents[twin].place(0)}")
+                    copies.append(f"{names}, which begin in {documents[place].place}; {documents[twin].place}")
         for place in chosen:
             for text in texts[place]:
                 holders.setdefault(text, []).append((part, place))

@@ -58,9 +58,6 @@ class Vqa(Supervised):
         super().__init__(config, source)
         self.beams_at_once = self.settings.writing.at_once
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in ("rules", "samples")}
-
     def read(self, source: Path | None = None) -> dict[str, Any]:
         settings = self.settings if source else Settings()
         records, self.notes = data.read(source or generated.folder_of(self.settings.generator), settings)
@@ -259,21 +256,17 @@ class Vqa(Supervised):
     def group(self, sample: Record) -> str:
         return sample.picture
 
-    @cached_property
-    def rules(self) -> evaluation.Rules:
-        """Rules that see no picture, learned of the training records."""
-        return evaluation.Rules(self.parts["train"].samples)
-
     def baselines(self) -> dict[str, list[str]]:
-        test = self.parts["test"].samples
-        return {**self.rules.answers(test), evaluation.WORDS: self.words.guesses([record.question for record in test])}
+        train, test = self.parts["train"].samples, self.parts["test"].samples
+        words = self.words.guesses([record.question for record in test])
+        return {**evaluation.by_rules(train, test), evaluation.WORDS: words}
 
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns the figures of answers that are written freely, and the mean loss of a token of the right ones."""
-        self.judged_types = np.array(self.rules.types(loader.dataset.samples))
+        self.judged_types = np.array(evaluation.types(loader.dataset.samples))
         self.samples = []
         return super().evaluate(model, loader)
 

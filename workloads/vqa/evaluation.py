@@ -4,10 +4,9 @@ import contextlib
 import itertools
 import json
 import math
-import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import OTHER, Record
 from workloads.vqa.tokens import Answer, Candidate
 
-_SLOT = "_"  # in a question, for words that answers are made of
 _MOST_TYPES, _LEAST_QUESTIONS = 20, 20  # of more types than these, those of fewer questions share a row
 _LINE = 34  # letters beside a picture
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
@@ -133,39 +131,25 @@ def about(weight: float, network: Mapping[str, float], alone: Mapping[str, float
     return how + f"\nThe network alone is below {WORDS!r}, in brackets, for: {', '.join(types)}." * bool(worse)
 
 
-class Rules:
-    """Rules that answer by the question alone, learned of training records."""
+def types(records: Sequence[Record]) -> list[str]:
+    """Returns the type of each question; of more than 20, those of fewer questions than 20 are together."""
+    kinds = [record.kind or OTHER for record in records]
+    counts = Counter(kinds)
+    return [k if len(counts) <= _MOST_TYPES or counts[k] >= _LEAST_QUESTIONS else OTHER for k in kinds]
 
-    def __init__(self, train: Sequence[Record]):
-        self.train = train
-        self.answer_words = {word for record in train for word in words(record.answer)}
 
-    def type_of(self, record: Record) -> str:
-        """Returns the question's type: its own, else its wording without words that answers are made of."""
-        if record.kind:
-            return record.kind
-        text = " ".join(_SLOT if word in self.answer_words else word for word in words(record.question))
-        return re.sub(rf"{_SLOT}( {_SLOT})+", _SLOT, text)
-
-    def types(self, records: Sequence[Record]) -> list[str]:
-        """Returns the type of each question; of more than 20, those of fewer questions than 20 are together."""
-        kinds = [self.type_of(record) or OTHER for record in records]
-        counts = Counter(kinds)
-        return [k if len(counts) <= _MOST_TYPES or counts[k] >= _LEAST_QUESTIONS else OTHER for k in kinds]
-
-    def answers(self, records: Sequence[Record]) -> dict[str, list[str]]:
-        """Returns the answers of each rule by its name; a rule that has none takes that of the one before it."""
-        by_type, by_question = self._commonest(self.type_of), self._commonest(lambda record: normal(record.question))
-        majority = commonest(r.answer for r in self.train)
-        of_type = [by_type.get(self.type_of(record), majority) for record in records]
-        of_question = [by_question.get(normal(r.question), other) for r, other in zip(records, of_type, strict=True)]
-        return {"by question type": of_type, "by question": of_question}
-
-    def _commonest(self, key: Callable[[Record], str]) -> dict[str, str]:
-        groups: dict[str, list[str]] = defaultdict(list)
-        for record in self.train:
-            groups[key(record)].append(record.answer)
-        return {name: commonest(answers) for name, answers in groups.items()}
+def by_rules(train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[str]]:
+    """Returns what the training records mostly answer to a question's type, and to the question, else to its type."""
+    groups = defaultdict[tuple[str, str], list[str]](list)
+    for record in train:
+        groups["type", record.kind].append(record.answer)
+        groups["question", normal(record.question)].append(record.answer)
+    usual = {key: commonest(answers) for key, answers in groups.items()}
+    majority = commonest(record.answer for record in train)
+    by_type = [usual.get(("type", record.kind), majority) for record in records]
+    keys = [("question", normal(record.question)) for record in records]
+    by_question = [usual.get(key, answer) for key, answer in zip(keys, by_type, strict=True)]
+    return {"by question type": by_type, "by question": by_question}
 
 
 class Sample(NamedTuple):

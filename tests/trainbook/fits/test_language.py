@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from trainbook.fits.language import KNOWN, Question, fits, longest, settings_of  # noqa: E402  behind the check above
 
-D, WORDS, LAYERS = 64, 1000, 2
+D, WORDS, LAYERS = 64, 1000, 1
 TINY = {
     "model_type": "llama", "hidden_size": D, "intermediate_size": 128, "num_hidden_layers": LAYERS,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 65536,
@@ -104,7 +104,7 @@ def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_t
     for text in ("qlora, 4 x 512 tokens", "a frozen base in nf4, adapters of rank 16 in fp32 on all linear layers but",
                  "1,000,000 tokens, padding among them, take", "The largest length that fits: "):  # fmt: skip
         assert text in out
-    assert commands.main(["fits", folder, "--gpu", "0.23 GiB, capability 7.5", "--length", "32768"]) == 2
+    assert commands.main(["fits", folder, "--gpu", "0.23 GiB, capability 7.5", "--length", "8192"]) == 2
     out = capsys.readouterr().out
     length = int(re.search(r"The largest length that fits: ([\d,]+)", out)[1].replace(",", ""))
     assert f"To make it fit: --length {length}; --gpu " in out

@@ -17,7 +17,7 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
 
     stub.runner = runner
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghij")
-    for words in ("push graphmer", "status graphmer --log", "fetch graphmer", "chain graphmer"):
+    for words in ("push graphmer", "status graphmer --log", "fetch graphmer", "chain graphmer --poll-seconds 0.05"):
         assert main(["kaggle", *words.split()]) == 0
         stub.settled()
     said = "".join(capfd.readouterr())

@@ -141,9 +141,8 @@ def last_byte(data):
 
 
 SPOILED = {  # a file -> its new content, whether it is packaged again, and what is said
-    "toy/summary.json": (lambda data: b'{"reason": "completed", "step": 13}', False, "the packaging was cut off"),
-    "toy/best/step-00000012/model.safetensors": (last_byte, True, "step-00000012 is damaged"),
-    "toy/metrics.csv": (lambda data: b"step,split,loss\n99,train,1\n", True, "ends at step 99, its summary at 12"),
+    "toy/summary.json": (lambda data: b"{", True, "summary.json cannot be read"),
+    "toy/best/step-00000012/model.safetensors": (last_byte, True, "model.safetensors"),
     outputs.ARCHIVE: (lambda data: data[: len(data) // 2], False, "cannot be unpacked"),
 }
 

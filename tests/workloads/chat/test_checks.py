@@ -3,7 +3,7 @@
 import pytest
 
 from lib.errors import BadInput
-from tests.workloads.chat.conftest import CHATML, calls, template_of
+from tests.workloads.chat.conftest import calls, template_of
 from tests.workloads.chat.test_template import FORMS, GEMMA, MISTRAL, NO_END, QWEN3
 from workloads.chat.checks import examine, refuse
 from workloads.chat.rows import Row, row_of
@@ -58,7 +58,6 @@ TEMPLATES = {
         (QWEN3, ("<|im_start|>",)), [row_of((QUESTION, ANSWER, ("user", "and?"), ("assistant", "so")))],
         "rewritten", "warning",
     ),
-    "an end that stops nothing": ((CHATML, ("<|im_start|>", "<|im_end|>"), "<|end|>"), [], "end token", "ok"),
 }  # fmt: skip
 
 

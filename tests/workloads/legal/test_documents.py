@@ -39,7 +39,7 @@ def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_n
         folder(tmp_path / "a", **{f"deep/{number}/{one.name}": "".join(lines)})
     found = documents(tmp_path / "a")
     assert [(one.name, one.sentences, one.roles) for one in found] == [(m.name, m.sentences, m.roles) for m in made]
-    assert found[1].place(2) == "deep/1/j01.txt, line 3"
+    assert found[1].place == "deep/1/j01.txt, line 1"
     assert [one.name for one in documents(tmp_path / "a" / "deep" / "0" / "j00.txt")] == ["j00"]
     folder(tmp_path / "b", **{"x/a": FINE, "y/a": FINE, "b": FINE})
     assert [one.name for one in documents(tmp_path / "b")] == ["b", "x/a", "y/a"]
@@ -54,7 +54,7 @@ def test_blank_lines_part_the_documents_of_a_file_and_lines_are_counted_in_the_f
     first, second, windows = documents(folder(tmp_path, many=f"\n\n{FINE}\n  \n{FINE}\n", one=one))
     assert windows.sentences == ("One thing", "Another") and windows.roles == ("Facts", "Ruling")
     assert (first.name, second.name) == ("many/1", "many/2")
-    assert first.lines == (3, 4) and second.place(0) == "many.txt, line 7"
+    assert (first.place, second.place) == ("many.txt, line 3", "many.txt, line 7")
 
 
 def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path):
@@ -117,7 +117,7 @@ def test_public_collections_load_by_six_lines(tmp_path, file, workload):
     (tmp_path / "legal.yaml").write_text(yaml.safe_dump(content))
     (found,), _ = read(tmp_path, load_config(tmp_path / "legal.yaml").workload)
     assert [found.sentences, found.roles] == TWO and workload.count("\n") < 6
-    assert found.place(1) == f"{file[0]}, row 2"
+    assert found.place == f"{file[0]}, row 1"
 
 
 BAD = {
@@ -135,7 +135,7 @@ def test_a_bad_line_is_refused_with_file_and_line_or_left_out_within_the_limit(t
     with pytest.raises(BadInput, match=f"(?s)bad_input_limit: 1.*{sentence}"):
         documents(tmp_path, classes=("Facts", "Ruling"))
     (found,), text = read(tmp_path, Settings(bad_input_limit=1, classes=("Facts", "Ruling")))
-    assert found.sentences == ("Good", "Better") and found.lines == (1, 3) and sentence in text
+    assert found.sentences == ("Good", "Better") and sentence in text
 
 
 def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():
@@ -158,7 +158,6 @@ def test_a_plain_judgment_is_a_sentence_a_line_or_running_text_and_a_labelled_on
     ):
         found = read_plain(folder(tmp_path, plain=text) / "plain.txt")
         assert found.sentences == sentences and found.roles == () and found.name == "plain"
-        assert found.lines[-1] == text.count("\n")
     with pytest.raises(BadInput, match="has no sentence"):
         read_plain(folder(tmp_path, plain=b"\n \n") / "plain.txt")
 
@@ -194,14 +193,12 @@ def test_a_paragraph_is_split_where_its_sentences_end():
 
 def test_broken_lines_are_joined_paragraphs_a_line_are_split_and_sentences_a_line_are_not():
     text = "The appellant was\nconvicted of theft. He\nappealed to the\nHigh Court.\n\nThe State\ndid not appear.\n"
-    wanted = [(1, "The appellant was convicted of theft."), (2, "He appealed to the High Court.")]
-    assert split_text(text) == [*wanted, (6, "The State did not appear.")]
+    wanted = ["The appellant was convicted of theft.", "He appealed to the High Court.", "The State did not appear."]
+    assert split_text(text) == wanted
     paragraph = "The first. The second. The third."
-    assert split_text(f"{paragraph}\n{paragraph}") == [
-        (line, f"The {word}.") for line in (1, 2) for word in ("first", "second", "third")
-    ]
+    assert split_text(f"{paragraph}\n{paragraph}") == [f"The {word}." for word in ("first", "second", "third")] * 2
     lines = ["The first is here. Or there", "The second", "The third", "The fourth", "The fifth"]
-    assert split_text("\n".join(lines)) == [*enumerate(lines, 1)]
+    assert split_text("\n".join(lines)) == lines
 
 
 STRIPPED = ["He appealed to the High Court", "What is the test", "The appeal (No. 5) is dismissed"] * 50
@@ -272,7 +269,7 @@ def test_a_split_that_cannot_be_is_refused():
 def test_a_copy_under_another_name_is_refused_and_equal_sentences_of_five_words_are_counted():
     made = judgments(4)
     copy = replace(made[0], name="copy", sentences=(*made[0].sentences, "and one more of five words"))
-    copy = replace(copy, file="copy.txt", lines=tuple(range(7, 7 + len(copy))))
+    copy = replace(copy, file="copy.txt", line=7)
     copied = r"copy \(test\) and j00 \(train\), which begin in copy.txt, line 7; j00.txt, line 1"
     with pytest.raises(BadInput, match=copied):
         splits.check_leaks([*made, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})

@@ -84,7 +84,7 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
     task = legal()
-    validation, held_out = task.documents["validation"], task.learned()["counts"]["held_out"]
+    validation, held_out = task.documents["validation"], task.stack.held_out
     assert {*held_out} == {one.name for one in validation}
     seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
     assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)

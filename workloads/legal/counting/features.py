@@ -103,7 +103,3 @@ class Vocabulary:
         blocks += [_AROUND * unit_rows(sparse.csr_matrix(neighbours(lengths, bag) @ words)) for bag in BAGS]
         position = np.concatenate([position_features(document) for document in documents]).astype(np.float32)
         return sparse.hstack([*blocks, sparse.csr_matrix(position)], "csr")
-
-    @property
-    def width(self) -> int:
-        return len(self.terms) + (len(NEIGHBOURS) + len(BAGS)) * len(self.single) + POSITIONS

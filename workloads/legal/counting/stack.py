@@ -1,9 +1,7 @@
 """The strongest model that counting alone gives: words, their context, the run of the roles, multiplied and shifted."""
 
-import base64
 import warnings
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -12,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from lib.errors import BadInput
-from lib.supervised import scoring
+from lib.supervised import scoring, simple
 from lib.training.splits import stratify
 from workloads.legal.counting.features import Vocabulary
 from workloads.legal.documents import Document
@@ -23,7 +21,7 @@ _GRID = np.arange(-1.5, 2.01, 0.25)  # of the offset of a class
 _SMALLER = 0.001  # macro F1 that an offset of 1 must bring
 _MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
 _MOST_BYTES = 3_400_000  # of the weights as JSON; in state.json 12 MiB are the limit for all that a task has learned
-_VERSION = 2
+_HELD_OUT = "held out "  # before the names of documents
 _UNSEEN = 1.0  # examples that a class without any counts as
 # Of the chain: steps of L-BFGS, the weight of the squared numbers (the inverse of a variance), the least probability
 _STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
@@ -122,11 +120,10 @@ def _with_one(scores: np.ndarray) -> np.ndarray:
 
 
 class Fitting(NamedTuple):
-    """How a regression is fitted: scikit-learn's C and class weight, and the steps of L-BFGS, mostly before its end."""
+    """How a regression is fitted: scikit-learn's C, and the steps of L-BFGS, mostly before its end."""
 
     strength: float
     steps: int
-    class_weight: str | None = "balanced"
 
 
 # C by inner splits of the sample corpus. After 25 steps the first has its best macro F1, after 30 the second; with 60
@@ -177,7 +174,7 @@ class Linear:
             return cls(weights.astype(np.float32), centred(bias).astype(np.float32))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=options.strength, class_weight=options.class_weight, max_iter=options.steps)
+            model = LogisticRegression(C=options.strength, class_weight="balanced", max_iter=options.steps)
             model.fit(matrix, truth)
         rows, intercept = model.coef_, model.intercept_
         if len(model.classes_) == 2:  # of which it has the second's alone
@@ -193,7 +190,7 @@ class Stack:
 
     `sentence` sees the sentence alone, and `chain` makes of its scores those of a whole document; `context` sees the
     neighbours and the position too. `held_out` has the scores of each training document (by its name) by models that
-    were fitted without it; they are not kept.
+    were fitted without it.
     """
 
     classes: tuple[str, ...]
@@ -205,19 +202,17 @@ class Stack:
     held_out: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def fit(
-        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, most_sentences: int = _MOST_SENTENCES
-    ) -> "Stack":
+    def fit(cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0) -> "Stack":
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
-        Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput for one document.
+        Of more than 40,000 sentences a random choice of whole documents is counted. Raises BadInput for one document.
         """
         if len(documents) < 2:
             how = "Give more, or mark where one ends: by a blank line in a .txt file, a column `document` in a table."
             raise BadInput(f"Counts are fitted to two documents or more, and there are {len(documents)}. {how}")
         ordered = sorted(documents, key=lambda document: document.name)
         order = np.random.default_rng(seed).permutation(len(ordered))
-        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= most_sentences).sum()))
+        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum()))
         documents = [ordered[place] for place in sorted(order[:count])]
         number = {role: place for place, role in enumerate(classes)}
         truth = np.array([number[role] for document in documents for role in document.roles])
@@ -247,33 +242,35 @@ class Stack:
         parts = self.parts(document)
         return product(parts["crf"], parts["context"])
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the model for `from_json`, without `held_out`. What is read again gives the very same scores."""
-        return {
-            "version": _VERSION, "classes": [*self.classes], "terms": [*self.vocabulary.terms],
-            "frequency": packed(self.vocabulary.frequency, "<i4"), "sentences": self.vocabulary.sentences,
-            **{name: {"weights": packed(model.weights, "<f2"), "bias": model.bias.tolist()}
-               for name, model in (("sentence", self.sentence), ("context", self.context))},
-            "scale": self.chain.scale.tolist(), "transition": self.chain.transition.tolist(),
-            "offsets": self.offsets.tolist(),
+    def as_json(self, kept: Iterable[str] = ()) -> dict[str, Any]:
+        """Returns the model for `from_json`, which gives the very same scores, with `held_out` of these documents."""
+        models = {"sentence": self.sentence, "context": self.context}
+        held_out = {name: self.held_out[name] for name in kept if name in self.held_out}
+        arrays = {
+            "frequency": self.vocabulary.frequency, "offsets": self.offsets, "scale": self.chain.scale,
+            "transition": self.chain.transition, **{f"{name} bias": model.bias for name, model in models.items()},
+            **{f"{name} weights": model.weights.astype(np.float16) for name, model in models.items()},
+            **{_HELD_OUT + name: scores.astype(np.float32) for name, scores in held_out.items()},
         }  # fmt: skip
+        words = {"classes": [*self.classes], "terms": [*self.vocabulary.terms], "sentences": self.vocabulary.sentences}
+        return {**words, "arrays": simple.packed(arrays)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Stack":
         """Returns the model that `as_json` gave. Raises BadInput for anything else."""
         try:
-            if values["version"] != _VERSION:
-                raise ValueError(f"its version is {values['version']}, and {_VERSION} is read")
-            classes, terms = tuple(values["classes"]), tuple(map(str, values["terms"]))
-            count = len(classes)
-            vocabulary = Vocabulary(terms, unpacked(values["frequency"], "<i4", [len(terms)]), int(values["sentences"]))
-            linear = []
-            for name, width in (("sentence", len(terms)), ("context", vocabulary.width)):
-                weights = unpacked(values[name]["weights"], "<f2", [width, count]).astype(np.float32)
-                linear.append(Linear(weights, _numbers(values[name]["bias"], (count,)).astype(np.float32)))
-            matrices = (_numbers(values[n], (count + k, count)) for n, k in (("scale", 1), ("transition", 0)))
-            return cls(classes, vocabulary, *linear, Chain(*matrices), _numbers(values["offsets"], (count,)))
-        except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
+            arrays, terms = simple.unpacked(values["arrays"]), tuple(map(str, values["terms"]))
+            vocabulary = Vocabulary(terms, arrays["frequency"], int(values["sentences"]))
+            names = ("sentence", "context")
+            linear = (Linear(arrays[f"{n} weights"].astype(np.float32), arrays[f"{n} bias"]) for n in names)
+            chain = Chain(arrays["scale"], arrays["transition"])
+            held_out = {n.removeprefix(_HELD_OUT): a for n, a in arrays.items() if n.startswith(_HELD_OUT)}
+            stack = cls(tuple(values["classes"]), vocabulary, *linear, chain, arrays["offsets"], held_out)
+            scores = stack.scores(Document("", "", ("a", "b"))) + stack.offsets
+            if scores.shape != (2, len(stack.classes)) or not np.isfinite(scores).all():
+                raise ValueError(f"scores are {scores.shape}, or not finite")
+            return stack
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             how = "Start the run under another run.name, or take the checkpoint of the version of lib that wrote it."
             raise BadInput(f"The counts of this checkpoint cannot be read ({error}). {how}") from None
 
@@ -340,22 +337,3 @@ def inner_parts(documents: Sequence[Document], seed: int) -> np.ndarray:
     shares = np.array([[document.category == category for category in categories] for document in documents], float)
     count = min(INNER, len(documents))
     return np.unique(stratify(shares, [1 / count] * count, seed), return_inverse=True)[1]
-
-
-def packed(values: np.ndarray, kind: str) -> str:
-    """Returns an array's bytes in a little-endian type, say "<f2", as text for JSON."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.dtype(kind)).tobytes(), 9)).decode("ascii")
-
-
-def unpacked(text: str, kind: str, shape: Sequence[int]) -> np.ndarray:
-    """Returns an array of a shape, and unpacks no more bytes than it has. Raises ValueError or zlib.error."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    content = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
-    return np.frombuffer(content, kind).reshape(shape)
-
-
-def _numbers(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    numbers = np.array(values, np.float64)
-    if numbers.shape != shape or not np.isfinite(numbers).all():
-        raise ValueError(f"numbers of {numbers.shape} are not {shape} finite ones")
-    return numbers

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import zlib
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -13,6 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from lib.errors import BadInput
+from lib.supervised import simple
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
 from workloads.legal.counting import features
 from workloads.legal.counting.features import Vocabulary
@@ -82,30 +82,25 @@ def test_few_documents_are_enough_and_a_class_may_have_no_example():
 
 
 def test_a_damaged_copy_is_refused(fitted):
-    for damage in (
-        lambda kept: kept.pop("scale"),
-        lambda kept: kept.update(version=99),
-        lambda kept: kept.update(offsets=[0.0, None, 1.0]),
-        lambda kept: kept["context"].update(weights=kept["sentence"]["weights"]),
-        lambda kept: kept.update(frequency="no base64!"),
-        lambda kept: kept.update(frequency=base64.b64encode(b"no zlib").decode()),
-        lambda kept: kept.update(frequency=base64.b64encode(zlib.compress(bytes(10**6))).decode()),
-    ):
-        kept = json.loads(json.dumps(fitted.as_json()))
-        damage(kept)
+    kept = fitted.as_json()
+    arrays = simple.unpacked(kept["arrays"])
+    offsets = {"offsets": np.array([0.0, np.nan, 1.0])}
+    changes = {"no array": {}, "not finite": {**arrays, **offsets}}
+    for name in ("frequency", "scale", "transition", "sentence weights", "context bias"):
+        changes[name] = {**arrays, name: arrays[name][1:]}
+    texts = {name: simple.packed(change) for name, change in changes.items()}
+    for text in (*texts.values(), "no base64!", base64.b64encode(b"no zlib").decode(), None):
         with pytest.raises(BadInput, match="The counts of this checkpoint cannot be read"):
-            Stack.from_json(kept)
+            Stack.from_json({**kept, "arrays": text})
 
 
-@pytest.mark.parametrize(
-    ("classes", "class_weight"), [((0, 1, 2), None), ((0, 1, 2), "balanced"), ((0, 1), "balanced")]
-)
-def test_probabilities_are_scikit_learns(classes, class_weight):
+@pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
+def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
     matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
     truth[:9] = 0  # of unequal classes
-    found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200, class_weight)).scores(matrix)
-    wanted = LogisticRegression(C=1.0, max_iter=200, class_weight=class_weight).fit(matrix, truth).predict_proba(matrix)
+    found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200)).scores(matrix)
+    wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
     assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
 
 
