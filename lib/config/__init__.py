@@ -96,7 +96,6 @@ class Training:
     ema_decay: float = option(0.0, "Decay of averaged weights, which are then tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
     deterministic: bool = option(False, "Whether a GPU returns the same bits every time, more slowly.")
-    cudnn_benchmark: bool = option(False, "Whether convolutions try all algorithms, in gigabytes.")
     compile: bool = option(False, "Whether torch.compile makes kernels, in minutes.")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
@@ -132,15 +131,12 @@ class Training:
             advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
-        if values["deterministic"] and values["cudnn_benchmark"]:
-            yield "cudnn_benchmark", "training.cudnn_benchmark and training.deterministic exclude each other."
 
 
 @dataclass(frozen=True)
 class Device:
     """The processors: by default every GPU with a process for each, or one process on the CPU."""
 
-    gpu_ids: tuple[int, ...] = option((), "The GPUs that may be used, by number; empty: all.", minimum=0)
     processes: int = option(0, "Processes that train together; 0: one for each GPU, or one.", minimum=0, limit=4096)
 
 

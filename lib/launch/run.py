@@ -123,7 +123,7 @@ def accepted_changes(is_accepted: bool, folder: Path) -> str | None:
 
 
 def _prepared(config: Config) -> Run:
-    ranks.start(config.device.gpu_ids)
+    ranks.start()
     places = run_folders(config) if ranks.is_first() else []
     config, changes = as_run(config, places)
     count = processes(config)  # slots that the processes do not divide are refused here
@@ -146,11 +146,11 @@ def _prepared(config: Config) -> Run:
 def processes(config: Config) -> int:
     """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
     slots, configured = config.training.micro_batch_slots, config.device.processes
-    cards = ranks.cards(config.device.gpu_ids)
+    cards = torch.cuda.device_count()
     is_rank = ranks.under_torchrun() or ranks.world() > 1
-    count = ranks.world() if is_rank else configured or len(cards) or 1
+    count = ranks.world() if is_rank else configured or cards or 1
     if not is_rank:
-        ranks.check_count(count, cards)
+        ranks.check_count(count)
     if slots % count == 0:
         return 1 if is_rank else count
     what = f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers"
@@ -171,7 +171,7 @@ def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[st
     """Applies the profile, and without configured slots those of a run in `places`, else one a card."""
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
-        cards = config.device.processes or len(ranks.cards(config.device.gpu_ids))
+        cards = config.device.processes or torch.cuda.device_count()
         slots = saved_facts("identity", *places).get("training.micro_batch_slots", 0)
         is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
@@ -215,7 +215,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     from lib.planner.card import card_of_gpu
 
     try:
-        plan = process.plan(config, card_of_gpu(ranks.cards(config.device.gpu_ids)[0]), count)
+        plan = process.plan(config, card_of_gpu(0), count)
     except (NotTraceable, TrainingFailed) as error:
         if isinstance(error, TrainingFailed) and not platform.in_notebook():
             raise

@@ -15,9 +15,7 @@ from lib.planner.allocator import MIB
 # A CUDA context with lazily loaded kernels takes 125 to 135 MiB of a T4 that no allocator sees (measured reports,
 # 2026-09); 200 leaves room for kernels that load later.
 CONTEXT_BYTES = 200 * MIB
-# What NCCL takes of each card for its channels, and cuDNN for the algorithms that it tries: assumptions, not measured.
-NCCL_BYTES = 200 * MIB
-BENCHMARK_BYTES = 1024 * MIB
+NCCL_BYTES = 200 * MIB  # what NCCL takes of each card for its channels: an assumption, not measured
 # Shares of the peak that published training runs reach (tests/planner/speeds.py): fp32 0.76 to 0.92, convolutions by
 # Winograd's algorithm among it; tensor cores 0.22 to 0.49; a T4 with convolutions that are not channels last 0.18.
 _FP32_SHARE, _TENSOR_SHARE, _COPIED = (0.6, 1.0), (0.31, 0.7), 0.6

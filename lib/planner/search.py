@@ -13,7 +13,7 @@ from lib.config import Config, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
-from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
+from lib.planner.card import NCCL_BYTES, Target
 from lib.planner.log import Prediction
 from lib.planner.trace import predict_task, seeded
 from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
@@ -171,8 +171,7 @@ def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, 
         what = f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots"
         raise BadInput(f"{what}: give a multiple of the cards, or 0 cards for as many as a session has.")
     count = count or math.gcd(slots, in_session)
-    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
-    return config, dataclasses.replace(target, set_aside=target.set_aside + libraries), count
+    return config, dataclasses.replace(target, set_aside=target.set_aside + NCCL_BYTES * (count > 1)), count
 
 
 class _Search:

@@ -15,7 +15,7 @@ from lib.config import Config
 from lib.errors import BadInput, NotTraceable
 from lib.planner import kernels
 from lib.planner.allocator import MIB
-from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, find_card
+from lib.planner.card import CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.log import Prediction
 from lib.planner.tracker import Tracker, is_users
@@ -156,9 +156,6 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
     unseen = [_NCCL] * (count > 1)
-    if config.training.cudnn_benchmark:
-        size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
-        unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled += 1
     return _result(tracker, semantics, traced, unseen)
@@ -183,7 +180,6 @@ def _followed(
             state.micro_batch = micro_batch
             _force_foreach(state.optimizer)
             tracker.adopt(state.model)
-            tracker.tries_algorithms = config.training.cudnn_benchmark
             if state.ema:
                 tracker.adopt_state(state.ema.average.values())
             with tracker:

@@ -85,7 +85,6 @@ class Tracker(TorchDispatchMode):
         self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
         self.watch = Watch()
-        self.tries_algorithms = False  # cuDNN, as training.cudnn_benchmark asks
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = self.trained = 0
         self.cost = np.zeros(5)  # see kernels.cost
@@ -198,8 +197,7 @@ class Tracker(TorchDispatchMode):
             out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, module)
-        tries = self.tries_algorithms or torch.backends.cudnn.benchmark
-        if on_meta and (most := kernels.workspace(name, args, out, tries)):
+        if on_meta and (most := kernels.workspace(name, args, out, torch.backends.cudnn.benchmark)):
             self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)

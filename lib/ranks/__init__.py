@@ -11,7 +11,7 @@ the order, and the sum is the same up to rounding. In either case it has the sam
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -67,25 +67,14 @@ def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or environment.RANK_FOLDER in os.environ
 
 
-def cards(gpu_ids: Sequence[int]) -> list[int]:
-    """Returns the GPUs that `device.gpu_ids` allows, by torch's numbers; none on a CPU. Raises BadInput."""
-    count = torch.cuda.device_count()
-    if missing := [number for number in gpu_ids if number >= count]:
-        gpus = f"there are {count} (0 to {count - 1})" if count else "there is no GPU"
-        raise BadInput(f"device.gpu_ids names GPU {missing[0]}, but {gpus}. Leave it empty for all there are.")
-    if len(set(gpu_ids)) < len(gpu_ids):
-        raise BadInput(f"device.gpu_ids names a GPU twice: {[*gpu_ids]}. Each is used by one process.")
-    return list(gpu_ids or range(count))
-
-
-def check_count(processes: int, on: Sequence[int]) -> None:
+def check_count(processes: int) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
-    if torch.cuda.is_available() and processes > len(on):
-        what = f"{processes} processes are configured on a machine whose run may use {len(on)} GPU(s)"
-        raise BadInput(f"{what}. Lower device.processes (or torchrun's --nproc-per-node), or raise device.gpu_ids.")
+    if torch.cuda.is_available() and processes > (gpus := torch.cuda.device_count()):
+        what = f"{processes} processes are configured on a machine whose run may use {gpus} GPU(s)"
+        raise BadInput(f"{what}. Lower device.processes, or torchrun's --nproc-per-node.")
 
 
-def start(gpu_ids: Sequence[int] = ()) -> None:
+def start() -> None:
     """Joins the ranks, and chooses this process's GPU. Raises BadInput where that fails."""
     global _here
     if _here.size > 1:
@@ -93,14 +82,14 @@ def start(gpu_ids: Sequence[int] = ()) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with(os.getppid())
     size, local_size = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    on, local = cards(gpu_ids), int(os.environ.get("LOCAL_RANK", 0))
+    gpus, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", 0))
     if size > 1:
-        check_count(local_size, on)
-    if on and on[local] != 0:  # the first is torch's default, and choosing it would touch the GPU early
-        torch.cuda.set_device(on[local])
+        check_count(local_size)
+    if gpus and local:  # the first is torch's default, and choosing it would touch the GPU early
+        torch.cuda.set_device(local)
     if size > 1:
         _join()
-        flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
+        flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if gpus else dist.group.WORLD
         _here = _Place(dist.get_rank(), size, local_size, flags)
 
 

@@ -38,8 +38,8 @@ _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "r
 # How a run is computed and how long it is, not what it learns from: a warning. Any other difference is an edit.
 _COMPUTED = (
     *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
-    "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.cudnn_benchmark",
-    "training.compile", "training.log_every_steps", "training.evaluate_every",
+    "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.compile",
+    "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run

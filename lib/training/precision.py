@@ -29,7 +29,8 @@ def set_determinism(training: Training) -> None:
     always = training.deterministic or memory.device().type == "cpu"
     torch.set_deterministic_debug_mode("error" if always else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs; here it would only cost time
-    torch.backends.cudnn.benchmark = training.cudnn_benchmark
+    if training.deterministic:
+        torch.backends.cudnn.benchmark = False  # which may choose another algorithm each time
 
 
 def choose_precision(setting: str, on: torch.device) -> Precision:

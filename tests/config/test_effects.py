@@ -5,7 +5,6 @@ import hashlib
 import pytest
 import torch
 
-from lib import ranks
 from lib.config import Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput
@@ -73,8 +72,8 @@ CHANGES = {
     "name": {"run.name": "another"}, "error": {"run.initial_weights_share": 0.1},
     "started at": {"run.resume_from": "{home}/runs"}, "source": {"data.dir": "{home}"},
     "smoke": {"training.smoke_steps": 2}, "micro-batch": {"training.micro_batch": 2},
-    "forward passes": {"training.gradient_checkpointing": "all"}, "benchmark": {"training.cudnn_benchmark": True},
-    "compiled": {"training.compile": True}, "GPUs": {"device.gpu_ids": (1,)}, "processes": {"device.processes": 2},
+    "forward passes": {"training.gradient_checkpointing": "all"},
+    "compiled": {"training.compile": True}, "processes": {"device.processes": 2},
 }  # fmt: skip
 EFFECTS = {key: (value, name) for name, keys in CHANGES.items() for key, value in keys.items()}
 PLATEAU = {"scheduler.name": "plateau", "optimizer.lr": 5.0}
@@ -125,13 +124,11 @@ def trained(config):
         patch.setattr(data, "DataLoader", lambda *args, **options: loaders.append(options) or loader(*args, **options))
         patch.setattr(torch.nn.Linear, "forward", lambda *args: calls.append(1) or forward(*args))
         patch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(type(model)))
-        patch.setattr(torch.backends.cudnn, "benchmark", False)
         run = prepare(config)
         run.folder.mkdir(parents=True, exist_ok=True)
         resumed, _ = look_for_checkpoint(run)
         session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
         outcome = loop.train(run.task, run.config, run.folder, session, Plain(), resumed)
-        benchmark = torch.backends.cudnn.benchmark
     weights = hashlib.sha256()
     for tensor in outcome.state.model.state_dict().values():
         weights.update(tensor.numpy().tobytes())
@@ -143,7 +140,7 @@ def trained(config):
         "source": str(run.task.source), "started at": resumed.step if resumed else 0,
         "step": outcome.state.step, "reason": outcome.reason, "micro-batch": outcome.state.micro_batch,
         "forward passes": len(calls), "loader": [{name: each.get(name) for name in options} for each in loaders],
-        "benchmark": benchmark, "compiled": compiled, "elsewhere": run.output_dir.name == "elsewhere", "error": "",
+        "compiled": compiled, "elsewhere": run.output_dir.name == "elsewhere", "error": "",
     }  # fmt: skip
 
 
@@ -157,8 +154,6 @@ def observed(home, folder, overrides, name):
     match name:
         case "queue":
             return [(flat(entry.config), entry.starts_from) for entry in queue.entries(home / "toy.yaml", overrides)]
-        case "GPUs":
-            return ranks.cards(config.device.gpu_ids)
         case "processes":
             return processes(config)
         case "smoke":
@@ -179,7 +174,7 @@ def has_effect(home, folder, key, value, name, context):
 
 @pytest.mark.parametrize("key", EFFECTS)
 def test_another_value_of_a_key_changes_what_it_promises(home, tmp_path, monkeypatch, key):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 if key == "device.gpu_ids" else 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert has_effect(home, tmp_path, key, *EFFECTS[key], CONTEXT.get(key, {}))
 
 

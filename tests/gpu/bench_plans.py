@@ -39,7 +39,7 @@ def main() -> None:
     rows = {}
     for name in CONFIGS:
         torch.cuda.reset_peak_memory_stats()
-        run = launch.prepare(load_config(ROOT / "configs" / f"{name}.yaml", {"device.gpu_ids": [0]}))
+        run = launch.prepare(load_config(ROOT / "configs" / f"{name}.yaml", {"device.processes": 1}))
         rows[name] = compare(run) | {"reserved_bytes": torch.cuda.max_memory_reserved()}
         print(json.dumps({name: rows[name]}), flush=True)
         memory.clear_memory()

@@ -24,14 +24,14 @@ def test_auto_takes_bf16_or_fp16_by_the_card_and_fp32_stays_fp32():
 def test_a_deterministic_run_is_the_same_twice_to_the_bit(toy):
     ends = []
     for name in ("first", "second"):
-        summary = launch.train(toy({"run.name": name, "training.deterministic": True, "device.gpu_ids": [0]}))
+        summary = launch.train(toy({"run.name": name, "training.deterministic": True, "device.processes": 1}))
         folder = platform.output_dir(toy().output_dir) / name / "checkpoints"
         ends.append(checkpoint.load(checkpoint.path_of(folder, summary.step)).tensors["model"])
     assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
 
 
 def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(toy):
-    launch.train(toy({"training.compile": True, "training.precision": "fp32", "device.gpu_ids": [0]}))
+    launch.train(toy({"training.compile": True, "training.precision": "fp32", "device.processes": 1}))
     names = checkpoint.load_newest(platform.output_dir(toy().output_dir) / "toy" / "checkpoints")[0].tensors["model"]
     assert "blocks.0.weight" in names
 
@@ -39,7 +39,7 @@ def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(toy):
 @two_gpus
 def test_two_gpus_end_where_one_does(toy):
     options = {"training.micro_batch_slots": 2, "training.precision": "fp32", "training.deterministic": True}
-    one = launch.train(toy({**options, "run.name": "one", "device.gpu_ids": [0]}))
+    one = launch.train(toy({**options, "run.name": "one", "device.processes": 1}))
     two = launch.train(toy({**options, "run.name": "two"}))
     assert (one["world_size"], two["world_size"]) == (1, 2)
     base = platform.output_dir(toy().output_dir)
