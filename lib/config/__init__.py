@@ -61,9 +61,7 @@ class Data:
     num_workers: int = option(2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024)
     prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024)
     pin_memory: bool = option(True, "Whether batches wait in page-locked memory.")
-    subset_ratio: float | Literal["quick", "validate", "full"] = option(
-        1.0, "Share of the training samples; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
-    )
+    subset_ratio: float = option(1.0, "Share of the training samples.", above=0, maximum=1)
     buckets: int = option(0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6)
     evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
 

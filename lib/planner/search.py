@@ -18,7 +18,7 @@ from lib.planner.log import Prediction
 from lib.planner.trace import predict_task, seeded
 from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
 from lib.text import amount
-from lib.training import data, optimization
+from lib.training import optimization
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.state import saved_bytes
@@ -131,7 +131,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         config.run.name, target.card.name, search.count, target.set_aside, target.usable_bytes, target.limit_bytes,
         config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
         chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
-        epochs=config.training.epochs, share=data.share(config.data.subset_ratio),
+        epochs=config.training.epochs, share=config.data.subset_ratio,
         changed=tuple(changed), host=host_memory(search.task, config, search.count),
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
     config, changed = profiles.apply(config, has_gpu=True)
     if samples:
-        config, lengths = resolve_lengths(config, round(samples * data.share(config.data.subset_ratio)))
+        config, lengths = resolve_lengths(config, round(samples * config.data.subset_ratio))
         changed += lengths
     return config, changed
 

@@ -23,7 +23,6 @@ _SLICE = 1.0  # seconds between two looks at the clock and the signals while a b
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs
 Stop = Callable[[], object]
 Note = Callable[[str], None]
-STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
 
 
 class _SlotBatches(Dataset):
@@ -126,13 +125,9 @@ def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
         return any(seconds() < _WAY_SECONDS for _ in range(3))
 
 
-def share(ratio: float | str) -> float:
-    return STAGES[ratio] if isinstance(ratio, str) else ratio
-
-
-def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
+def subset(dataset: Any, ratio: float, seed: int) -> Any:
     """Returns a fixed random share of a data set, one sample or more, or what its `subset(share, seed)` chooses."""
-    if (ratio := share(ratio)) >= 1:
+    if ratio >= 1:
         return dataset
     if callable(choose := getattr(dataset, "subset", None)):
         return choose(ratio, seed)

@@ -11,7 +11,6 @@ from lib.config import Memory, profiles
 from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import load_config
-from lib.training import data
 from tests.conftest import ROOT
 
 
@@ -69,6 +68,3 @@ def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch
     assert run.config.training.max_steps == 1  # 2 * 4 / 8
     assert "memory.profile prototype: data.subset_ratio 1 -> 0.1" in run.lengths
     assert run.lengths[-1] == "training.epochs 2 -> training.max_steps 1 (samples 4, effective batch 8)"
-    for ratio, count in (("quick", 5), ("validate", 20), ("full", 100), (0.5, 50)):
-        config = written(f"data: {{subset_ratio: {ratio}}}\n")
-        assert len(data.subset(range(100), config.data.subset_ratio, 0)) == count

@@ -67,6 +67,14 @@ def test_links_and_pipes_do_not_come_along_from_elsewhere(toy, tmp_path, cut):
     assert not (here / "events.csv").exists()
 
 
+def test_an_interrupted_run_is_completed_and_tested_where_it_is_if_that_is_its_length(toy, cut):
+    cut(7)
+    assert launch.train(toy()).reason == "deadline"
+    cut(None)
+    summary = launch.train(toy({"training.max_steps": 7}))
+    assert (summary.reason, summary.step) == ("completed", 7) and summary.metrics
+
+
 def test_a_queue_takes_no_completed_run_of_other_settings_for_its_own(toy, tmp_path):
     launch.train(toy({"training.max_steps": 4}))
     shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")

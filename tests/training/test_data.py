@@ -52,7 +52,7 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
             return Documents(self[: round(share * len(self))])
 
     documents = Documents(range(40))  # a data set can choose its own
-    assert data.subset(documents, "validate", 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
+    assert data.subset(documents, 0.2, 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
 
 
 def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):

@@ -69,10 +69,9 @@ class Legal(Supervised):
     @cached_property
     def dealt(self) -> tuple[dict[str, list["Document"]], Sequence[str]]:
         """The documents of each part, a share of the training alone, and notes on them. Raises BadInput."""
-        from lib.training.data import share
         from workloads.legal import splits
 
-        parts, notes = splits.deal(self.corpus[0], self.settings.split, share(self.config.data.subset_ratio))
+        parts, notes = splits.deal(self.corpus[0], self.settings.split, self.config.data.subset_ratio)
         return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
 
     @property
