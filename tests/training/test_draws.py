@@ -11,38 +11,49 @@ from lib.training import data, order
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.order import Order
 from lib.training.state import new_state
-from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
-
-NOISY = """
-import random
-import numpy as np
-import torch
 from tests.toy import Toy
+from tests.training.test_loop import check_resume
+
 
 class Rows:
     def __init__(self, count):
         self.count = count
+
     def __len__(self):
         return self.count
+
     def __getitem__(self, index):
         return index, float(torch.rand(())) + random.random() + np.random.rand() + np.random.randn()
 
+
 class Noisy(Toy):
+    """Draws from all three generators in its data set and in collate."""
+
     def datasets(self):
         return {name: Rows(len(items)) for name, items in super().datasets().items()}
+
     def collate(self, samples, generator):
         batch = super().collate([index for index, _ in samples], generator)
         noise = torch.tensor([drawn for _, drawn in samples]) + torch.randn(len(samples)) + random.gauss(0, 1)
         return {**batch, "x": batch["x"] + noise[:, None]}
-    def example_batch(self, size, device):
-        return {name: value.to(device) for name, value in self.collate([(0, 0.0)] * size, torch.Generator()).items()}
-"""
+
+
+class Draws(Toy):
+    """Draws in an evaluation and in the baseline."""
+
+    def evaluate(self, model, loader):
+        first = [float(torch.rand(())), np.random.rand(), random.random()]
+        batches = [np.random.rand() + random.random() + float(torch.rand(())) for batch in loader]
+        named = {f"first_{n}": value for n, value in enumerate(first)}
+        return {"loss": sum(batches), **named, **{f"batch_{n}": value for n, value in enumerate(batches)}}
+
+    def baseline(self):
+        return {"loss": np.random.rand() + random.random() + float(torch.rand(()))}
 
 
 @pytest.fixture
-def noisy(toy, tmp_path):
-    (tmp_path / "noisy.py").write_text(NOISY)
-    return lambda **changes: toy({"task": f"{tmp_path / 'noisy.py'}:Noisy", **changes})
+def noisy(toy):
+    return lambda **changes: toy({"task": f"{__file__}:Noisy", **changes})
 
 
 def states():
@@ -73,38 +84,11 @@ def test_draws_of_any_kind_follow_from_step_and_slot(noisy):
 
 
 def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(noisy, tmp_path):
-    config = noisy()
-    fit(config, tmp_path / "whole")
-    disturb()
-    fit(config, tmp_path / "parts", StopAfter(5))
-    disturb()
-    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
-    for group in ("model", "optimizer"):
-        assert same_tensors(newest(tmp_path / "whole").tensors[group], newest(tmp_path / "parts").tensors[group])
-    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+    check_resume(noisy(), tmp_path, 5, between=disturb)
 
 
-DRAWS = """
-import random
-import numpy as np
-import torch
-from tests.toy import Toy
-
-class Draws(Toy):
-    def evaluate(self, model, loader):
-        first = [float(torch.rand(())), np.random.rand(), random.random()]
-        batches = [np.random.rand() + random.random() + float(torch.rand(())) for batch in loader]
-        return {"loss": sum(batches), **{f"first_{n}": value for n, value in enumerate(first)},
-                **{f"batch_{n}": value for n, value in enumerate(batches)}}
-
-    def baseline(self):
-        return {"loss": np.random.rand() + random.random() + float(torch.rand(()))}
-"""
-
-
-def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_trace(toy, tmp_path):
-    (tmp_path / "own.py").write_text(DRAWS)
-    config = toy({"task": f"{tmp_path / 'own.py'}:Draws", "data.evaluation_batch": 4})
+def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_trace(toy):
+    config = toy({"task": f"{__file__}:Draws", "data.evaluation_batch": 4})
     task = load_task(config)
     state = new_state(task, config)
 

@@ -89,15 +89,17 @@ class StopAfter(Session):
         return "deadline" if self.steps == 0 else None
 
 
-def check_resume(config, folder, cut):
+def check_resume(config, folder, cut, between=lambda: None):
     """Trains in one go, and once more with an end after `cut` steps: both have the same bytes. Returns the end."""
     if not (folder / "whole").exists():
         fit(config, folder / "whole")
     whole, parts = newest(folder / "whole"), folder / f"cut-{cut}"
+    between()
     stopped = fit(config, parts, StopAfter(cut))
     assert (stopped.reason, stopped.state.step) == ("deadline", cut)
     saved = newest(parts)
     contents.check(saved)
+    between()
     fit(config, parts, resume=saved)
     end = newest(parts)
     assert all(same_tensors(whole.tensors[group], end.tensors[group]) for group in whole.tensors)
