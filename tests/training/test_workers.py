@@ -148,8 +148,6 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_no_wait(toy, monkeypatch):
 
 
 def test_a_crash_of_a_worker_is_told_from_a_kill(toy, monkeypatch):
-    iterator = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
-    monkeypatch.setattr(iterator._try_get_data, "__defaults__", (0.2,))  # torch looks every 5 s whether workers live
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"):
         seen_by_a_worker(toy, Given(lambda self: os.kill(os.getpid(), signal.SIGSEGV)), monkeypatch)
 
