@@ -54,7 +54,7 @@ OVERRIDES = {
     "07_your_model": {"workload.width": 2, "workload.size": 16, "training.effective_batch": 8, "data.num_workers": 0},
     "08_chat": {
         **STEPS, "training.effective_batch": 8, "training.micro_batch": 8, "workload.validation_rows": 8,
-        "workload.test_rows": 10, "workload.answer": 20,
+        "workload.test_rows": 10, "workload.answer": 8, "workload.length": 256, "workload.shots": 1,
     },
 }  # fmt: skip
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
