@@ -18,7 +18,7 @@ def test_epochs_become_steps_and_are_printed(toy):
 
 def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch):
     for cards, batch, slots in ((0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)):
-        monkeypatch.setattr(prepared.ranks, "cards", lambda device, cards=cards: list(range(cards)))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda cards=cards: cards)
         assert prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots == slots
 
 
@@ -30,7 +30,7 @@ def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, sl
     cut(5)
     launch.train(toy(given))
     cut(None)
-    monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0, 1] if slots == 1 else [])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 if slots == 1 else 0)
     assert prepared.as_run(toy({"run.name": "new"}))[0].training.micro_batch_slots == 3 - slots
     assert launch.train(toy()).step == 12
     weights = [checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors for name in ("toy", "whole")]
