@@ -47,7 +47,10 @@ MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
-_MOST_PICTURE = 50_000  # bytes
+PICTURES = {  # in an output: the most bytes, and how they are written
+    "image/png": (50_000, {"format": "PNG", "optimize": True}),
+    "image/jpeg": (32_000, {"format": "JPEG", "quality": 60}),
+}
 _MOST_HTML = 30_000  # characters; a page that needs more is shown as its text
 BADGES = {
     "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg", "https://kaggle.com/kernels/welcome?src={address}"),
@@ -96,19 +99,20 @@ def as_shown(output: Any) -> Any:
         data["text/html"] = as_html(data.get("text/plain", ""))
     if data.get("text/html"):
         data.pop("text/plain", None)  # which no page shows beside it
-    if "image/png" in data:
-        data["image/png"] = small_picture(data["image/png"])
+    for mime in PICTURES.keys() & data.keys():
+        data[mime] = small_picture(data[mime], mime)
     return None if is_widget or is_bar or not any(data.values()) else output
 
 
-def small_picture(png: str) -> str:
-    """Returns a picture of few colours, as small as it takes to have at most _MOST_PICTURE bytes."""
-    picture, content = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB"), b""
-    while not 0 < len(content) <= _MOST_PICTURE:
+def small_picture(text: str, mime: str) -> str:
+    """Returns a picture, a plot of few colours, as small as it takes to have at most so many bytes of its kind."""
+    most, options = PICTURES[mime]
+    picture, content = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"), b""
+    while not 0 < len(content) <= most:
         if content:
-            picture = picture.resize([side * 4 // 5 for side in picture.size])
-        file = io.BytesIO()
-        picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+            picture = picture.resize([side * 9 // 10 for side in picture.size])
+        few = picture.quantize(_COLOURS, dither=Image.Dither.NONE) if mime == "image/png" else picture
+        few.save(file := io.BytesIO(), **options)
         content = file.getvalue()
     return base64.b64encode(content).decode("ascii")
 
