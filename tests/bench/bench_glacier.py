@@ -94,7 +94,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         predict_now(Path(sys.argv[2]))
         return
-    figures = {"predicting": [predicting(scenes, 2000) for scenes in (1, 20)], "images_per_second": loader_and_step()}
+    figures = {"predicting": [predicting(scenes, 2000) for scenes in (1, 6)], "images_per_second": loader_and_step()}
     publish("glacier", head("torch") | figures)
 
 
