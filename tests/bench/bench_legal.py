@@ -28,7 +28,7 @@ import numpy as np
 
 from lib.scores import intervals, resampled
 from lib.supervised.scoring import of_classes
-from tests.bench.record import add_run, head, rounded, train
+from tests.bench.record import add_run, head, rounded, runs_of, train
 from workloads.legal import STRONGEST, Legal
 from workloads.legal.documents import class_names, read
 from workloads.legal.settings import Settings
@@ -160,11 +160,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--variants", default=",".join(VARIANTS))
     for name, default in (("--partitions", "0,1"), ("--seeds", "0,1,2"), ("--folds", "0,1,2,3,4")):
         parser.add_argument(name, default=default, type=lambda text: [int(number) for number in text.split(",")])
+    parser.add_argument("--again", action="store_true", help="measure what the record has, too")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         for choice in product(options.variants.split(","), options.partitions, options.seeds, options.folds):
             variant, partition, seed, fold = choice
             name = f"{variant}, partition {partition}, seed {seed}, fold {fold}"
+            if name in runs_of(RECORD) and not options.again:
+                continue
             run = trained(variant, partition, fold, seed, Path(scratch))
             tables = add_run(RECORD, name, run, summed_up, "torch", "transformers")
             print(name, json.dumps(tables[name.rpartition(", fold")[0]], indent=1), flush=True)
