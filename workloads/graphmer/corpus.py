@@ -250,10 +250,10 @@ def _behind(
         "part_offsets": _offsets([len(names[name]) for name in new]), "piece_flat": flat, "piece_offsets": offsets,
     }  # fmt: skip
     arrays = {name: _joined(getattr(before, name), values, name in _OFFSETS) for name, values in added.items()}
-    told = [entity for entity in entities.values() if entity.file or index[entity.id] >= len(before.entities)]
-    place = [index[entity.id] for entity in told]
-    arrays["entity_type"][place] = [types[entity.type] for entity in told]
-    arrays["entity_file"][place] = [files[entity.file] if entity.file else -1 for entity in told]
+    described = [entity for entity in entities.values() if entity.file or index[entity.id] >= len(before.entities)]
+    place = [index[entity.id] for entity in described]
+    arrays["entity_type"][place] = [types[entity.type] for entity in described]
+    arrays["entity_file"][place] = [files[entity.file] if entity.file else -1 for entity in described]
     texts = {"words": joined_texts(words), "entity_ids": joined_texts(index), "file_names": joined_texts(file_names)}
     return replace(before, text=text, tokenizer=joined_texts([learned]), **texts, **arrays)
 
