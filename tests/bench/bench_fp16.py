@@ -1,11 +1,11 @@
-"""What small configurations and examples reach in fp16 and in fp32, both on a CPU; figures go to records/fp16.json.
+"""What small configurations and examples reach in fp16 and fp32; figures go to records/fp16.json, or fp16_<card>.json.
 
     python -m tests.bench.bench_fp16                                    all rows that the record has left out
     python -m tests.bench.bench_fp16 --rows graphmer_small --seeds 0,1  some of them
     python -m tests.bench.bench_fp16 --rows graphmer_small --again      once more
 
-A row and seed is a run in each precision, in fresh processes: minutes in fp32, and up to 20 times as long in fp16, as
-CPUs are slow in it. One that was killed resumes in --scratch.
+A row and seed is a run in each precision, in fresh processes: minutes in fp32, and up to 20 times as long in fp16 on
+a CPU. One that was killed resumes in --scratch.
 """
 
 import json
@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lib.report.metrics import read
-from tests.bench.record import RECORDS, head, measure, rounded, train
+from tests.bench.record import RECORDS, head, measure, of_card, rounded, train
 from trainbook import new
 
-RECORD = RECORDS / "fp16.json"
+RECORD = of_card("fp16", torch.cuda.get_device_name()) if torch.cuda.is_available() else RECORDS / "fp16.json"
 ROWS = ("graphmer_small", "legal_small", "vqa_small", "glacier_pretrain_small", *new.KINDS)
 PRECISIONS = ("fp32", "fp16")
 _SETTLED = 100  # steps after which the loss scale has come down from 65,536

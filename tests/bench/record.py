@@ -31,12 +31,14 @@ MEASURED = {
     "glacier": "workloads/glacier",
     "glacier_scores": "workloads/glacier",
     "graph": "workloads/codegraph",
+    "gpu_plans": "lib/planner lib/training workloads",
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
+    "planner_gpu": "lib/planner",
     "ranks": "lib/ranks lib/launch",
     "readings": "lib/planner",
     "save": "lib/checkpoint",
@@ -56,6 +58,11 @@ def head(*packages: str, **machine: object) -> dict:
         "versions": {"python": platform.python_version(), **versions},
         "commit": git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain", "-uno") else ""),
     }  # fmt: skip
+
+
+def of_card(name: str, card: str) -> Path:
+    """Returns where the record of this name for a GPU lies."""
+    return RECORDS / f"{name}_{card.lower().replace(' ', '_')}.json"
 
 
 def train(config: Path | str, options: Mapping[str, object], **environment: str) -> None:
@@ -98,9 +105,10 @@ def outdated() -> list[str]:
     for path in sorted(RECORDS.glob("*.json")):
         commit = json.loads(path.read_text("utf-8")).get("commit", "")
         written = commit or git("log", "-1", "--format=%H", "--", str(path))
-        measured = [str(RECORDS.parents[2] / name) for name in MEASURED[path.stem].split()]
+        about = MEASURED[path.stem.partition("_nvidia_")[0]]
+        measured = [str(RECORDS.parents[2] / name) for name in about.split()]
         if written and (later := git("log", "--format=%h", f"{written.split()[0]}..HEAD", "--", *measured).split()):
-            sentences.append(f"{path.name} is older than {MEASURED[path.stem]}: {len(later)} commits since.")
+            sentences.append(f"{path.name} is older than {about}: {len(later)} commits since.")
     return sentences
 
 

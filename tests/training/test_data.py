@@ -15,6 +15,7 @@ from lib.task import load_task
 from lib.training import data
 from lib.training.order import Order
 from lib.training.session import Session
+from tests.toy import Toy
 from tests.training.test_loop import fit, newest
 from tests.training.test_step import run_in
 
@@ -53,6 +54,23 @@ def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
         config = toy({"data.num_workers": 2, **changes})
         list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(1), config.data))
     assert [(each["pin_memory"], each["prefetch_factor"]) for each in options] == [(True, 3), (False, 2)]
+
+
+def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):
+    def pinned(batch):
+        """As torch does, which refuses a copy into memory that several values share."""
+        return {name: torch.empty_strided(v.size(), v.stride()).copy_(v) for name, v in batch.items()}
+
+    class Expanded(Toy):
+        def collate(self, samples, generator):
+            batch = super().collate(samples, generator)
+            return {**batch, "same": torch.rand(1, 3, generator=generator).expand(len(samples), 3)}
+
+    monkeypatch.setattr(data, "pin_memory", pinned)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    task, options = Expanded(toy()), toy().data
+    ((_, (batch,)),) = data.train_batches(task, task.datasets()["train"], Order(8, 0, 8, 1), range(1), options)
+    assert torch.equal(batch["same"], batch["same"][:1].expand(8, 3))
 
 
 class Samples(list):
