@@ -36,9 +36,10 @@ help:
 train: .venv/run
 	$(PY) -m trainbook train configs/graphmer_small.yaml
 
-# two at a time with a thread each: two cores with two threads in each test would only wait for one another
+# two at a time with a thread each: two cores with two threads in each test would only wait for one another; a GPU has
+# tests of its own
 test: lint check
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready
 	$(PY) -m ruff check .
@@ -85,7 +86,7 @@ golden: .venv/ready
 	$(PY) -m tests.golden
 
 gpu: .venv/ready
-	$(PY) -m pytest -q -p no:xdist tests/gpu
+	$(PY) -m pytest -s -q -p no:xdist tests/gpu
 	$(PY) -m tests.gpu.bench_plans
 
 faults: .venv/ready

@@ -37,7 +37,8 @@ checkpoint: {{every_steps: 3, every_minutes: 0}}
 """
 
 
-_LONGEST = tuple(f"tests/{name}/" for name in ("notebooks", "launch", "tasks/glacier", "ranks", "planner", "faults"))
+_FIRST = "notebooks", "launch", "workloads/glacier", "ranks", "planner", "faults"
+_LONGEST = tuple(f"tests/{name}/" for name in _FIRST)
 
 
 def pytest_collection_modifyitems(items):

@@ -59,7 +59,7 @@ class Meter:
             self.log({name: (float(total), samples) for name, (total, samples) in figures.items()})
         self._begin = self._mark = time.perf_counter()
         self._timed = np.zeros(3)  # steps, their seconds, and those of waiting for data, in this session
-        self._row_begin = self._timed.copy()
+        self._row_begin, self._first = self._timed.copy(), self._timed.copy()
         self.allocated: dict[str, int] = {}  # bytes at named moments of the first step
         memory.reset_peak()
 
@@ -73,6 +73,8 @@ class Meter:
         now = time.perf_counter()
         self._timed += (1, now - self._mark, 0)
         self._mark = now
+        if self._timed[0] == 1:
+            self._first = self._timed.copy()
         self._steps += bool(losses)
         for term, value in losses.items():
             self._sums[term] = self._sums[term] + value if term in self._sums else value
@@ -125,6 +127,9 @@ class Meter:
         }  # fmt: skip
 
     def steps_per_second(self) -> float:
-        """Returns the mean speed of this session, the unfinished row included; 0 before the first step."""
-        steps, seconds, _ = self._timed.tolist()
+        """Returns the mean speed of this session, the unfinished row included; 0 before the first step.
+
+        Without the first one where others followed: it loads kernels, 1 to 6 s on a GPU, whose other steps took 10 ms.
+        """
+        steps, seconds, _ = (self._timed - self._first if self._timed[0] > 1 else self._timed).tolist()
         return steps / seconds if seconds else 0.0

@@ -75,6 +75,7 @@ def test_predictions_are_what_the_card_says():
         error = option.prediction.peak_bytes / allocated - 1
         rows.append({**changes, "predicted": option.prediction.peak_bytes, "allocated": allocated, "error": error}
                     | {"predicted_reserved": option.prediction.reserved_bytes, "reserved": reserved})  # fmt: skip
+        print(json.dumps(rows[-1]), flush=True)
     errors = [abs(row["error"]) for row in rows]
     figures = {"median_error": statistics.median(errors), "worst_error": max(errors), "rows": rows}
     publish("planner_gpu", {**head("torch", gpu=torch.cuda.get_device_name(0), driver=hardware.driver()), **figures})

@@ -11,11 +11,11 @@ from tests.toy import Toy
 
 
 def spread(y):
-    return y.mean() * torch.ones(1, 2, 4, 4)
+    return y.mean() * torch.ones(1, 2, 4, 4, device=y.device)
 
 
 PLANTED = {
-    "nll_loss2d_forward": lambda y: F.cross_entropy(spread(y), torch.zeros(1, 4, 4, dtype=torch.long)),
+    "nll_loss2d_forward": lambda y: F.cross_entropy(spread(y), torch.zeros(1, 4, 4, dtype=torch.long, device=y.device)),
     "upsample_bilinear2d_backward": lambda y: F.interpolate(spread(y), scale_factor=2, mode="bilinear").sum(),
     "reflection_pad2d_backward": lambda y: F.pad(spread(y), (1, 1, 1, 1), mode="reflect").sum(),
     "_adaptive_avg_pool2d_backward": lambda y: F.adaptive_avg_pool2d(spread(y), 2).sum(),

@@ -88,6 +88,9 @@ class StopAfter(Session):
         self.steps -= 1
         return "deadline" if self.steps == 0 else None
 
+    def stop_alone(self):
+        """Counts no step: it is asked as often as a batch is late."""
+
 
 def check_resume(config, folder, cut, between=lambda: None):
     """Trains in one go, and once more with an end after `cut` steps: both have the same bytes. Returns the end."""
