@@ -11,7 +11,7 @@ BUDGETS = {
     "lib": 16_160,
     "lib/checkpoint": 920, "lib/command.py": 120, "lib/config": 820, "lib/dependencies.py": 80, "lib/doctor": 420,
     "lib/errors.py": 80, "lib/launch": 1_750, "lib/machine": 960, "lib/notebook": 720, "lib/planner": 2_120,
-    "lib/ranks": 330, "lib/report": 1_480, "lib/scores.py": 70, "lib/supervised": 2_330, "lib/task": 940,
+    "lib/ranks": 330, "lib/report": 1_485, "lib/scores.py": 70, "lib/supervised": 2_330, "lib/task": 940,
     "lib/text.py": 120, "lib/training": 2_820, "lib/untrusted.py": 120,
     "workloads": 12_310,
     "workloads/codegraph": 1_460, "workloads/glacier": 3_320, "workloads/graphmer": 3_120, "workloads/legal": 1_690,
@@ -20,7 +20,7 @@ BUDGETS = {
     "trainbook/commands.py": 180, "trainbook/fits": 300, "trainbook/kaggle": 1_470, "trainbook/new": 420,
     "trainbook/notebooks": 410,
 }  # fmt: skip
-TESTS = {"tests": 26_430, "tests/bench and tests/faults": 3_950}
+TESTS = {"tests": 26_430, "tests/bench and tests/faults": 3_965}
 
 
 def test_every_room_has_a_floor():

@@ -127,9 +127,7 @@ class Meter:
         }  # fmt: skip
 
     def steps_per_second(self) -> float:
-        """Returns the mean speed of this session, the unfinished row included; 0 before the first step.
-
-        Without the first one where others followed: it loads kernels, 1 to 6 s on a GPU, whose other steps took 10 ms.
-        """
+        """Returns the mean speed of this session, without its first step where others followed; 0 before it."""
+        # the first one loads kernels: 1 to 6 s on a GPU whose other steps took 10 ms
         steps, seconds, _ = (self._timed - self._first if self._timed[0] > 1 else self._timed).tolist()
         return steps / seconds if seconds else 0.0

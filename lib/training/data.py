@@ -37,15 +37,10 @@ class _SlotBatches(Dataset):
         seed = mix(COLLATE, self.order.seed, step, slot)
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
-        return _with_memory(self.task.collate(samples, torch.Generator().manual_seed(seed)))
-
-
-def _with_memory(batch: Batch) -> Batch:
-    """Copies tensors whose values share memory, as those of `expand` do: torch refuses to pin them."""
-    for name, value in batch.items():
-        if isinstance(value, Tensor) and 0 in value.stride():
-            batch[name] = value.contiguous()
-    return batch
+        batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
+        # torch does not pin tensors whose values share memory, as those of `expand` do
+        shared = {name: v.contiguous() for name, v in batch.items() if isinstance(v, Tensor) and 0 in v.stride()}
+        return {**batch, **shared} if shared else batch
 
 
 def train_batches(
