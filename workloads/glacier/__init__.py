@@ -21,7 +21,7 @@ from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
 from workloads.glacier.boosted import METHODS, Boosted
-from workloads.glacier.model import Net, carry
+from workloads.glacier.model import Net, carry, encoder
 from workloads.glacier.scores import mcc, scores_of
 from workloads.glacier.settings import Settings
 
@@ -130,6 +130,8 @@ class Glacier(methods.Comparing):
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
         settings, initial = self.settings, self.settings.initial
+        if "layer1.0.conv1.weight" in given:
+            return encoder(given, settings.inputs)  # of ImageNet
         bands = initial.bands or settings.inputs, settings.inputs
         classes = initial.classes or settings.source.classes, settings.source.classes
         return carry(given, model.state_dict(), bands, classes)

@@ -3,6 +3,7 @@
 ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. scSE: Roy et al., MICCAI 2018.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -15,6 +16,10 @@ from workloads.glacier.settings import Model
 STRIDE = 32  # height and width are halved five times
 FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
 STATISTICS = ("mean", "deviation", "prior", "boosted.")  # how names begin of what belongs to the training data
+_PUBLISHED = {  # names in a ResNet of timm or torchvision, and here
+    r"^conv1\.": "blocks.0.0.", r"^bn1\.": "blocks.0.1.", r"^layer(\d)": r"blocks.\1", r"\.bn(\d)": r".norm\1",
+    r"\.downsample\.": ".shortcut.",
+}  # fmt: skip
 
 
 class Net(nn.Module):
@@ -145,6 +150,18 @@ class ScSE(nn.Module):
         channel = torch.sigmoid(self.excite(F.relu(self.squeeze(mean))))
         pixel = torch.sigmoid(self.spatial(x))  # (B, 1, H, W)
         return x * (channel + pixel)
+
+
+def encoder(given: Mapping[str, Tensor], bands: Sequence[str]) -> tuple[dict[str, Tensor], str]:
+    """Returns the weights of a published ResNet by the names of this encoder, its three colours matched to bands.
+
+    They are of two 3 x 3 convolutions a block, as ResNet-18 and -34 have them; its classes are left out.
+    """
+    renamed = {name: value for name, value in given.items() if not name.startswith("fc.")}
+    for pattern, new in _PUBLISHED.items():
+        renamed = {re.sub(pattern, new, name): value for name, value in renamed.items()}
+    filters, message = carry_bands(renamed[FIRST], ("red", "green", "blue"), bands)
+    return renamed | {FIRST: filters}, f"{message} The decoder begins with random weights."
 
 
 def carry(
