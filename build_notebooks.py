@@ -46,6 +46,7 @@ MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line
 MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth is a decision
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
+_AT_FULL_SIZE = 2  # pictures of a cell; more have their bytes together
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
 PICTURES = {  # in an output: the most bytes, and how they are written
     "image/png": (50_000, {"format": "PNG", "optimize": True}),
@@ -72,7 +73,9 @@ def executed(text: str, name: str) -> str:
         notebook = nbformat.reads(path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [shown for output in cell.outputs if (shown := as_shown(output))]
+            number = sum(not PICTURES.keys().isdisjoint(output.get("data", ())) for output in cell.outputs)
+            share = min(1.0, _AT_FULL_SIZE / max(1, number))
+            cell.outputs = [shown for output in cell.outputs if (shown := as_shown(output, share))]
     return nbformat.writes(notebook)
 
 
@@ -86,8 +89,11 @@ def outputs_of(text: str) -> Shown:
     return {(cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count} for cell in run}
 
 
-def as_shown(output: Any) -> Any:
-    """Returns an output as a page can show it, or None: no widget and no bar, which need a kernel; small pictures."""
+def as_shown(output: Any, share: float = 1.0) -> Any:
+    """Returns an output as a page can show it, or None: no widget and no bar, which need a kernel; small pictures.
+
+    `share` is of the bytes that a picture may have.
+    """
     if output.output_type == "stream":
         return output if output.name == "stdout" else None
     if output.output_type == "error":
@@ -100,15 +106,15 @@ def as_shown(output: Any) -> Any:
     if data.get("text/html"):
         data.pop("text/plain", None)  # which no page shows beside it
     for mime in PICTURES.keys() & data.keys():
-        data[mime] = small_picture(data[mime], mime)
+        data[mime] = small_picture(data[mime], mime, share)
     return None if is_widget or is_bar or not any(data.values()) else output
 
 
-def small_picture(text: str, mime: str) -> str:
+def small_picture(text: str, mime: str, share: float = 1.0) -> str:
     """Returns a picture, a plot of few colours, as small as it takes to have at most so many bytes of its kind."""
     most, options = PICTURES[mime]
     picture, content = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"), b""
-    while not 0 < len(content) <= most:
+    while not 0 < len(content) <= share * most:
         if content:
             picture = picture.resize([side * 9 // 10 for side in picture.size])
         few = picture.quantize(_COLOURS, dither=Image.Dither.NONE) if mime == "image/png" else picture

@@ -78,8 +78,9 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
 
-    Better: by the metric of `selection` where that follows from sums, or with less loss and no worse by the metric.
-    Surely: the lower end of the paired interval over validation's groups is above 0.
+    Better: by the metric of `selection`, where that follows from sums, or by the loss, and by the other no worse: any
+    answer but the commonest gains macro F1 where nothing can be learned. Surely: the lower end of the paired interval
+    over validation's groups is above 0.
     """
     named = task._groups("validation") if task.has_groups else range(1 + int(judged.sample.max()))
     names, unit = np.unique(np.array(named), return_inverse=True)
@@ -90,7 +91,7 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     rows = {str(gate): task.guessed(answer, judged) for gate, answer in zip(_GATES, answers, strict=True)}
     by_metric, by_loss = _of_metric(task, rows, unit, units), _of_loss(task, answers, judged, unit, units)
     worse = [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
-    by_loss[:, worse] = 0
+    by_metric[:, by_loss[0] < 0], by_loss[:, worse] = 0, 0
     sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
     network, gains = len(_GATES) - 1, [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
     return _GATES[network if sure[network] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]

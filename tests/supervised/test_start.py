@@ -164,8 +164,8 @@ def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_do
     assert 0 < start._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
 
 
-def test_the_gate_opens_for_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself_it_is(configured):
-    """A network that errs rarely, but then with a loss of 30: its mean loss is worse than that of a coin."""
+def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself(configured):
+    """A network that errs rarely, but then with a loss of 30: a share of it has less loss than a coin."""
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(2, (400,), generator=draw)
     task = Tags.__new__(Tags)
@@ -175,7 +175,22 @@ def test_the_gate_opens_for_a_network_that_is_surely_better_by_the_metric_howeve
     network = torch.where(torch.rand(400, 1, generator=draw) < 0.1, wrong, right)
     coin = torch.randn(400, 2, generator=draw).log_softmax(-1)
     assert nn.functional.cross_entropy(network, true) > nn.functional.cross_entropy(coin, true)
-    assert start._opened(task, network, coin, judged) == 1
+    gate = start._opened(task, network, coin, judged)
+    right = (coin + gate * (network - coin)).argmax(1) == true
+    assert 0 < gate < 1 and right.float().mean() >= (network.argmax(1) == true).float().mean()
+
+
+def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class(configured):
+    draw = torch.Generator().manual_seed(0)
+    true = (torch.rand(2000, generator=draw) < 0.2).long()
+    task = Tags.__new__(Tags)
+    task.kind, task.balanced, task.metrics, task.selection = "classes", False, ("macro_f1",), ("macro_f1", "max")
+    commonest = torch.tensor([0.8, 0.2]).log().expand(2000, 2)
+    at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
+    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(2000))
+    answers = [task.guessed(each, judged) for each in (commonest, at_random)]
+    assert len({*answers[1].guess}) == 2 and task.strongest(dict(zip("cr", answers, strict=True))) == "r"
+    assert start._opened(task, at_random, commonest, judged) == 0
 
 
 def test_the_network_learns_as_it_does_without_a_simple_method(configured, words):
