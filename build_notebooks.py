@@ -46,11 +46,11 @@ MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line
 MAX_BYTES = 500_000  # with what its cells show; Kaggle has refused 1 MB; growth is a decision
 Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
-_AT_FULL_SIZE = 2  # pictures of a cell; more have their bytes together
+_AT_FULL_SIZE = 3  # pictures of a cell; more have their bytes together
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
 PICTURES = {  # in an output: the most bytes, and how they are written
     "image/png": (50_000, {"format": "PNG", "optimize": True}),
-    "image/jpeg": (32_000, {"format": "JPEG", "quality": 60}),
+    "image/jpeg": (36_000, {"format": "JPEG", "quality": 50}),
 }
 _MOST_HTML = 30_000  # characters; a page that needs more is shown as its text
 BADGES = {

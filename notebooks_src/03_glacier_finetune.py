@@ -69,7 +69,8 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # %% [markdown]
 # ## Evaluation beside the baselines
 # *Validation* is the best score on the held-out fold, and *test* is the score of the same weights on scenes that no fold saw.
-# The configuration's criteria are judged, not enforced.
+# The configuration's criteria are judged, not enforced. The last fold is shown in detail; the folder of
+# each has `evaluation.csv` and `scenes.csv`.
 
 # %%
 import pandas
@@ -78,19 +79,18 @@ from lib.report import figure
 
 notebook.show(queue.verdict(runs))
 scores = queue.scores(runs)
-for entry in runs:
-    if entry.name in scores:
-        notebook.show(f"{entry.name}\n{notebook.compare(Summary.read(entry.folder))}")
+last = next((entry.folder for entry in reversed(runs) if entry.name in scores), None)
+if last:
+    notebook.show(f"{last.name}\n{notebook.compare(Summary.read(last))}")
 
 # %%
 if scores:
     drawing, ((axes,),) = figure.grid(1, 1, 6.0)
     axes.set_axis_on()
-    means = pandas.DataFrame(scores).T
-    means.plot.bar(ax=axes, rot=60, title=", ".join(f"{name}: mean {mean:.3f}" for name, mean in means.mean().items()))
+    means = pandas.DataFrame(scores).T.rename(lambda name: name.rpartition("-")[2])
+    means.plot.bar(ax=axes, rot=0, title=", ".join(f"{name}: mean {mean:.3f}" for name, mean in means.mean().items()))
     display(notebook.picture(figure.save(drawing, runs[-1].folder / "plots" / "folds.png")))
-    last = [entry.folder for entry in runs if entry.name in scores][-1]
-    drawn = [last / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
+    drawn = [last / "plots" / f"{name}.png" for name in ("worst", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]

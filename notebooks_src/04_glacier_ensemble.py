@@ -74,7 +74,7 @@ members, voted = voting.members(runs, folds_of="glacier_finetune"), run.output_d
 if members:
     summary, text = voting.vote(members, voted)
     notebook.show(f"{text}\n{notebook.compare(summary)}")
-    drawn = [voted / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
+    drawn = [voted / "plots" / f"{name}.png" for name in ("worst", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
