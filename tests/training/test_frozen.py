@@ -28,12 +28,7 @@ TRAINED = {
 }  # fmt: skip
 LONG = {"training.max_steps": 6, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
 DRAWN = {"workload.base": ""}
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch):
-    """Most of the time of so small a run would go into its picture."""
-    monkeypatch.setattr(launch, "plot", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

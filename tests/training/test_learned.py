@@ -45,10 +45,8 @@ def own(tmp_path):
 
 
 @pytest.fixture
-def run(own, cut, monkeypatch):
+def run(own, cut, quick):
     """run(steps, overrides) -> the task after a session of so many steps, with what it was asked for in `calls`."""
-
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)  # a third of the time of such a run
 
     def train(steps=None, overrides=None):
         cut(steps)

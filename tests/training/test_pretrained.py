@@ -25,8 +25,7 @@ SHORT = {"training.max_steps": 4, "checkpoint.every_steps": 2, "training.evaluat
 
 
 @pytest.fixture(autouse=True)
-def no_plots_and_no_hub(monkeypatch):
-    monkeypatch.setattr(launch, "plot", lambda *_: None)
+def no_plots_and_no_hub(monkeypatch, quick):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
