@@ -14,13 +14,12 @@ from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.ranks import sums
 from lib.report.meter import Meter
 from lib.report.metrics import read
-from lib.report.progress import Plain
 from lib.task import Task, load_task
-from lib.training import data, loop, step
+from lib.training import data, step
 from lib.training.evaluation import EvaluationLoader
 from lib.training.state import new_state
 from tests.toy import Toy
-from tests.training.test_loop import endless, fit, newest, same_tensors
+from tests.training.test_loop import fit, newest, same_tensors
 
 
 class Budget(TorchDispatchMode):
@@ -59,12 +58,10 @@ class Budget(TorchDispatchMode):
 
 def run_in(folder, config, monkeypatch, budget=None, **methods):
     """Trains the toy with some of its methods replaced, under a budget."""
-    folder.mkdir()
-    task = load_task(config)
     with monkeypatch.context() as patch, budget or Budget():
         for name, method in methods.items():
-            patch.setattr(type(task), name, method)
-        return loop.train(task, config, folder, endless(), Plain())
+            patch.setattr(type(load_task(config)), name, method)
+        return fit(config, folder)
 
 
 def wide(self):
@@ -152,7 +149,7 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
     for put in orders:
         task.collate = lambda samples, generator, put=put: put(original(samples, generator))
         with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
-            loop.train(task, config, tmp_path, endless(), Plain())
+            fit(config, tmp_path, task=task)
         with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
             list(EvaluationLoader(task, range(8), 8, torch.device("cpu")))
 
