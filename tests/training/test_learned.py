@@ -99,7 +99,6 @@ def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_pat
     [
         ({"mean": float("nan")}, "learned returned values that JSON cannot hold"),
         ({"words": {"a": 3, 1: "x"}}, "learned returned values that JSON cannot hold.*text: str"),
-        ({"words": {3: {1, 2}}}, "learned returned values that JSON cannot hold"),
         ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
         ([1], "learned returned a list. Return a dict"),
     ],
