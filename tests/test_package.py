@@ -52,29 +52,17 @@ def run(installed, folder, *command):
     )  # fmt: skip
 
 
-def test_the_wheel_installs_one_package_and_one_command(installed):
+def test_the_wheel_is_one_package_and_one_command_with_every_file_the_release_number_and_the_licence(installed):
     names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
     assert names == {"trainbook", "bin"} and (installed / "bin" / "trainbook").is_file()
-
-
-def test_the_wheel_holds_every_file_of_lib_and_of_configs_the_release_number_and_the_licence(installed):
     facts = installed / f"trainbook-{lib.__version__}.dist-info"
     assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert "License-Expression: Apache-2.0" in (facts / "METADATA").read_text()
     for folder in ("lib", "workloads", "configs"):
         files = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file()}
-        there = {path.relative_to(installed / "trainbook" / "home") for path in _files(installed, folder)}
+        home = installed / "trainbook" / "home"
+        there = {path.relative_to(home) for path in (home / folder).rglob("*") if path.is_file()}
         assert there == {path for path in files if "__pycache__" not in path.parts}
-
-
-def _files(installed, folder):
-    return [path for path in (installed / "trainbook" / "home" / folder).rglob("*") if path.is_file()]
-
-
-def test_the_command_helps_under_its_own_name_beside_a_folder_lib_of_ones_own(installed, empty):
-    for command in (["-m", "trainbook"], [str(installed / "bin" / "trainbook")]):
-        done = run(installed, empty, *command, "--help")
-        assert done.returncode == 0 and done.stdout.startswith("usage: trainbook "), done.stderr
 
 
 def test_the_command_trains_with_a_process_that_loads_data_beside_a_folder_lib_of_ones_own(installed, empty):
@@ -84,6 +72,7 @@ def test_the_command_trains_with_a_process_that_loads_data_beside_a_folder_lib_o
     done = run(installed, empty, "-m", "trainbook", "train", "my.yaml", "--set", "training.max_steps=3")
     assert done.returncode == 0 and "completed at step 3" in done.stdout, done.stderr
     assert (empty / "runs" / "toy" / "summary.json").is_file()
+    assert run(installed, empty, "-m", "trainbook", "--help").stdout.startswith("usage: trainbook ")
 
 
 def test_the_first_commands_of_the_readme_work_from_the_wheel_in_an_empty_folder(installed, empty):
