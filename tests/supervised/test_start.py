@@ -1,6 +1,5 @@
 """The simple method beside the network, and answers that start from it."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from lib.supervised.simple import Simple, _fitted, _scored, fit
 from lib.task import load_config, load_task
 from tests.conftest import TOY
 from tests.supervised.tasks import Following, Heights, Tags, Words
-from tests.supervised.test_methods import Pages
+from tests.supervised.test_methods import Pages, rows_of
 
 pytestmark = pytest.mark.usefixtures("quick")
 STARTS = {"training.start_from_baseline": True}
@@ -214,8 +213,7 @@ def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_
 @pytest.mark.parametrize("name", ["Heights", "Tags", "Topics"])
 def test_every_other_kind_starts_and_has_the_simple_method_beside_the_answer(configured, name):
     summary = launch.train(configured(name, STARTS))
-    with Path("runs/small/evaluation.csv").open() as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
+    rows = {row["method"]: row for row in rows_of(Path("runs/small/evaluation.csv"))}
     _, simple, network, answer = rows
     assert network == "network" and answer == "answer" and not summary.missing
     shut = [value for key, value in rows[simple].items() if key != "method" and "gain" not in key]
