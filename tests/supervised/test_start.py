@@ -162,7 +162,7 @@ def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single
     assert noise == wrong == 0 and (units <= 4 or right == 1) and (units > 1 or right == 0)
 
 
-def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_does(configured):
+def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_does():
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(3, (300,), generator=draw)
     task, judged = classes_task(), judgement(true)
@@ -171,7 +171,7 @@ def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_do
     assert 0 < start._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
 
 
-def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself(configured):
+def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself():
     """A network that errs rarely, but then with a loss of 30: a share of it has less loss than a coin."""
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(2, (400,), generator=draw)
@@ -184,7 +184,7 @@ def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric
     assert 0 < gate < 1 and right.float().mean() >= (network.argmax(1) == true).float().mean()
 
 
-def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class(configured):
+def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class():
     draw = torch.Generator().manual_seed(0)
     true = (torch.rand(2000, generator=draw) < 0.2).long()
     task, judged = classes_task(metrics=("macro_f1",), selection=("macro_f1", "max")), judgement(true)
