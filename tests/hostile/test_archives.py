@@ -37,25 +37,20 @@ def mine(trained, nothing_outside):
     return nothing_outside.folder / "toy"
 
 
-def member(name, kind=tarfile.REGTYPE, link="", size=0, **more):
+def member(name, kind=tarfile.REGTYPE, link="", size=0):
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.size = kind, link, size
-    for key, value in more.items():
-        setattr(info, key, value)
     return info
 
 
-def archive_of(folder, *members, prefix="", opener=gzip.open):
+def archive_of(folder, *members):
     """Packs a run as `predict` expects it, with further members in front: (info, content) or raw bytes."""
     path = folder.parent / "outputs.tar.gz"
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+    with tarfile.open(path, "w:gz") as tar:
         for info, content in members:
             tar.addfile(info, io.BytesIO(content) if content is not None else None)
         for file in sorted(folder.rglob("*")):
-            tar.add(file, f"{prefix}toy/{file.relative_to(folder)}", recursive=False)
-    with opener(path, "wb") as out:
-        out.write(packed.getvalue())
+            tar.add(file, f"toy/{file.relative_to(folder)}", recursive=False)
     return path
 
 

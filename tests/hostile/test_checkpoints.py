@@ -62,13 +62,15 @@ def resumed(trained, nothing_outside):
     return resume
 
 
-def seal(folder, change=lambda manifest: None, names=None):
+def entry(path):
+    """What a manifest has of a file."""
+    content = path.read_bytes()
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def seal(folder, change=lambda manifest: None):
     """Writes the manifest of what lies in a checkpoint's folder, with a change."""
-    names = names or sorted(path.name for path in folder.iterdir() if path.name != "manifest.json")
-    files = {}
-    for name in names:
-        content = (folder / name).read_bytes()
-        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    files = {path.name: entry(path) for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
     manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
     change(manifest)
     (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
@@ -101,9 +103,7 @@ def instead_of(name, make):
 
 def giant(folder, outside):
     os.truncate(folder / "model.safetensors", GIANT)
-    state = (folder / "state.json").read_bytes()
-    files = {"model.safetensors": {"bytes": GIANT, "sha256": ""}}
-    files["state.json"] = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+    files = {"model.safetensors": {"bytes": GIANT, "sha256": ""}, "state.json": entry(folder / "state.json")}
     (folder / "manifest.json").write_bytes(checkpoint._sealed({"format": 1, "step": 6, "files": files}))
 
 

@@ -257,8 +257,9 @@ class Tied(nn.Module):
 
 
 def test_tied_weights_are_counted_once_and_a_frozen_base_has_neither_gradients_nor_moments(toy):
-    def of_task(make_model, config, card=find_card("t4")):  # noqa: B008
-        return predict_task(type("Other", (Toy,), {"model": lambda self: make_model()})(config), config, card, 2, 1, 1)
+    def of_task(make_model, config):
+        task = type("Other", (Toy,), {"model": lambda self: make_model()})(config)
+        return predict_task(task, config, find_card("t4"), 2, 1, 1)
 
     alone = predict(Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4")
     assert alone.parameters == of_task(Tied, toy()).parameters == 64_000

@@ -46,16 +46,11 @@ class Given(Supervised):
         }
 
 
-def given_task(configured, rows, kind="classes", metrics=("accuracy",), **more):
-    cls = type("Given", (Given,), {"rows": rows, "kind": kind, "metrics": metrics})
-    return cls(configured("Words", more))
-
-
-def pictures(draw, side=12):
+def pictures(draw):
     """Stripes across or down, in any colour: no colour tells them apart, and no pixel does."""
     for number in range(160):
-        place, kind = torch.arange(side) + number, number % 2
-        plane = (place // 2 % 2).float().expand(side, side)
+        place, kind = torch.arange(12) + number, number % 2
+        plane = (place // 2 % 2).float().expand(12, 12)
         yield (plane if kind else plane.T) * torch.rand(3, 1, 1, generator=draw), kind
 
 
@@ -101,7 +96,8 @@ def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
     configured, rows, kind, metric, name, least
 ):
     """No constant is above .55 in any of them."""
-    task = given_task(configured, [*rows(torch.Generator().manual_seed(0))], kind, (metric,))
+    members = {"rows": [*rows(torch.Generator().manual_seed(0))], "kind": kind, "metrics": (metric,)}
+    task = type("Given", (Given,), members)(configured("Words"))
     simple, batch = fit(task), task.labelled(task.parts["test"].samples)
     assert simple.name.endswith(name)
     scores = simple.scores(task, batch)

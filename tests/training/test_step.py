@@ -205,19 +205,15 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
 # --- memory that runs out where no piece of the batch is at work ------------------------------------------------------
 
 
-def fail_once(monkeypatch, holder, name, at=1, after=False):
-    """Call number `at` of a function raises as a full card does, before or after its work."""
-    original, calls = getattr(holder, name), []
+def fail_once(monkeypatch, holder, name):
+    """The first call of a function raises as a full card does."""
+    original = getattr(holder, name)
 
-    def function(*arguments, **more):
-        calls.append(name)
-        result = original(*arguments, **more) if after or len(calls) != at else None
-        if len(calls) == at:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
-        return result
+    def function(*arguments):
+        monkeypatch.setattr(holder, name, original)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 
     monkeypatch.setattr(holder, name, function)
-    return calls
 
 
 def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, monkeypatch):
