@@ -6,6 +6,7 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -25,7 +26,8 @@ def trained(tmp_path_factory):
     """The folder of a completed run toy."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
-    launch.train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}))
+    with mock.patch.object(launch, "plot"):
+        launch.train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}))
     return folder / "runs" / "toy"
 
 

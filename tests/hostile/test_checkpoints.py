@@ -9,6 +9,7 @@ import pickle
 import shutil
 import struct
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
     changes = {"output_dir": str(folder / "runs"), "training.max_steps": 6, "training.ema_decay": 0.5}
-    launch.train(load_config(folder / "toy.yaml", changes))
+    with mock.patch.object(launch, "plot"):
+        launch.train(load_config(folder / "toy.yaml", changes))
     config = load_config(folder / "toy.yaml", {**changes, "training.max_steps": 9})
     return folder / "runs" / "toy", launch.prepare(config)
 
