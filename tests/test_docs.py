@@ -44,26 +44,27 @@ def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_every_command_in_a_document_exists_with_its_options(document):
-    for command in commands(document.read_text()):
+def test_every_command_link_test_file_and_key_that_a_document_names_exists(document):
+    text, folders = document.read_text(), [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"]
+    for command in commands(text):
         arguments = shlex.split(command)[1:]
         if not arguments or arguments in (["kaggle"], ["--version"]):
             continue
         is_name_alone = len(arguments) == 2 and arguments[0] == "kaggle"
         whole = [*arguments, "graphmer"] if is_name_alone else arguments
         assert _parser().parse_args(whole).run, command
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_links_lead_to_files_and_headings(document):
-    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("http"):
             continue
         name, _, anchor = target.partition("#")
         path = document.parent / name if name else document
-        assert path.exists(), f"{named(document)}: {target}"
-        if anchor:
-            assert anchor in anchors(path.read_text()), f"{named(document)}: {target}"
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text()), target
+    for file, test in TEST.findall(text):
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), test
+    for name in NAMED.findall(text):
+        assert any(True for folder in folders for _ in folder.glob(name)), name
+    assert set(KEY.findall(text)) <= {*sentences(Config), *REMOVED}
 
 
 def anchors(text):
@@ -71,12 +72,6 @@ def anchors(text):
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_every_test_that_a_document_names_exists(document):
-    for file, test in TEST.findall(document.read_text()):
-        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), f"{named(document)}: {test}"
 
 
 def test_each_page_on_an_idea_names_tests():
@@ -89,19 +84,6 @@ def test_the_front_page_is_short_and_leads_to_every_page():
     assert len(text.splitlines()) <= 120
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
     assert not pages - set(re.findall(r"\]\((docs/[\w.]+md)", text)), "README links every page of docs/"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_every_file_that_a_document_names_exists(document):
-    roots = [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"]
-    for name in NAMED.findall(document.read_text()):
-        assert any(True for root in roots for _ in root.glob(name)), f"{named(document)}: {name}"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_every_configuration_key_in_a_document_exists(document):
-    known = {*sentences(Config), *REMOVED}
-    assert set(KEY.findall(document.read_text())) <= known
 
 
 def test_the_bounds_agree_with_the_survey_and_with_each_other():

@@ -27,9 +27,10 @@ def targets():
 def test_the_release_number_stands_in_one_place(capsys):
     assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "lib.__version__"}
-    with pytest.raises(SystemExit) as end:
-        commands.main(["--version"])
-    assert end.value.code == 0 and capsys.readouterr().out == f"Trainbook {lib.__version__}\n"
+    for option, words in (("--version", f"Trainbook {lib.__version__}\n"), ("--help", "usage: trainbook ")):
+        with pytest.raises(SystemExit) as end:
+            commands.main([option])
+        assert end.value.code == 0 and capsys.readouterr().out.startswith(words)
     assert load("CITATION.cff")["version"] == lib.__version__
     assert f"## {lib.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 

@@ -39,19 +39,10 @@ def test_a_page_has_a_head_above_numbers_alone_and_keeps_lines_indents_and_signs
     assert "<table" not in page and ">x &lt; y:<br>&emsp;a &amp; b<" in page
 
 
-def test_durations_are_hours_minutes_and_seconds():
+def test_durations_bytes_numbers_of_weights_and_computed_numbers_are_written_in_their_units_with_few_digits():
     assert [duration(s) for s in (0, 59.9, 3600, 11225)] == ["0:00:00", "0:00:59", "1:00:00", "3:07:05"]
-
-
-def test_bytes_are_in_the_units_of_a_disk():
     assert [amount(n) for n in (650_000, 34_500_000, 1.2e9)] == ["0.7 MB", "34.5 MB", "1.2 GB"]
-
-
-def test_a_number_of_weights_is_never_nothing():
     assert [weights(n) for n in (1, 7_540, 99_999, 100_000, 22_713_216)] == ["1", "7,540", "99,999", "0.1 M", "22.7 M"]
-
-
-def test_computed_numbers_have_three_digits():
     numbers = (0.5234, 9.3, 92.99, 1234.5, 10_003_442)
     assert [computed(n) for n in numbers] == ["0.52", "9.30", "93.0", "1,230", "10,000,000"]
 

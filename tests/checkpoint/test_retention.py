@@ -16,8 +16,8 @@ from tests.checkpoint.test_saver import make, weights
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def limited(monkeypatch, free, budget=None, number=None):
-    here = SimpleNamespace(output_dir=Path("/nowhere"), output_bytes=budget, output_files=number)
+def limited(monkeypatch, free, number=None):
+    here = SimpleNamespace(output_dir=Path("/nowhere"), output_bytes=None, output_files=number)
     monkeypatch.setattr(saver.platform, "detect", lambda: here)
     monkeypatch.setattr(saver.shutil, "disk_usage", lambda path: SimpleNamespace(free=free()))
 
@@ -69,11 +69,11 @@ def test_an_old_good_checkpoint_is_not_deleted_for_room_when_the_newer_one_is_da
     assert checkpoint.load_newest(folder)[0].step == 1
 
 
-def kept_after(folder, saved, best=(), **options):
+def kept_after(folder, saved, **options):
     keeper = Retention(folder, Checkpoint(**options))
     for step in saved:
         checkpoint.save(folder / "checkpoints", step, weights(step), {})
-        keeper.after_checkpoint(step, best)
+        keeper.after_checkpoint(step, ())
     return checkpoint.steps(folder / "checkpoints")
 
 

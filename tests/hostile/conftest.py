@@ -67,11 +67,11 @@ class Outside:
         """Returns Python that leaves a file when it runs, and defines a class Evil."""
         return f"open({str(self.ran)!r}, 'w').close()\nclass Evil:\n    pass\n"
 
-    def attempt(self, call: Callable[..., Any], *arguments: Any, refusals: tuple = (), weighed: bool = False) -> str:
+    def attempt(self, call: Callable[..., Any], *arguments: Any, weighed: bool = False) -> str:
         """Calls the program with a hostile input; returns what it printed and the sentence of its refusal, if any.
 
-        Any exception but BadInput, TrainingFailed and `refusals` is the test's failure, and so is a hang, a read or a
-        write outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
+        Any exception but BadInput and TrainingFailed is the test's failure, and so is a hang, a read or a write
+        outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
         """
         before, printed, sentence = self._tree(), io.StringIO(), ""
         if weighed:
@@ -81,7 +81,7 @@ class Outside:
             quiet = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
             with _no_longer_than(_HANG_SECONDS), quiet[0], quiet[1]:
                 call(*arguments)
-        except (BadInput, TrainingFailed, *refusals) as refusal:
+        except (BadInput, TrainingFailed) as refusal:
             sentence = str(refusal)
             assert sentence, "the refusal says nothing"
         finally:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -25,7 +26,8 @@ def trained(tmp_path_factory):
     """The folder of a completed run toy."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
-    launch.train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}))
+    with mock.patch.object(launch, "plot"):
+        launch.train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}))
     return folder / "runs" / "toy"
 
 
@@ -37,25 +39,20 @@ def mine(trained, nothing_outside):
     return nothing_outside.folder / "toy"
 
 
-def member(name, kind=tarfile.REGTYPE, link="", size=0, **more):
+def member(name, kind=tarfile.REGTYPE, link="", size=0):
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.size = kind, link, size
-    for key, value in more.items():
-        setattr(info, key, value)
     return info
 
 
-def archive_of(folder, *members, prefix="", opener=gzip.open):
+def archive_of(folder, *members):
     """Packs a run as `predict` expects it, with further members in front: (info, content) or raw bytes."""
     path = folder.parent / "outputs.tar.gz"
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+    with tarfile.open(path, "w:gz") as tar:
         for info, content in members:
             tar.addfile(info, io.BytesIO(content) if content is not None else None)
         for file in sorted(folder.rglob("*")):
-            tar.add(file, f"{prefix}toy/{file.relative_to(folder)}", recursive=False)
-    with opener(path, "wb") as out:
-        out.write(packed.getvalue())
+            tar.add(file, f"toy/{file.relative_to(folder)}", recursive=False)
     return path
 
 

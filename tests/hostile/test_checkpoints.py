@@ -9,6 +9,7 @@ import pickle
 import shutil
 import struct
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
     changes = {"output_dir": str(folder / "runs"), "training.max_steps": 6, "training.ema_decay": 0.5}
-    launch.train(load_config(folder / "toy.yaml", changes))
+    with mock.patch.object(launch, "plot"):
+        launch.train(load_config(folder / "toy.yaml", changes))
     config = load_config(folder / "toy.yaml", {**changes, "training.max_steps": 9})
     return folder / "runs" / "toy", launch.prepare(config)
 
@@ -62,13 +64,15 @@ def resumed(trained, nothing_outside):
     return resume
 
 
-def seal(folder, change=lambda manifest: None, names=None):
+def entry(path):
+    """What a manifest has of a file."""
+    content = path.read_bytes()
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def seal(folder, change=lambda manifest: None):
     """Writes the manifest of what lies in a checkpoint's folder, with a change."""
-    names = names or sorted(path.name for path in folder.iterdir() if path.name != "manifest.json")
-    files = {}
-    for name in names:
-        content = (folder / name).read_bytes()
-        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    files = {path.name: entry(path) for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
     manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
     change(manifest)
     (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
@@ -101,9 +105,7 @@ def instead_of(name, make):
 
 def giant(folder, outside):
     os.truncate(folder / "model.safetensors", GIANT)
-    state = (folder / "state.json").read_bytes()
-    files = {"model.safetensors": {"bytes": GIANT, "sha256": ""}}
-    files["state.json"] = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+    files = {"model.safetensors": {"bytes": GIANT, "sha256": ""}, "state.json": entry(folder / "state.json")}
     (folder / "manifest.json").write_bytes(checkpoint._sealed({"format": 1, "step": 6, "files": files}))
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lib import launch, planner
 from lib.checkpoint.saver import Saver
-from lib.errors import BadInput
+from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch.run import apply_plan
 from lib.machine.memory import GIB, Reading
 from lib.notebook import widgets
@@ -119,10 +119,9 @@ def peak(config, card, micro_batch, recomputed):
     return search._Search(config, find_card(card), 1).predict(micro_batch, recomputed)
 
 
-@pytest.mark.parametrize("gib", [0.45, 0.8])
-def test_the_micro_batch_is_the_largest_even_one_that_fits(tall, gib):
+def test_the_micro_batch_is_the_largest_even_one_that_fits(tall):
     """By brute force over every size."""
-    card = f"{gib} GiB, capability 7.5"
+    card = "0.45 GiB, capability 7.5"
     plain = next(option for option in made(tall(), card).options if option.recomputed == 0)
     fitting = [m for m in range(1, 17) if peak(tall(), card, m, 0).fits]
     assert plain.micro_batch == max({*fitting} & {*search.even_sizes(16)})
@@ -301,17 +300,24 @@ def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for
 # --- in a child process -----------------------------------------------------------------------------------------------
 
 
-def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(tall, tmp_path, capsys):
-    request, answer = tmp_path / "request", tmp_path / "answer"
-    for kind, count, code, sentence in (
-        ("Broken", 1, 1, r"this loss is broken \(tall.py:\d+: raise "), ("Tall", 3, 2, "3 cards"),
-        ("Untraceable", 1, 3, "cannot be traced"), ("Tall", 1, 0, "^$"),
+def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(tall, tmp_path, capsys, monkeypatch):
+    request, answer, popen = tmp_path / "request", tmp_path / "answer", subprocess.Popen
+    for kind, count, code, sentence, raised in (
+        ("Broken", 1, 1, r"this loss is broken \(tall.py:\d+: raise ", TrainingFailed),
+        ("Tall", 3, 2, "3 cards", BadInput), ("Untraceable", 1, 3, "cannot be traced", NotTraceable),
+        ("Tall", 1, 0, "^$", None),
     ):  # fmt: skip
-        tall(kind=kind)
+        config = tall(kind=kind)
         request.write_bytes(pickle.dumps((str(tmp_path / "tall.yaml"), find_card("t4"), count)))
         assert process.write_plan(str(request), str(answer)) == code
         message = capsys.readouterr().err
         assert answer.exists() == (code == 0) and re.search(sentence, message) and "Traceback" not in message
+        child = [sys.executable, "-c", f"import sys; print({message!r}, file=sys.stderr); sys.exit({code})"]
+        monkeypatch.setattr(process.subprocess, "Popen", lambda _, child=child, **options: popen(child, **options))
+        if raised:
+            with pytest.raises(raised, match=sentence) as error:
+                process.plan(config, "t4", count)
+            assert error.type is raised
 
 
 def test_a_plan_that_is_cancelled_or_interrupted_ends_its_process(toy, monkeypatch):
@@ -357,10 +363,10 @@ def small_card(monkeypatch):
 def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_step_that_can_be_traced(tall, request):
     assert apply_plan(tall(), 1) == (tall(), None, [])
     request.getfixturevalue("small_card")
+    request.getfixturevalue("monkeypatch").setattr("lib.planner.process.plan", make)  # in this process
     config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
     assert plan is None and config.training.micro_batch == 0
     assert "cannot be traced" in line and "nothing is planned" in line
-    request.getfixturevalue("monkeypatch").setattr("lib.planner.process.plan", make)  # in this process
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")

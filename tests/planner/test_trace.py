@@ -1,6 +1,8 @@
 """Predictions against hand formulas, PyTorch's profiler, and what a CUDA run is known to do; and bad input."""
 
 import dataclasses
+import re
+import sys
 import types
 
 import pytest
@@ -10,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from lib.errors import NotTraceable
-from lib.planner import of_layers, predict, predict_inference
+from lib.planner import of_layers, predict, predict_inference, tracker
 from lib.planner.card import find_card
 from lib.planner.log import OUTSIDE, Layer, folded
 from lib.planner.trace import predict_task
@@ -180,6 +182,47 @@ def test_what_a_step_raises_comes_out_and_an_operator_without_shapes_is_named_wi
         predict(lambda: nn.Linear(4, 4), step)
 
 
+def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_by_a_bound_on_a_stretch_of_a_step(monkeypatch):
+    monkeypatch.setattr(tracker, "MOST_OPERATORS", 700)
+    lines = []
+
+    def waiting(net):
+        error = net(torch.ones(2, 4, device="cuda")).sum()
+        lines.append(sys._getframe().f_lineno)
+        while error.item() > 1e-3:
+            error = error * 0.5
+        return error
+
+    with pytest.raises(NotTraceable, match="a fixed number of turns") as caught:
+        predict(lambda: nn.Linear(4, 4), waiting)
+    line = rf"line ({lines[0] + 1}|{lines[0] + 2})\)"
+    assert re.search(rf"more than 700 operators and goes on .*test_trace.py, {line}", str(caught.value))
+
+    def counted(net):  # some 1,900 in two steps, forward and backward
+        y = net(torch.ones(2, 4, device="cuda"))
+        for _ in range(300):
+            y = y * 0.5
+        return y.sum()
+
+    assert predict(lambda: nn.Linear(4, 4), counted).fits
+
+
+def test_the_branch_that_was_followed_is_said_with_its_line():
+    lines = []
+
+    def step(net):
+        y = net(torch.ones(2, 4, device="cuda"))
+        lines.append(sys._getframe().f_lineno)
+        if y.sum() > 0:
+            return (y.repeat(100_000, 1) ** 2).mean()
+        return y.mean() * y.max().item()
+
+    text = "\n".join(predict(lambda: nn.Linear(4, 4), step).unseen)
+    for offset, value in ((1, "False"), (3, "1.0")):
+        assert f"({__file__}, line {lines[0] + offset}) was taken as {value} (2 times)" in text
+    assert "another value may need more memory" in text and "upper bound" not in text
+
+
 def test_a_loss_that_leaves_autocast_by_its_tensors_device_is_followed():
     def step(leave):
         def inner(net):
@@ -214,8 +257,9 @@ class Tied(nn.Module):
 
 
 def test_tied_weights_are_counted_once_and_a_frozen_base_has_neither_gradients_nor_moments(toy):
-    def of_task(make_model, config, card=find_card("t4")):  # noqa: B008
-        return predict_task(type("Other", (Toy,), {"model": lambda self: make_model()})(config), config, card, 2, 1, 1)
+    def of_task(make_model, config):
+        task = type("Other", (Toy,), {"model": lambda self: make_model()})(config)
+        return predict_task(task, config, find_card("t4"), 2, 1, 1)
 
     alone = predict(Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4")
     assert alone.parameters == of_task(Tied, toy()).parameters == 64_000

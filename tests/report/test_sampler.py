@@ -14,9 +14,9 @@ from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sampler
 from lib.task import load_task
-from lib.training import data, loop
+from lib.training import data
 from tests.conftest import VOLATILE_COLUMNS
-from tests.training.test_loop import endless, fit
+from tests.training.test_loop import fit
 
 
 def sample(ram, use, memory):
@@ -44,11 +44,9 @@ def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_r
     assert all(0 < float(row["ram_share"]) < 1 for row in rows if row["split"] == "train")
     assert ("gpu_use" in rows[0]) == ("gpu_memory_bytes" in rows[0]) == torch.cuda.is_available()
     assert {"ram_share", "data_wait_share"} <= VOLATILE_COLUMNS
-    task = load_task(toy())
-    monkeypatch.setattr(type(task), "loss", lambda *_: 1 / 0)
-    (tmp_path / "failing").mkdir()
+    monkeypatch.setattr(type(load_task(toy())), "loss", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        loop.train(task, toy(), tmp_path / "failing", endless(), Plain())
+        fit(toy(), tmp_path / "failing")
     assert not alive()
 
 

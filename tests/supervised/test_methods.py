@@ -208,7 +208,7 @@ def test_a_whole_judgement_may_stand_for_guesses(pages, tmp_path, monkeypatch):
     assert batch_of(task)["labels"].dtype == torch.int64
 
 
-def test_pixels_are_trained_and_judged_alike_with_classes_second_or_last_and_by_iou_and_dice(configured, tmp_path):
+def test_pixels_are_judged_alike_with_classes_second_or_last_and_by_iou_and_dice(configured, tmp_path, quick):
     rows, summaries = [], []
     for name in ("Pixels", "PixelsLast"):
         summaries.append(launch.train(configured(name, {"run.name": name})))

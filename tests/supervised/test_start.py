@@ -1,6 +1,5 @@
 """The simple method beside the network, and answers that start from it."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from lib.supervised.simple import Simple, _fitted, _scored, fit
 from lib.task import load_config, load_task
 from tests.conftest import TOY
 from tests.supervised.tasks import Following, Heights, Tags, Words
-from tests.supervised.test_methods import Pages
+from tests.supervised.test_methods import Pages, rows_of
 
+pytestmark = pytest.mark.usefixtures("quick")
 STARTS = {"training.start_from_baseline": True}
 
 
@@ -46,16 +46,11 @@ class Given(Supervised):
         }
 
 
-def given_task(configured, rows, kind="classes", metrics=("accuracy",), **more):
-    cls = type("Given", (Given,), {"rows": rows, "kind": kind, "metrics": metrics})
-    return cls(configured("Words", more))
-
-
-def pictures(draw, side=12):
+def pictures(draw):
     """Stripes across or down, in any colour: no colour tells them apart, and no pixel does."""
     for number in range(160):
-        place, kind = torch.arange(side) + number, number % 2
-        plane = (place // 2 % 2).float().expand(side, side)
+        place, kind = torch.arange(12) + number, number % 2
+        plane = (place // 2 % 2).float().expand(12, 12)
         yield (plane if kind else plane.T) * torch.rand(3, 1, 1, generator=draw), kind
 
 
@@ -101,7 +96,8 @@ def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
     configured, rows, kind, metric, name, least
 ):
     """No constant is above .55 in any of them."""
-    task = given_task(configured, [*rows(torch.Generator().manual_seed(0))], kind, (metric,))
+    members = {"rows": [*rows(torch.Generator().manual_seed(0))], "kind": kind, "metrics": (metric,)}
+    task = type("Given", (Given,), members)(configured("Words"))
     simple, batch = fit(task), task.labelled(task.parts["test"].samples)
     assert simple.name.endswith(name)
     scores = simple.scores(task, batch)
@@ -137,87 +133,83 @@ def test_the_samples_of_a_group_share_a_fold(configured, words):
     assert len({*zip(pages, folds, strict=True)}) == len({*pages}) and len({*folds}) > 1
 
 
+def classes_task(**members):
+    task = Tags.__new__(Tags)
+    vars(task).update({"kind": "classes", "balanced": False, **members})
+    return task
+
+
+def judgement(true, size=1):
+    """What is judged where each `size` samples in a row are a group."""
+    return Judged(true.numpy(), np.zeros(0), None, None, np.arange(len(true)) // size)
+
+
 @settings(derandomize=True, max_examples=30, deadline=None)
 @given(seed=st.integers(0, 99), size=st.integers(1, 4), units=st.integers(1, 30))
 def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single_group(seed, size, units):
     draw, number = torch.Generator().manual_seed(seed), size * units
     true = torch.randint(3, (number,), generator=draw)
     begin = (torch.randn(number, 3, generator=draw) / 9).log_softmax(-1)
-    task = Tags.__new__(Tags)
-    task.kind, task.balanced = "classes", False
-    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(number) // size)
-    right = begin + 9 * nn.functional.one_hot(true, 3)
-    assert start._opened(task, begin, begin, judged) == 0
-    assert start._opened(task, begin - 9 * nn.functional.one_hot(true, 3), begin, judged) == 0
-    assert start._opened(task, right, begin, judged) == (1 if units > 4 else start._opened(task, right, begin, judged))
-    assert units > 1 or start._opened(task, right, begin, judged) == 0
+    sure = 9 * nn.functional.one_hot(true, 3)
+    noise, wrong, right = (
+        start._opened(classes_task(), scores, begin, judgement(true, size))
+        for scores in (begin, begin - sure, begin + sure)
+    )
+    assert noise == wrong == 0 and (units <= 4 or right == 1) and (units > 1 or right == 0)
 
 
-def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_does(configured):
+def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_does():
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(3, (300,), generator=draw)
-    task = Tags.__new__(Tags)
-    task.kind, task.balanced = "classes", False
-    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(300))
+    task, judged = classes_task(), judgement(true)
     strong, weak, other = (nn.functional.one_hot(true, 3) * k + torch.randn(300, 3, generator=draw) for k in (3, 1, 1))
     assert start._opened(task, strong, weak.log_softmax(-1), judged) == 1
     assert 0 < start._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
 
 
-def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself(configured):
+def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself():
     """A network that errs rarely, but then with a loss of 30: a share of it has less loss than a coin."""
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(2, (400,), generator=draw)
-    task = Tags.__new__(Tags)
-    task.kind, task.balanced = "classes", False
-    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(400))
     right, wrong = (30.0 * nn.functional.one_hot(of, 2) for of in (true, 1 - true))
     network = torch.where(torch.rand(400, 1, generator=draw) < 0.1, wrong, right)
     coin = torch.randn(400, 2, generator=draw).log_softmax(-1)
     assert nn.functional.cross_entropy(network, true) > nn.functional.cross_entropy(coin, true)
-    gate = start._opened(task, network, coin, judged)
+    gate = start._opened(classes_task(), network, coin, judgement(true))
     right = (coin + gate * (network - coin)).argmax(1) == true
     assert 0 < gate < 1 and right.float().mean() >= (network.argmax(1) == true).float().mean()
 
 
-def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class(configured):
+def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class():
     draw = torch.Generator().manual_seed(0)
     true = (torch.rand(2000, generator=draw) < 0.2).long()
-    task = Tags.__new__(Tags)
-    task.kind, task.balanced, task.metrics, task.selection = "classes", False, ("macro_f1",), ("macro_f1", "max")
+    task, judged = classes_task(metrics=("macro_f1",), selection=("macro_f1", "max")), judgement(true)
     commonest = torch.tensor([0.8, 0.2]).log().expand(2000, 2)
     at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
-    judged = Judged(true.numpy(), np.zeros(0), None, None, np.arange(2000))
     answers = [task.guessed(each, judged) for each in (commonest, at_random)]
     assert len({*answers[1].guess}) == 2 and task.strongest(dict(zip("cr", answers, strict=True))) == "r"
     assert start._opened(task, at_random, commonest, judged) == 0
 
 
-def test_the_network_learns_as_it_does_without_a_simple_method(configured, words):
-    options = {"data.dir": str(words), "run.name": "alone"}
-    launch.train(configured("Words", options))
-    launch.train(configured("Words", {**options, **STARTS, "run.name": "started"}))
-    weights = "checkpoints/step-00000006/model.safetensors"
-    alone, started = (load_file(f"runs/{name}/{weights}") for name in ("alone", "started"))
-    assert alone and all(torch.equal(started[name], tensor) for name, tensor in alone.items())
-
-
-def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_resumes_on_two_ranks(
-    configured, words, capsys
+def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_as_it_does_without_and_on_two_ranks(
+    configured, words
 ):
-    options = {**STARTS, "data.dir": str(words), "training.micro_batch_slots": 2}
-    alone = launch.train(configured("Words", {**options, "run.name": "alone"}))
-    assert "The gate is " in alone.report and "'answer' is " in alone.report
-    both = launch.train(configured("Words", {**options, "run.name": "both", "device.processes": 2}))
-    files = [Path("runs", name, "checkpoints/step-00000006/model.safetensors") for name in ("alone", "both")]
-    assert both.metrics == alone.metrics and files[0].read_bytes() == files[1].read_bytes()
+    options = {"data.dir": str(words), "training.micro_batch_slots": 2}
+    runs = {"without": {}, "alone": STARTS, "both": {**STARTS, "device.processes": 2}}
+    without, alone, both = (
+        launch.train(configured("Words", {**options, **more, "run.name": name})) for name, more in runs.items()
+    )
+    assert "The gate is " in alone.report and "'answer' is " in alone.report and "gate" not in without.report
+    files = [Path("runs", name, "checkpoints/step-00000006/model.safetensors") for name in runs]
+    assert both.metrics == alone.metrics and files[1].read_bytes() == files[2].read_bytes()
+    plain, started = map(load_file, files[:2])
+    assert plain and all(torch.equal(started[name], tensor) for name, tensor in plain.items())
 
 
 @pytest.mark.parametrize("name", ["Heights", "Tags", "Topics"])
 def test_every_other_kind_starts_and_has_the_simple_method_beside_the_answer(configured, name):
     summary = launch.train(configured(name, STARTS))
-    with Path("runs/small/evaluation.csv").open() as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
+    rows = {row["method"]: row for row in rows_of(Path("runs/small/evaluation.csv"))}
     _, simple, network, answer = rows
     assert network == "network" and answer == "answer" and not summary.missing
     shut = [value for key, value in rows[simple].items() if key != "method" and "gain" not in key]

@@ -38,8 +38,7 @@ class Loader(list):
 
 
 @pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
-def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys, monkeypatch):
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)  # a third of the time of such a run
+def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys, quick):
     task = find_task(f"{TASKS}:{name}")
     summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
     metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
@@ -216,9 +215,8 @@ def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monk
     assert "numbers.png" in heights.report({}, Path("figures"))
 
 
-def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, monkeypatch):
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, quick, monkeypatch):
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
     assert [line.split()[0] for line in summary.report.splitlines()[-2:]] == ["long", "vowel"]

@@ -15,6 +15,8 @@ from lib.task import checked_blocks, load_config, load_task
 from lib.task.blocks import find_blocks
 from lib.training.recomputation import recompute
 from lib.training.state import new_state
+from tests.toy import Net
+from tests.training.test_loop import same_tensors
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 transformers.logging.set_verbosity_error()
@@ -147,6 +149,33 @@ def test_recomputation_changes_memory_alone(make_model):
     (plain, most), (recomputed, least) = gradients(0), gradients("all")
     assert plain.keys() == recomputed.keys() and all(torch.equal(plain[name], recomputed[name]) for name in plain)
     assert least < (0.6 if make_model is not staged else 1) * most
+
+
+def test_recomputation_needs_blocks():
+    with pytest.raises(BadInput, match="no `blocks`"):
+        recompute(nn.Linear(2, 2), "all")
+    assert recompute(nn.Linear(2, 2), 0) == 0
+    assert recompute(Net(nn.Linear(2, 2), nn.Tanh()), 9) == 2
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_recomputation_updates_batch_statistics_once(momentum):
+    def trained(layers):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(8, momentum=momentum)
+        model = nn.Module()
+        model.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)])
+        recompute(model, layers)
+        for step in range(3):
+            out = torch.randn(16, 4, generator=torch.Generator().manual_seed(step), requires_grad=True)
+            for block in model.blocks:
+                out = block(out)
+            out.square().sum().backward()
+        return {**dict(model.named_buffers()), **{n: p.grad for n, p in model.named_parameters()}}
+
+    plain, recomputed = trained(0), trained("all")
+    assert plain["blocks.0.1.num_batches_tracked"] == 3
+    assert same_tensors(plain, recomputed)
 
 
 def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused_and_tensors_go_by_position(

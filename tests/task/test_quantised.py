@@ -78,10 +78,9 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
 
 
 def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_the_same_bytes(
-    toy, tmp_path, cut, monkeypatch
+    toy, tmp_path, cut, quick
 ):
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(launch, "plot", lambda *_: None)
     torch.manual_seed(1)
     sizes = {"vocab_size": 11, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(**sizes, intermediate_size=64, max_position_embeddings=8)

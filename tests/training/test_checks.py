@@ -16,13 +16,12 @@ from torch import nn
 from lib import launch
 from lib.errors import BadInput
 from lib.launch import smoke
-from lib.report.progress import Plain
 from lib.task import load_task
-from lib.training import checks, evaluation, loop
+from lib.training import checks, evaluation
 from tests.conftest import ROOT
 from tests.toy import Toy
 from tests.training.test_draws import states
-from tests.training.test_loop import endless, newest
+from tests.training.test_loop import fit, newest, same_tensors
 
 IMAGES = torch.arange(60.0).view(20, 3) / 60
 
@@ -217,15 +216,6 @@ def test_an_unusual_task_that_keeps_its_promises_passes(cls, toy):
     assert examined(toy, cls) == []
 
 
-def fit(task, config, folder, session=None):
-    folder.mkdir(exist_ok=True)
-    return loop.train(task, config, folder, session or endless(), Plain(), newest(folder))
-
-
-def same(one, other):
-    return all(torch.equal(value, other[group][name]) for group in one for name, value in one[group].items())
-
-
 @pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])
 def test_tasks_with_targets_pass(cls, toy, tmp_path):
     """Also for a batch of one sample, whose number is no more than a scalar to squeeze()."""
@@ -350,5 +340,6 @@ def test_a_run_after_the_checks_is_bit_for_bit_the_run_without(toy, tmp_path):
         if name == "examined":
             checks.examine(task, config)
         assert states() == before
-        fit(task, config, tmp_path / name)
-    assert same(newest(tmp_path / "alone").tensors, newest(tmp_path / "examined").tensors)
+        fit(config, tmp_path / name, task=task)
+    alone, examined = (newest(tmp_path / name).tensors for name in ("alone", "examined"))
+    assert all(same_tensors(alone[group], examined[group]) for group in alone)

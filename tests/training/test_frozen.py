@@ -27,13 +27,7 @@ TRAINED = {
     "blocks.2.weight": "float32 (1, 4)", "blocks.2.bias": "float32 (1,)",
 }  # fmt: skip
 LONG = {"training.max_steps": 6, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
-DRAWN = {"workload.base": ""}
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch):
-    """Most of the time of so small a run would go into its picture."""
-    monkeypatch.setattr(launch, "plot", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture
@@ -49,14 +43,6 @@ def lora(toy, tmp_path):
     return make
 
 
-@pytest.fixture
-def other_draw(monkeypatch):
-    """other_draw(True): a layer is drawn as by a version of torch with another generator."""
-    real = nn.Linear.reset_parameters
-    other = lambda self: nn.init.constant_(self.weight, 0.5)  # noqa: E731
-    return lambda is_other: monkeypatch.setattr(nn.Linear, "reset_parameters", other if is_other else real)
-
-
 def newest(tmp_path, name="toy"):
     return checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
 
@@ -66,25 +52,27 @@ def same(one, other):
     return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exact(
-    lora, tmp_path, cut, other_draw, drawn
-):
-    """No file and no draw need give it again."""
-    more = DRAWN if drawn else {}
+def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exact(lora, tmp_path, cut, monkeypatch):
+    """No file and no draw need give it again; a plan counts it for the host's copy."""
+    drawn = {"workload.base": "", "training.ema_decay": 0.5}
     cut(None)
-    launch.train(lora({**more, "run.name": "whole", "training.ema_decay": 0.5}))
+    launch.train(lora({**drawn, "run.name": "whole"}))
     cut(3)
-    launch.train(lora({**more, "training.ema_decay": 0.5}))
+    prepared = launch.prepare(lora(drawn))
+    counted = saved_bytes(prepared.task, prepared.config)
+    launch.train(prepared)
     cut(None)
-    other_draw(drawn)
-    launch.train(lora({**more, "training.ema_decay": 0.5}))
+    other = lambda self: nn.init.constant_(self.weight, 0.5)  # noqa: E731
+    monkeypatch.setattr(nn.Linear, "reset_parameters", other)  # of a version of torch with another generator
+    launch.train(lora(drawn))
     run, saved = tmp_path / "runs" / "toy", newest(tmp_path)
     assert saved.state["trained"] == TRAINED and not saved.state["frozen"]
     assert saved.tensors["model"].keys() == TRAINED.keys() | BASE and saved.tensors["ema"].keys() == TRAINED.keys()
     (best,) = (run / "best").iterdir()
     assert load_file(best / "model.safetensors").keys() == TRAINED.keys() | BASE
     assert same(saved, newest(tmp_path, "whole"))
+    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in saved.tensors.items()}
+    assert counted == (sum(sizes.values()), sizes["model"])
 
 
 @pytest.mark.parametrize(
@@ -100,15 +88,6 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sen
     cut(None)
     with pytest.raises(BadInput, match=sentence):
         launch.train(lora({"workload.wrong": wrong, "run.accept_changes": True}))
-
-
-def test_a_plan_counts_for_the_hosts_copy_what_a_checkpoint_has(lora, tmp_path):
-    run = launch.prepare(lora())
-    counted = saved_bytes(run.task, run.config)
-    launch.train(run)
-    tensors = newest(tmp_path).tensors
-    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
-    assert counted == (sum(sizes.values()), sizes["model"])
 
 
 def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora, tmp_path):

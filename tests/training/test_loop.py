@@ -1,4 +1,4 @@
-"""The loop: exact accumulation, exact resume, memory as an event, a diverged run stopped."""
+"""The loop: exact accumulation, exact resume, best weights, and a diverged run that costs no good checkpoint."""
 
 import signal
 import sys
@@ -10,6 +10,7 @@ import torch
 from lib import checkpoint
 from lib.checkpoint import contents
 from lib.config import with_changes
+from lib.errors import TrainingFailed
 from lib.machine import disk
 from lib.machine.disk import Disk
 from lib.ranks.sums import add_counts
@@ -29,9 +30,9 @@ def endless():
     return Session(None, 0, 0)
 
 
-def fit(config, folder, session=None, resume=None):
+def fit(config, folder, session=None, resume=None, task=None, shown=None):
     folder.mkdir(parents=True, exist_ok=True)
-    return loop.train(load_task(config), config, folder, session or endless(), Plain(), resume)
+    return loop.train(task or load_task(config), config, folder, session or endless(), shown or Plain(), resume)
 
 
 def newest(folder):
@@ -125,18 +126,11 @@ def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
         check_resume(toy(overrides), tmp_path, cut)
 
 
-def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path, monkeypatch):
-    task = load_task(toy({"workload.dropout": 0.5}))
-    modes = []
-    original = type(task).loss
-
-    def spy(self, model, batch):
-        modes.append((model.training, torch.is_grad_enabled()))
-        return original(self, model, batch)
-
-    monkeypatch.setattr(type(task), "loss", spy)
-    (tmp_path / "run").mkdir()
-    loop.train(task, toy({"workload.dropout": 0.5}), tmp_path / "run", endless(), Plain())
+def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path):
+    task, modes = load_task(toy()), []
+    loss = task.loss
+    task.loss = lambda model, batch: modes.append((model.training, torch.is_grad_enabled())) or loss(model, batch)
+    fit(toy(), tmp_path, task=task)
     assert set(modes) == {(True, True), (False, False)}
 
 
@@ -161,8 +155,7 @@ def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
     def run(folder, session=None, resume=None):
         task = load_task(config)
         task.term_weights = ramp
-        (tmp_path / folder).mkdir(exist_ok=True)
-        loop.train(task, config, tmp_path / folder, session or endless(), Plain(), resume)
+        fit(config, tmp_path / folder, session, resume, task)
 
     run("whole")
     rows = [row for row in stable(tmp_path / "whole" / "metrics.csv") if row["split"] == "train"]
@@ -185,7 +178,7 @@ class Shown(Plain):
 def test_every_step_stage_and_batch_of_a_validation_reaches_the_progress_and_stages_have_a_column(toy, tmp_path):
     config, shown, task = toy({"training.log_every_steps": 5}), Shown(), load_task(toy())
     task.stage_name = lambda step: ["", "LATE"][step >= 7]
-    loop.train(task, config, tmp_path, endless(), shown)
+    fit(config, tmp_path, task=task, shown=shown)
     steps = [(done, text) for done, text in shown.lines if "batches evaluated" not in text]
     assert [done for done, _ in steps] == list(range(1, 13))
     assert steps[0][1].startswith("epoch 0.22") and steps[0][1].endswith(" left") and "loss" not in steps[0][1]
@@ -257,3 +250,29 @@ def test_a_step_makes_few_calls_of_python(toy, tmp_path, monkeypatch):
     finally:
         sys.setprofile(None)
     assert seen[9] - seen[8] <= 125
+
+
+def test_best_weights_are_those_of_the_best_validation(toy, tmp_path):
+    outcome = fit(toy({"training.max_steps": 40, "optimizer.lr": 0.05}), tmp_path / "run")
+    rows = [r for r in read(tmp_path / "run" / "metrics.csv") if r["split"] == "validation"]
+    best = min(rows, key=lambda r: float(r["loss"]))
+    assert outcome.state.best == {"step": int(best["step"]), "metric": "loss", "value": float(best["loss"])}
+    assert checkpoint.steps(tmp_path / "run" / "best") == [int(best["step"])]
+    saved = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "best", int(best["step"])))
+    assert set(saved.tensors) == {"model"}
+
+
+def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_path, monkeypatch):
+    config = toy()
+    fit(config, tmp_path / "run", StopAfter(5))
+    good = newest(tmp_path / "run")
+    step = torch.optim.AdamW.step
+
+    def diverge(self, *rest):
+        step(self, *rest)
+        self.param_groups[0]["params"][0].data.fill_(float("inf"))
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", diverge)
+    with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before is kept"):
+        fit(config, tmp_path / "run", resume=good)
+    assert newest(tmp_path / "run").step == 5

@@ -133,15 +133,9 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
 
 
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
-    more = {
-        "scheduler.patience": 0,
-        "optimizer.lr": 0.3,
-        "training.evaluate_every_steps": 1,
-        "training.log_every_steps": 1,
-    }
-    fit(
-        toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 2, "training.log_every_steps": 1, **more}), tmp_path
-    )
+    every = {"training.evaluate_every_steps": 1, "training.log_every_steps": 1}
+    plateau = {"scheduler.name": "plateau", "scheduler.warmup_steps": 2, "scheduler.patience": 0}
+    fit(toy({**every, **plateau, "optimizer.lr": 0.3}), tmp_path)
     rows, ours, rates = read(tmp_path / "metrics.csv"), scheduled("min", patience=0, lr=0.3), []
     for step, value in enumerate(series(rows, "validation", "loss")[1]):
         rates.append(ours.lr * min(1, (step + 1) / 2))  # the warm-up comes first

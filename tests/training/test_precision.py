@@ -7,11 +7,9 @@ from lib import checkpoint, launch
 from lib.config import Training
 from lib.errors import BadInput, TrainingFailed
 from lib.report.metrics import read
-from lib.report.progress import Plain
-from lib.training import loop
 from lib.training.precision import about_precision, allow_tf32, choose_precision, set_determinism
 from tests.toy import Toy
-from tests.training.test_loop import endless
+from tests.training.test_loop import fit
 
 
 def test_precision_on_a_cpu():
@@ -86,11 +84,10 @@ class Sinking(Toy):
 
 def test_a_loss_scale_that_sinks_is_told_with_its_layer_and_ends_the_run_before_gradients_are_zero(toy, tmp_path):
     config = toy({"training.precision": "fp16", "training.max_steps": 60, "training.log_every_steps": 1})
-    (folder := tmp_path / "run").mkdir()
     with pytest.raises(TrainingFailed, match=r"loss scale of fp16 is 0\.5 after step .* gradient of blocks.3.weight"):
-        loop.train(Sinking(config), config, folder, endless(), Plain())
-    (event,) = [event for event in read(folder / "events.csv") if event["kind"] == "low_loss_scale"]
+        fit(config, tmp_path, task=Sinking(config))
+    (event,) = [event for event in read(tmp_path / "events.csv") if event["kind"] == "low_loss_scale"]
     assert (event["before"], event["after"]) == ("64.0", "32.0") and "blocks.3.weight is not finite" in event["text"]
-    rows = [row for row in read(folder / "metrics.csv") if row["split"] == "train"]
+    rows = [row for row in read(tmp_path / "metrics.csv") if row["split"] == "train"]
     assert all(2.0 ** (16 - int(row["skipped_steps"])) == float(row["loss_scale"]) for row in rows)
     assert int(rows[-1]["skipped_steps"]) - int(rows[2]["skipped_steps"]) == len(rows) - 3

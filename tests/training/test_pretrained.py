@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib import checkpoint, launch
+from lib import launch
 from lib.config import with_changes
 from lib.errors import BadInput, NotTraceable
 from lib.launch import ensemble
@@ -19,14 +19,14 @@ from lib.planner import make
 from lib.planner.card import find_card
 from lib.task import find_task
 from tests.conftest import ROOT
+from tests.training.test_frozen import newest, same
 
 transformers = pytest.importorskip("transformers")
 SHORT = {"training.max_steps": 4, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
 
 
 @pytest.fixture(autouse=True)
-def no_plots_and_no_hub(monkeypatch):
-    monkeypatch.setattr(launch, "plot", lambda *_: None)
+def no_plots_and_no_hub(monkeypatch, quick):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
@@ -43,14 +43,6 @@ def bert(toy, tmp_path):
         return toy({**given, **SHORT, **(overrides or {})})
 
     return make
-
-
-def newest(tmp_path, name="toy"):
-    return checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
-
-
-def same(one, other):
-    return all(torch.equal(one.tensors["model"][name], value) for name, value in other.tensors["model"].items())
 
 
 def test_a_run_goes_on_without_the_weights_that_it_began_with(bert, tmp_path, cut, capsys):

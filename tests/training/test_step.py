@@ -1,6 +1,5 @@
 """A step whose memory runs out, is not finite or does not fit: repeated, skipped, or refused with what to do."""
 
-import csv
 import weakref
 
 import pytest
@@ -14,13 +13,12 @@ from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.ranks import sums
 from lib.report.meter import Meter
 from lib.report.metrics import read
-from lib.report.progress import Plain
 from lib.task import Task, load_task
-from lib.training import data, loop, step
-from lib.training.evaluation import EvaluationLoader
+from lib.training import data, step
+from lib.training.evaluation import EvaluationLoader, evaluate
 from lib.training.state import new_state
 from tests.toy import Toy
-from tests.training.test_loop import endless, fit, newest, same_tensors
+from tests.training.test_loop import fit, newest, same_tensors
 
 
 class Budget(TorchDispatchMode):
@@ -59,12 +57,10 @@ class Budget(TorchDispatchMode):
 
 def run_in(folder, config, monkeypatch, budget=None, **methods):
     """Trains the toy with some of its methods replaced, under a budget."""
-    folder.mkdir()
-    task = load_task(config)
     with monkeypatch.context() as patch, budget or Budget():
         for name, method in methods.items():
-            patch.setattr(type(task), name, method)
-        return loop.train(task, config, folder, endless(), Plain())
+            patch.setattr(type(load_task(config)), name, method)
+        return fit(config, folder)
 
 
 def wide(self):
@@ -72,11 +68,6 @@ def wide(self):
     settings = self.config.workload
     norm = nn.BatchNorm1d(64) if settings.batch_norm else nn.Tanh()
     return nn.Sequential(nn.Linear(3, 64), norm, nn.Dropout(settings.dropout), nn.Linear(64, 64), nn.Linear(64, 1))
-
-
-def rows(folder):
-    with (folder / "events.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # Saved at the end alone: what a save keeps on the CPU would count against the budget, which stands for a GPU's memory.
@@ -117,7 +108,7 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
     assert same_tensors(surprised.tensors["optimizer"], planned.tensors["optimizer"])
     text = "Memory ran out at step 0: it is repeated with 128 samples at once instead of 256; the effective batch "
     assert f"{text}stays the same." in capsys.readouterr().out
-    assert rows(tmp_path / "surprised") == [
+    assert read(tmp_path / "surprised" / "events.csv") == [
         {"step": "0", "kind": "oom_training", "before": "256", "after": "128", "text": f"{text}stays the same."}
     ]
 
@@ -125,6 +116,60 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
 def test_the_error_at_one_sample_says_what_was_tried(toy, tmp_path, monkeypatch):
     with pytest.raises(TrainingFailed, match=r"one sample at once \(tried: 8, 4, 2, 1\). Set .*gradient_checkpointing"):
         run_in(tmp_path / "run", toy(), monkeypatch, loss=tight(0, training=True))
+
+
+def test_an_evaluation_that_runs_out_starts_again_in_smaller_pieces_with_the_same_metrics(
+    toy, tmp_path, monkeypatch, capsys
+):
+    config = toy({"workload.noise": 0.5})
+    easy = run_in(tmp_path / "easy", config, monkeypatch)
+    hard = run_in(tmp_path / "hard", config, monkeypatch, loss=tight(1))
+    assert hard.state.micro_batch == 8 and hard.state.evaluation_batch == 1
+    assert hard.state.best["value"] == pytest.approx(easy.state.best["value"], rel=1e-6)
+    assert same_tensors(newest(tmp_path / "easy").tensors["model"], newest(tmp_path / "hard").tensors["model"])
+    out = capsys.readouterr().out
+    assert out.count("Memory ran out in the evaluation at step 4") == 3  # 8 -> 4 -> 2 -> 1, and never again
+    assert out.count("Memory ran out") == 3
+    assert [(row["kind"], row["before"], row["after"]) for row in read(tmp_path / "hard" / "events.csv")] == [
+        ("oom_evaluation", "8", "4"), ("oom_evaluation", "4", "2"), ("oom_evaluation", "2", "1"),
+    ]  # fmt: skip
+
+
+def test_an_evaluation_of_one_sample_that_does_not_fit_says_what_was_tried(toy, tmp_path, monkeypatch):
+    with pytest.raises(TrainingFailed, match=r"evaluation at step 4 with one sample.*\(tried: 8, 4, 2, 1\)"):
+        run_in(tmp_path / "run", toy(), monkeypatch, loss=tight(0))
+
+
+def test_slices_of_an_evaluation_hold_what_the_whole_batches_hold(toy):
+    task = load_task(toy({"workload.noise": 0.5}))
+    whole = list(EvaluationLoader(task, range(11), 4, torch.device("cpu")))
+    counted = []
+    loader = EvaluationLoader(
+        task, range(11), 4, torch.device("cpu"), on_batch=lambda done, total: counted.append((done, total)), most=3
+    )
+    parts = list(loader)
+    assert [data.size_of(part) for part in parts] == [3, 1, 3, 1, 3] and len(loader) == 5
+    assert counted == [(n, 5) for n in range(1, 6)]
+    for name in ("x", "y", "id"):
+        assert torch.equal(torch.cat([b[name] for b in whole]), torch.cat([b[name] for b in parts]))
+
+
+def seen_by(config, state=None):
+    """The sizes of the batches that an evaluation of 21 samples gets."""
+    task, sizes = load_task(config), []
+    task.evaluate = lambda model, loader: sizes.extend(map(data.size_of, loader)) or {"loss": 0.0}
+    evaluate(state or new_state(task, config), task, config, range(21))
+    return sizes
+
+
+def test_an_evaluation_has_a_batch_of_its_own(toy):
+    config = toy({"training.micro_batch": 4})
+    assert seen_by(config) == [4, 4, 4, 4, 4, 1]
+    own = with_changes(config, {"data.evaluation_batch": 16})
+    state = new_state(load_task(own), own)
+    state.micro_batch = 1  # training ran out of memory, which an evaluation may not
+    assert seen_by(own) == seen_by(own, state) == [16, 5]
+    assert seen_by(with_changes(config, {"data.evaluation_batch": 2})) == [2] * 10 + [1]
 
 
 def test_a_skipped_step_leaves_batch_statistics_as_they_were(toy, tmp_path):
@@ -152,7 +197,7 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
     for put in orders:
         task.collate = lambda samples, generator, put=put: put(original(samples, generator))
         with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
-            loop.train(task, config, tmp_path, endless(), Plain())
+            fit(config, tmp_path, task=task)
         with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
             list(EvaluationLoader(task, range(8), 8, torch.device("cpu")))
 
@@ -160,19 +205,15 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
 # --- memory that runs out where no piece of the batch is at work ------------------------------------------------------
 
 
-def fail_once(monkeypatch, holder, name, at=1, after=False):
-    """Call number `at` of a function raises as a full card does, before or after its work."""
-    original, calls = getattr(holder, name), []
+def fail_once(monkeypatch, holder, name):
+    """The first call of a function raises as a full card does."""
+    original = getattr(holder, name)
 
-    def function(*arguments, **more):
-        calls.append(name)
-        result = original(*arguments, **more) if after or len(calls) != at else None
-        if len(calls) == at:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
-        return result
+    def function(*arguments):
+        monkeypatch.setattr(holder, name, original)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 
     monkeypatch.setattr(holder, name, function)
-    return calls
 
 
 def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, monkeypatch):
