@@ -17,8 +17,6 @@ def spread(y):
 PLANTED = {
     "nll_loss2d_forward": lambda y: F.cross_entropy(spread(y), torch.zeros(1, 4, 4, dtype=torch.long, device=y.device)),
     "upsample_bilinear2d_backward": lambda y: F.interpolate(spread(y), scale_factor=2, mode="bilinear").sum(),
-    "reflection_pad2d_backward": lambda y: F.pad(spread(y), (1, 1, 1, 1), mode="reflect").sum(),
-    "_adaptive_avg_pool2d_backward": lambda y: F.adaptive_avg_pool2d(spread(y), 2).sum(),
     "cumsum": lambda y: y.cumsum(0).sum(),
     "x[mask]": lambda y: sum(y[y > bound].sum() for bound in range(-9, -5)),
     "_local_scalar_dense": lambda y: y.sum() * sum(float(y.detach().mean()) for _ in range(4)),

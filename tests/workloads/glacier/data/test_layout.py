@@ -265,7 +265,6 @@ BROKEN = {  # what is done to a folder, and words of what is said
     "a code": (lambda f: write_tiff(f / LABEL, np.full((64, 64), 99, np.uint8)),
                [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"]),
     "half": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:9000]), [BAND, "again"]),
-    "a head": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:20]), [BAND, "cannot be opened"]),
     "nothing": (lambda f: (f / BAND).write_bytes(b""), [BAND, "cannot be opened"]),
 }  # fmt: skip
 
