@@ -1,5 +1,6 @@
 """The task as the trainer sees it."""
 
+import json
 import subprocess
 import sys
 
@@ -46,8 +47,14 @@ def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphme
         assert {term for term, count in task.count(batch).items() if count} == terms
 
 
-def test_weights_of_the_counts_of_other_relations_are_refused(graphmer):
-    values = graphmer().learned()
+def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
+    task = graphmer()
+    values = task.learned()
+    values["counts"] = json.loads(json.dumps(values["counts"]))
+    other = graphmer()
+    other.take_learned(values)
+    want, got = batch_of(task, range(5)), batch_of(other, range(5))
+    assert other.learned() == values and torch.allclose(want["prior"], got["prior"], atol=1e-2)
     values["counts"]["names"]["relations"][0] = "others"
     damaged = graphmer()
     damaged.take_learned(values)
