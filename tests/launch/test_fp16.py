@@ -219,7 +219,7 @@ def test_the_small_workloads_hold_in_fp16(name, tmp_path):
 def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new.write("my", kind, tmp_path)
-    for seed in range(20):
+    for seed in range(3 if kind == "chat" else 10):  # its base is the same for every seed
         run = launch.prepare(load_config("my.yaml", {"seed": seed}))
         checked = gpu.examine_fp16(run.task, run.config)
         assert checked.finding.verdict == "ok" and checked.scale == 65_536, f"seed {seed}: {checked.finding}"

@@ -17,8 +17,6 @@ def spread(y):
 PLANTED = {
     "nll_loss2d_forward": lambda y: F.cross_entropy(spread(y), torch.zeros(1, 4, 4, dtype=torch.long, device=y.device)),
     "upsample_bilinear2d_backward": lambda y: F.interpolate(spread(y), scale_factor=2, mode="bilinear").sum(),
-    "reflection_pad2d_backward": lambda y: F.pad(spread(y), (1, 1, 1, 1), mode="reflect").sum(),
-    "_adaptive_avg_pool2d_backward": lambda y: F.adaptive_avg_pool2d(spread(y), 2).sum(),
     "cumsum": lambda y: y.cumsum(0).sum(),
     "x[mask]": lambda y: sum(y[y > bound].sum() for bound in range(-9, -5)),
     "_local_scalar_dense": lambda y: y.sum() * sum(float(y.detach().mean()) for _ in range(4)),
@@ -66,7 +64,8 @@ LOOKS = {"chat": 1}  # of transformers, whether rows are packed
 
 @pytest.mark.parametrize("name", [*FEW, "graphmer", "chat"])
 def test_a_gpu_refuses_no_operator_of_the_workloads_and_their_losses_wait_for_it_once(name, tmp_path):
-    run = launch.prepare(small(name, tmp_path, **{"training.deterministic": True}))
+    few = {"workload.generated": 100} if name == "chat" else {}
+    run = launch.prepare(small(name, tmp_path, **few, **{"training.deterministic": True}))
     assert gpu.examine_operators(run.task, run.config).verdict == "ok"
     counts = gpu.operators_of_step(run.task, run.config)
     assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts["_local_scalar_dense"] == LOOKS.get(name, 0)

@@ -163,7 +163,6 @@ MISTAKES = [
     ("tasks: [demo]", "tasks: [nothing]", r"'nothing'.* no such folder"),
     ("configs: [demo]", "configs: [nothing]", r"configs/nothing\.yaml"),
     ("import os\n", "!ls\n", r"01_demo\.py: no Python, such as a shell command .* with '!ls': line 1, invalid syntax"),
-    ("import sys\n", "%%time\n", r"01_demo\.py: no Python"),
 ]
 
 

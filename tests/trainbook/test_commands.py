@@ -39,7 +39,6 @@ MISTAKES = {
     "toy.yaml --set training.max_steps": "--set takes key=value",
     "toy.yaml --set task=nothing": "There is no task 'nothing'. Known tasks: ",
     "toy.yaml --set data.dir=/nowhere": "There is no input /nowhere",
-    "toy.yaml --set training.precision=fp8": "must be one of auto, fp32, fp16, bf16",
 }
 
 

@@ -63,7 +63,6 @@ REFUSED = [
     (["--set", "queue.seeds=[1,2]"], "trains one run"), (["--set", "seed"], "key=value"),
     (["--dataset", "graphs"], "not owner/slug"), (["--slug", "abc"], "fewer than 5 characters"),
     (["--param", f"DATA_DIR={KEY}"], "credential of your environment"),
-    (["--model", "ada/bert"], "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"),
     (["--model", "ada/bert/pytorch/tiny/latest"], "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"),
 ]  # fmt: skip
 

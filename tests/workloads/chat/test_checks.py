@@ -11,27 +11,19 @@ from workloads.chat.rows import Row, row_of
 GOOD = calls(60)
 TEST = calls(20, "test")
 QUESTION, ANSWER = GOOD[0].turns[0], ("assistant", GOOD[0].answer)
-DROPS = (
-    "{% for m in messages if m['role'] in ('user', 'assistant') %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] "
-    "+ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 PLANTED = {  # rows among 60 good ones -> the finding and its verdict
-    "without an answer": ([row_of((QUESTION,))], "no answer", "bad"),
-    "with an empty answer": ([row_of((QUESTION, ("assistant", "  ")))], "no answer", "bad"),
+    "without an answer": ([row_of((QUESTION, ("assistant", "  ")))], "no answer", "bad"),
     "one of two answers empty": (
         [row_of((("user", "a"), ("assistant", ""), ("user", "b"), ANSWER))], "empty answer", "warning"),
     "longer before its answer than the length": ([row_of((("user", "word " * 300), ANSWER))], "too long", "warning"),
     "longer with its answer": ([row_of((QUESTION, ("assistant", "word " * 300)))], "too long", "warning"),
     "rendered before": ([row_of((("user", "<|im_start|>user\nhi<|im_end|>"), ANSWER))], "marks in text", "warning"),
-    "in Alpaca's form": (
-        [row_of((("user", "### Instruction: go\n### Response:"), ANSWER))], "marks in text", "warning"),
     "two questions in a row": ([row_of((QUESTION, QUESTION, ANSWER))], "order of turns", "warning"),
     "ending with a question": ([row_of((("user", "new"), ANSWER, ("user", "and then?")))], "last turn", "warning"),
     "with another role": ([row_of((("narrator", "x"), QUESTION, ANSWER))], "unknown role", "bad"),
     "twice the same": ([GOOD[5]], "duplicate", "warning"),
     "with another answer": ([GOOD[6]._replace(answer="no")], "contradiction", "warning"),
-    "a question of the test": ([TEST[0]], "in two splits", "bad"),
-    "the same in capitals": ([Row((("user", TEST[1].question.upper()),), "yes")], "in two splits", "bad"),
+    "a question of the test": ([Row((("user", TEST[1].question.upper()),), "yes")], "in two splits", "bad"),
     "decoded wrongly": ([row_of((("user", "die Straße is StraÃ\x9fe â€“ nine"), ANSWER))], "encoding", "warning"),
     "one answer for most": ([Row((("user", f"is {k} good"),), "yes") for k in range(100)], "one answer", "warning"),
     "answers that were cut": (
@@ -42,9 +34,6 @@ TEMPLATES = {
     "a system turn is refused": (
         (GEMMA, ("<start>",), "<end>", "<bos>"), [row_of((("system", "be brief"), QUESTION, ANSWER))],
         "template", "bad",
-    ),
-    "a system turn is dropped": (
-        (DROPS, ("<|im_start|>",)), [row_of((("system", "be brief"), QUESTION, ANSWER))], "role", "bad",
     ),
     "a tool turn is dropped": (
         (MISTRAL, (), "</s>", "<s>"), [row_of((QUESTION, ("tool", "found it"), ANSWER))], "role", "bad",

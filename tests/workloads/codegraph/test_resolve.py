@@ -4,7 +4,8 @@ from tests.workloads.codegraph.files import edges
 
 PACKAGE = {
     "package__": "from .inner import f as g\nfrom .inner import *",
-    "package__inner": "__all__ = ['h', '_k']\ndef f(): pass\ndef h(): pass\ndef _k(): pass\ndef hidden(): pass",
+    "package__inner": "__all__ = ['h']\n__all__ += ['_k']\ndef f(): pass\ndef h(): pass\ndef _k(): pass\n"
+    "def hidden(): pass",
     "user": "import package as p\nfrom package import g as z\nfrom package import h, _k, hidden\n"
     "def a(): p.g()\ndef b(): z()\ndef c(): h()\ndef d(): _k()\ndef e(): hidden()",
 }

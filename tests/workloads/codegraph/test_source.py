@@ -2,28 +2,8 @@
 
 import ast
 
-from workloads.codegraph.facts import CALL, INSTANCE, UNKNOWN, Facts, annotation_path, decode, path_of, words_by_line
+from workloads.codegraph.facts import CALL, INSTANCE, UNKNOWN, annotation_path, decode, path_of, words_by_line
 from workloads.codegraph.source import parse
-
-SOURCE = b"""from . import near
-__all__ = ["run"]
-__all__ += ["walk"]
-class Car:
-    def __init__(self, speed: int, *rest):
-        self.speed = speed
-def run(car: Car): car.go()
-"""
-
-
-def test_a_file_says_what_it_defines_binds_and_uses():
-    facts = parse(SOURCE, "a/b.py", "a.b")
-    assert isinstance(facts, Facts) and (facts.package, facts.lines) == ("a", 7)
-    assert [(d.id, d.kind, d.first_line) for d in facts.definitions] == [
-        ("a.b.Car", "Class", 4), ("a.b.Car.__init__", "Method", 5), ("a.b.run", "Function", 7),
-    ]  # fmt: skip
-    assert [name for name, _ in facts.definitions[1].parameters] == ["speed", "rest"]
-    assert list(facts.attributes["a.b.Car"]) == ["speed"] and facts.exports == ["run", "walk"]
-    assert [(r.relation, r.path) for r in facts.references] == [("imports", ("a", "near")), ("calls", ("car", "go"))]
 
 
 def test_only_so_many_star_imports_count_each_where_it_comes_last():

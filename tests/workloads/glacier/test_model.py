@@ -1,12 +1,13 @@
 """The U-Net, weights carried into it, and each loss against plain loops, with ignored pixels."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from transformers import ResNetConfig, ResNetModel
 
 from lib.checkpoint import weights
 from lib.errors import BadInput
@@ -95,49 +96,36 @@ def test_a_pretrained_network_is_carried_whole_and_counted():
     assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
 
 
-class Basic(nn.Module):
-    """A block of two convolutions as timm and torchvision write and name it."""
-
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
-        if stride > 1:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        beside = self.downsample(x) if hasattr(self, "downsample") else x
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + beside)
-
-
-class ResNet34(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.bn1, self.fc = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.Linear(512, 1000)
-        for number, (width, depth) in enumerate(zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True)):
-            first = Basic(width // 2 if number else 64, width, 2 if number else 1)
-            blocks = nn.Sequential(first, *(Basic(width, width, 1) for _ in range(depth - 1)))
-            self.add_module(f"layer{number + 1}", blocks)
-
-    def forward(self, x):
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
-        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+def in_timm(name):
+    """The name that timm and torchvision give to a tensor of transformers' ResNet."""
+    names = {
+        r"embedder\.embedder\.convolution": "conv1", r"embedder\.embedder\.normalization": "bn1",
+        r"shortcut\.convolution": "downsample.0", r"shortcut\.normalization": "downsample.1",
+        r"layer\.0\.convolution": "conv1", r"layer\.0\.normalization": "bn1",
+        r"layer\.1\.convolution": "conv2", r"layer\.1\.normalization": "bn2",
+        r"encoder\.stages\.(\d)\.layers": lambda found: f"layer{int(found[1]) + 1}",
+    }  # fmt: skip
+    for theirs, ours in names.items():
+        name = re.sub(theirs, ours, name)
+    return name
 
 
 def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
     torch.manual_seed(0)
-    published, net = ResNet34(), Net(3, 4, Model())
+    sizes = {"depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
+    published, net = ResNetModel(ResNetConfig(**sizes)), Net(3, 4, Model())
     for module in published.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(), module.running_var.uniform_(0.5, 2), module.weight.data.uniform_(0.5, 1.5)
-    carried, text = encoder(published.state_dict(), ("red", "green", "blue"))
+    given = {in_timm(name): value for name, value in published.state_dict().items()} | {"fc.weight": torch.ones(9, 512)}
+    carried, text = encoder(given, ("red", "green", "blue"))
     assert not net.load_state_dict(carried, strict=False).unexpected_keys and "3 of 3 bands by name" in text
     image, seen = torch.randn(2, 3, 64, 64), []
     net.blocks[4].register_forward_hook(lambda *given: seen.append(given[2]))
     with torch.no_grad():
         net.eval()(image)
-        torch.testing.assert_close(seen[0], published.eval()(image), rtol=1e-4, atol=1e-4)
-    assert encoder(published.state_dict(), ("red", "nir", "blue"))[0][FIRST].shape == (64, 3, 7, 7)
+        torch.testing.assert_close(seen[0], published.eval()(image).last_hidden_state, rtol=1e-3, atol=1e-3)
+    assert encoder(given, ("red", "nir", "blue"))[0][FIRST].shape == (64, 3, 7, 7)
 
 
 def test_names_that_do_not_fit_are_refused():

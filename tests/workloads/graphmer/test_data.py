@@ -106,10 +106,9 @@ def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
             graphmer({"data.dir": given}).data  # noqa: B018
 
 
-@pytest.mark.parametrize("place", ["/proc/nowhere", "a file"])
-def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys, place):
+def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys):
     (tmp_path / "a file").write_text("")
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / place))
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "a file"))
     task = graphmer()
     assert task.fingerprint() == shared.fingerprint()
     assert task.data.stored["corpus"].is_file(), "the run stores it all the same"

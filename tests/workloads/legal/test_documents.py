@@ -1,7 +1,6 @@
 """Labelled sentences in the documented layout, sentences of running text, and whole documents in parts."""
 
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -95,23 +94,16 @@ COLLECTIONS = {
         ("train.tsv", "labels\tsegments\n0\tone two\n2\tthree\n"),
         "classes: [FAC, ISSUE, RLC]\nsource: {files: '*.tsv'}\ncolumns: {sentence: segments, role: labels}",
     ),
-    "rows of JSON": (
-        ("a.json", [{"text": "one two", "label": "FAC"}, {"text": "three", "label": "RLC"}]),
-        "source: {files: '*.json'}\ncolumns: {sentence: text, role: label}",
-    ),
     "a line of JSON a sentence": (
         ("a.jsonl", '{"id": 7, "sentence": "one two", "role": "FAC"}\n{"id": 7, "sentence": "three", "role": "RLC"}\n'),
         "source: {files: '*.jsonl'}\ncolumns: {document: id}",
-    ),
-    "a table without a head": (
-        ("a.csv", "one two|FAC\nthree|RLC\n"), "source: {files: '*.csv'}\ncolumns: {sentence: 0, role: 1}",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "workload"), COLLECTIONS.values(), ids=COLLECTIONS)
 def test_public_collections_load_by_six_lines(tmp_path, file, workload):
-    (tmp_path / file[0]).write_text(file[1] if isinstance(file[1], str) else json.dumps(file[1]))
+    (tmp_path / file[0]).write_text(file[1])
     training = {"effective_batch": 8, "max_steps": 4}
     content = {"task": "legal", "training": training, "workload": yaml.safe_load(workload)}
     (tmp_path / "legal.yaml").write_text(yaml.safe_dump(content))

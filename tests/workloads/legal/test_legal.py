@@ -63,7 +63,6 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
         ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "lacks classes"),
         ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "lacks encoder"),
-        ({"encoder": {"options": {}}}, "lacks encoder"),
         ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
     ):
         with pytest.raises(BadInput, match=message):

@@ -61,34 +61,12 @@ COLLECTIONS = {
         "columns: {answer: teacher_answer, image: image_path, kind: reasoning_type, reasoning: teacher_reasoning}",
         [("màu gì", "đỏ", "8.jpg", "COLOR", "")],
     ),
-    "VQA-Med": (
-        {"All_QA_Pairs_train.csv": "synpic1|what plane?|axial\n"}, ["Train_images/synpic1.jpg"],
-        "source: {files: '*.csv', picture: 'Train_images/{image}.jpg'}\ncolumns: {question: 1, answer: 2, image: 0}",
-        [("what plane?", "axial", "synpic1.jpg", "", "train")],
-    ),
     "DME-VQA": (
         {"qa/valqa.json": [{"image_name": "v 1.jpg", "question_type": "grade", "question": "grade?", "answer": 0}]},
         ["visual/val/v 1.jpg", "masks/val/v 1.jpg"],
         "source: {files: 'qa/*.json', picture: 'visual/{split}/{image}'}\n"
         "columns: {image: image_name, kind: question_type}",
         [("grade?", "0", "v 1.jpg", "grade", "validation")],
-    ),
-    "VQA-RAD": (
-        {"VQA_RAD Dataset Public.json": [{"qid": 1, "image_name": "s.jpg", "question": "where?", "answer": "Left"}]},
-        ["VQA_RAD Image Folder/s.jpg"],
-        "source: {files: '*.json', picture: 'VQA_RAD Image Folder/{image}'}\ncolumns: {image: image_name}",
-        [("where?", "Left", "s.jpg", "", "")],
-    ),
-    "columns in Vietnamese": (
-        {"all.csv": "câu hỏi;câu trả lời;ảnh\ncon gì?;chó, mèo;x1.png\n"}, ["img/x1.png"],
-        "source: {files: all.csv, picture: 'img/{image}'}\n"
-        "columns: {question: câu hỏi, answer: câu trả lời, image: ảnh}",
-        [("con gì?", "chó, mèo", "x1.png", "", "")],
-    ),
-    "columns of JSON": (
-        {"a.json": {"question": {"0": "con gì?"}, "answer": {"0": "chó"}, "image_id": {"0": 5}}}, ["5.png"],
-        "source: {files: a.json, picture: '{image}.png'}\ncolumns: {image: image_id}",
-        [("con gì?", "chó", "5.png", "", "")],
     ),
 }  # fmt: skip
 
