@@ -116,7 +116,7 @@ task: my_task.py:Images
 run:
   on_change: new  # an edit of model, settings or data is a run of its own: my-2, my-3
 data:
-  num_workers: 2  # processes that decode images while the model computes
+  num_workers: 0  # processes that decode images while the model computes: 2 for photographs, none for digits
 training:
   epochs: 10  # passes over the training images
   effective_batch: 32  # images of a step, however many cards share them

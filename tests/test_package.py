@@ -110,6 +110,18 @@ def test_another_lib_that_is_imported_already_is_named_and_a_checkout_has_the_sa
     assert f"Another module named lib is imported already ({tmp_path / 'lib'})" in done.stderr
 
 
+def test_lib_is_imported_anew_in_the_same_process_as_a_notebook_that_is_run_again_does():
+    code = """
+import importlib, pkgutil, sys
+for _ in range(2):
+    for name in [name for name in sys.modules if name.split(".")[0] == "lib"]:
+        del sys.modules[name]
+    for module in pkgutil.walk_packages(importlib.import_module("lib").__path__, "lib."):
+        importlib.import_module(module.name)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 # --- the processes that lib starts ------------------------------------------------------------------------------------
 
 

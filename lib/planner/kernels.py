@@ -121,10 +121,11 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
 # is an assumption.
 RESERVED = {"lstm": 6, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
-_LIBRARY = torch.library.Library("trainbook_planner", "FRAGMENT")
-_LIBRARY.define("kernel(Tensor[] read, Tensor[] written, int flops) -> Tensor")
-_LIBRARY.impl("kernel", lambda read, written, flops: torch.empty(0, device="meta"), "Meta")
-register_flop_formula(torch.ops.trainbook_planner.kernel)(lambda read, written, flops, **_: flops)
+if not hasattr(torch.ops.trainbook_planner, "kernel"):  # a notebook that is run again imports lib anew
+    _LIBRARY = torch.library.Library("trainbook_planner", "FRAGMENT")
+    _LIBRARY.define("kernel(Tensor[] read, Tensor[] written, int flops) -> Tensor")
+    _LIBRARY.impl("kernel", lambda read, written, flops: torch.empty(0, device="meta"), "Meta")
+    register_flop_formula(torch.ops.trainbook_planner.kernel)(lambda read, written, flops, **_: flops)
 
 
 class _Recurrent(torch.autograd.Function):

@@ -93,12 +93,13 @@ class Advice:
             if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
                 self._printed.add("wait")
                 advice = "Raise data.prefetch_factor against stretches of slow samples, or prepare samples beforehand"
-                if self.workers and self._is_cheap():
+                if is_cheap := self._is_cheap():
                     advice = f"A batch is made faster than a worker hands it over: set data.num_workers to 0 {now}"
                 elif self.workers < (most := self._most()):
                     limit = f"{most}, the most that this process may have"
                     advice = f"Raise data.num_workers from {self.workers} to {limit}"
-                lines.append(f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}.")
+                if self.workers or not is_cheap:  # else no worker makes it faster
+                    lines.append(f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}.")
             if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
                 self._printed.add("ram")
                 advice = f"Lower data.num_workers {now} or data.prefetch_factor, or close other notebooks."

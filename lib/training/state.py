@@ -52,6 +52,7 @@ class State:
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
     events: EventLog = field(default_factory=EventLog)
+    marred: set[int] = field(default_factory=set)  # training samples with NaN that were named
     resumed_from: Path | None = None
     # Computed once, because a walk over a large model takes milliseconds:
     parameters: list[nn.Parameter] = field(init=False)

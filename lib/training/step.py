@@ -60,6 +60,7 @@ def optimizer_step(
             state.ema.update(step)
         meter.log(logged)
     else:
+        _name_marred(state, step, order, slots)
         _count_skipped(state, step, order)
     state.scaler.update()
     _drop_gradients(state.parameters)
@@ -210,6 +211,20 @@ def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
             for module, copies in zip(state.with_buffers, buffers, strict=True):
                 for name, value in copies.items():
                     module._buffers[name].copy_(value)
+
+
+def _name_marred(state: State, step: int, order: Order, slots: list[Batch]) -> None:
+    """Names once each training sample of a skipped step with a value that is no finite number; labels may be NaN."""
+    for slot, batch in zip(order.share(ranks.rank(), ranks.world()), slots, strict=True):
+        for name, value in batch.items():
+            if name == "labels" or not value.is_floating_point():
+                continue
+            is_marred = ~value.isfinite().reshape(len(value), -1).all(1)
+            places = {index for index, bad in zip(order.indices(step, slot), is_marred.tolist(), strict=True) if bad}
+            if new := sorted(places - state.marred)[:5]:
+                state.marred |= places
+                what = f"Step {step:,} is skipped: {name!r} of the training samples {new} has NaN or infinity"
+                state.events.record(step, "skipped", 0, 0, f"{what}. Fill in numbers there, or leave them out.")
 
 
 def _count_skipped(state: State, step: int, order: Order) -> None:

@@ -70,6 +70,8 @@ def test_where_a_batch_costs_less_than_its_way_no_worker_is_the_advice(toy, monk
     before = torch.random.get_rng_state()
     (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
     assert words in sentence and torch.equal(before, torch.random.get_rng_state())
+    none = Advice(0, lambda: 2, lambda: True)
+    assert not [line for _ in range(9) for line in none.lines({"data_wait_share": 0.4})], "no worker makes it faster"
 
 
 def test_a_first_batch_that_opens_files_does_not_make_a_cheap_one_dear(toy, monkeypatch):
@@ -82,6 +84,7 @@ def test_a_first_batch_that_opens_files_does_not_make_a_cheap_one_dear(toy, monk
 def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Sampler, "row", lambda self: {"ram_share": 0.93})
     monkeypatch.setattr(Meter, "row", lambda self, size, row=Meter.row: {**row(self, size), "data_wait_share": 0.5})
+    monkeypatch.setattr(data, "is_cheap", lambda *_: False)
     fit(toy({"training.log_every_steps": 1}), tmp_path / "run")
     out = capsys.readouterr().out
     assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1

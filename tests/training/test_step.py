@@ -179,6 +179,12 @@ def test_a_skipped_step_leaves_batch_statistics_as_they_were(toy, tmp_path):
     assert all(torch.isfinite(value).all() for value in outcome.state.model.state_dict().values())
 
 
+def test_training_samples_with_nan_are_named_once_and_their_steps_skipped(toy, tmp_path):
+    fitted = fit(toy({"workload.poison_from": 36, "training.evaluate_every_steps": 99}), tmp_path)
+    (event,) = [row for row in read(tmp_path / "events.csv") if row["kind"] == "skipped"]
+    assert "'x' of the training samples [36] has NaN" in event["text"] and fitted.state.skipped_steps > 1
+
+
 def test_a_diverged_run_ends_with_the_samples_to_look_at(toy, tmp_path):
     config = toy({"training.max_steps": 40, "workload.poison_from": 0})
     with pytest.raises(TrainingFailed, match="20 steps in a row, the last of them step 19 on samples .* optimizer.lr"):

@@ -1,6 +1,7 @@
 """Whether a language model fits a card: `trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 2048`"""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -185,8 +186,9 @@ def _remedies(question: Question, prediction: Prediction, length: int) -> Iterat
 
 def settings_of(model: str) -> dict[str, Any]:
     by_name = {name.lower(): settings for name, settings in KNOWN.items()}
-    if model.lower() in by_name:
-        return dict(by_name[model.lower()])
+    of_base = re.sub("-(instruct|it)$", "", model.lower())  # a tuned one has the sizes of its base
+    if of_base in by_name:
+        return dict(by_name[of_base])
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     try:
         settings = untrusted.objects(untrusted.read(path, _MOST_BYTES))
