@@ -17,6 +17,7 @@ from lib.task import Batch
 
 KEY, _GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
+_POWERS = (0.25, 0.5, 1.0)  # of an answer's probabilities
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_UNITS = 100  # of validation: of more, several are one
 
@@ -78,9 +79,9 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
 
-    Better: by the metric of `selection`, where that follows from sums, or by the loss, and by the other no worse: any
-    answer but the commonest gains macro F1 where nothing can be learned. Surely: the lower end of the paired interval
-    over validation's groups is above 0.
+    Better: by the metric of `selection`, where that follows from sums, and by the loss, once calmed, no worse (any answer
+    but the commonest gains macro F1 where nothing can be learned); or by the loss, and by the metric no worse. Surely:
+    the lower end of the paired interval over validation's groups is above 0.
     """
     named = task._groups("validation") if task.has_groups else range(1 + int(judged.sample.max()))
     names, unit = np.unique(np.array(named), return_inverse=True)
@@ -91,7 +92,10 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     rows = {str(gate): task.guessed(answer, judged) for gate, answer in zip(_GATES, answers, strict=True)}
     by_metric, by_loss = _of_metric(task, rows, unit, units), _of_loss(task, answers, judged, unit, units)
     worse = [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
-    by_metric[:, by_loss[0] < 0], by_loss[:, worse] = 0, 0
+    powers = _POWERS if task.kind != "numbers" else (1.0,)  # a network that is too sure of itself is still right
+    calmed = [answers[0], *(power * answer for answer in answers for power in powers)]
+    least_loss = _of_loss(task, calmed, judged, unit, units)[0, 1:].reshape(len(answers), -1).max(1)
+    by_metric[:, least_loss < 0], by_loss[:, worse] = 0, 0
     sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
     network, gains = len(_GATES) - 1, [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
     return _GATES[network if sure[network] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
