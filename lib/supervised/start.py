@@ -11,13 +11,14 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput
 from lib.scores import least
+from lib.supervised.samples import FLOATS
 from lib.supervised.scoring import Judged
 from lib.supervised.simple import UNSEEN, fit, losses
 from lib.task import Batch
 
 KEY, _GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
-_POWERS = (0.25, 0.5, 1.0)  # of an answer's probabilities
+_MOST_ROWS = 20_000  # that calibrate an answer
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_UNITS = 100  # of validation: of more, several are one
 
@@ -79,9 +80,9 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
 def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
 
-    Better: by the metric of `selection`, where that follows from sums, and by the loss, once calmed, no worse (any answer
-    but the commonest gains macro F1 where nothing can be learned); or by the loss, and by the metric no worse. Surely:
-    the lower end of the paired interval over validation's groups is above 0.
+    Better: with less loss, and no worse by the metric of `selection`; or by that metric, where it follows from sums,
+    and with less loss once both are calibrated: any answer but the commonest gains macro F1 where nothing is learned.
+    Surely: the lower end of the paired interval over validation's groups is above 0.
     """
     named = task._groups("validation") if task.has_groups else range(1 + int(judged.sample.max()))
     names, unit = np.unique(np.array(named), return_inverse=True)
@@ -92,13 +93,32 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     rows = {str(gate): task.guessed(answer, judged) for gate, answer in zip(_GATES, answers, strict=True)}
     by_metric, by_loss = _of_metric(task, rows, unit, units), _of_loss(task, answers, judged, unit, units)
     worse = [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
-    powers = _POWERS if task.kind != "numbers" else (1.0,)  # a network that is too sure of itself is still right
-    calmed = [answers[0], *(power * answer for answer in answers for power in powers)]
-    least_loss = _of_loss(task, calmed, judged, unit, units)[0, 1:].reshape(len(answers), -1).max(1)
-    by_metric[:, least_loss < 0], by_loss[:, worse] = 0, 0
+    by_loss[:, worse] = 0
+    if task.kind not in FLOATS:
+        calibrated = [_calibrated(answer, torch.from_numpy(judged.true)) for answer in answers]
+        known = _of_loss(task, calibrated, judged, unit, units)
+        by_metric[:, least(known[0], known[1:], _SURE) <= 0] = 0
     sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
     network, gains = len(_GATES) - 1, [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
     return _GATES[network if sure[network] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
+
+
+def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
+    """Returns a power of probabilities, times a factor for each class, that has the least loss."""
+    every = -(-len(true) // _MOST_ROWS)
+    with torch.inference_mode(False), torch.enable_grad():
+        some, classes = scores[::every].float().clone(), true[::every].clone()
+        power, factors = torch.ones((), requires_grad=True), torch.zeros(scores.shape[-1], requires_grad=True)
+        optimizer = torch.optim.LBFGS([power, factors], max_iter=20)
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            value = F.cross_entropy(power * some + factors, classes)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+    return power.detach() * scores + factors.detach()
 
 
 def _of_metric(task: Any, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
