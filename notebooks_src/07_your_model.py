@@ -177,7 +177,7 @@ config = notebook.configure("my", PROJECT, globals())
 # %% shared: prepare
 
 # %% [markdown]
-# Training images as the model gets them:
+# Where the samples are images, some of the training as the model gets them:
 
 # %%
 from lib.notebook import looks

@@ -1,6 +1,5 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -134,10 +133,14 @@ def _prepared(config: Config) -> Run:
     values = ranks.from_first(values)  # what the task learned when a run began that resumes now
     if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
         raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
-    if values:
-        with contextlib.suppress(BadInput):  # of other settings, which are refused with their keys when it resumes
+    try:
+        if values:
             task.take_learned(values)
-    task, config, lengths = resolved(config, task)
+        task, config, lengths = resolved(config, task)
+    except BadInput:  # of other settings or data, which are named where runs are compared
+        if not values:
+            raise
+        task, config, lengths = resolved(config)
     config, kept = _in_fp32(config, task, precision, places)
     lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths, *kept]
     return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
@@ -238,8 +241,7 @@ def progress(run: Run) -> Progress:
 
 def keep_code(run: Path, config: Config) -> Config:
     """Copies the files of a task and of its settings into its run; returns the configuration with their paths."""
-    file = file_of(config.task)
-    if file is None:
+    if (file := file_of(config.task)) is None:
         return config
     own, folder = own_files(file), run / CODE
     contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}

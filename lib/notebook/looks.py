@@ -19,6 +19,7 @@ from lib.report import figure
 from lib.report.result import write_table
 from lib.task import Batch, Task
 from lib.task.batches import in_batches
+from lib.task.place import naming
 from lib.text import aligned
 
 _AT_ONCE = 32  # samples of a test, where no micro-batch is set
@@ -30,11 +31,10 @@ def batch(run: Run, number: int = 16) -> io.BytesIO | None:
     """Draws images of the training as its batches have them, with their classes; None without images of classes."""
     task: Any = run.task
     part = task.datasets()["train"]
-    some = [part[int(index)] for index in np.linspace(0, len(part) - 1, min(number, len(part)))]
-    data = task.collate(some, torch.Generator())
-    images = _images(run, data)
-    if images is None:
-        print("The batches have no images with one class each, so none are shown.")
+    with naming(f"{type(task).__name__}.collate()"):
+        some = [part[int(index)] for index in np.linspace(0, len(part) - 1, min(number, len(part)))]
+        data = task.collate(some, torch.Generator())
+    if (images := _images(run, data)) is None:
         return None
     counts = task.class_counts("train").tolist()
     print("Training images:", ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)))
@@ -61,10 +61,8 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         rows = zip(indices, data["labels"].tolist(), shares.tolist(), task.known(data["labels"]), strict=True)
         return [(row[label], index, title(label, row)) for index, label, row, is_known in rows if is_known]
 
-    judgments: list[tuple[float, int, str]] = []
-    for more in in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE):
-        judgments += more
-    rows = sorted(judgments)[:number]
+    batches: Any = in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE)
+    rows = sorted(judgment for judgments in batches for judgment in judgments)[:number]
     images = _images(run, task.collate([part[index] for _, index, _ in rows], torch.Generator()))
     return None if images is None else _drawn(images, [title for *_, title in rows])
 

@@ -161,9 +161,8 @@ def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scorin
 
 def variance(task: Any) -> float:
     rows = task.parts["train"].samples
-    with torch.device("cpu"):  # of a plan, too
-        places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))
-        values = np.concatenate([*targets(task, Part(task, "train", [rows[place] for place in places]))])
+    places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))
+    values = np.concatenate([*targets(task, Part(task, "train", [rows[place] for place in places]))])
     columns = np.ma.masked_invalid(values.astype(np.float64).reshape(len(values), -1))
     variance = float(columns.var(0).mean())
     return variance if variance > 1e-12 * float((columns**2).mean()) else 1.0

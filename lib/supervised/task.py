@@ -243,28 +243,31 @@ class Supervised(Comparing):
         return {name: number for number, name in enumerate(self.names)}
 
     def learned(self) -> dict[str, Any]:
-        if self._learned is None and self._has_data():
-            train = self.parts["train"].samples
-            names = [] if self._given_names() else samples.class_names(self.kind, train)
-            values = {**({"classes": names} if names else {}), **samples.of_files(train, self.source)}
-            values |= self.learn(train)
-            try:  # as the values come back from a checkpoint: lists for tuples, text for keys
-                self._learned = json.loads(json.dumps(values, allow_nan=False))
-            except (TypeError, ValueError) as error:
-                what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
-                raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
-            if self.kind == "numbers":
-                self._learned["variance of targets"] = evaluation.variance(self)
-            if self.starts:  # whose batches need what is learned so far
-                self._learned |= start.learned(self)
-        if self._learned is None:  # in a plan, which is not handed the data
-            data = None
-            with contextlib.suppress(BadInput):
-                data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
-            plain = with_changes(self.config, {"training.start_from_baseline": False})
-            self._learned = type(self)(plain, data).learned() if data else None
-        # in a plan where there is no data shapes count, and not values
-        return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
+        if self._learned is not None:
+            return self._learned
+        with torch.device("cpu"):  # of a plan, too, which makes the model on `meta`
+            if self._has_data():
+                train = self.parts["train"].samples
+                names = [] if self._given_names() else samples.class_names(self.kind, train)
+                values = {"classes": names} if names else {}
+                values |= {**samples.of_files(train, self.source), **self.learn(train)}
+                try:  # as the values come back from a checkpoint: lists for tuples, text for keys
+                    self._learned = json.loads(json.dumps(values, allow_nan=False))
+                except (TypeError, ValueError) as error:
+                    what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
+                    raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
+                if self.kind == "numbers":
+                    self._learned["variance of targets"] = evaluation.variance(self)
+                if self.starts:  # whose batches need what is learned so far
+                    self._learned |= start.learned(self)
+            else:  # in a plan, which is not handed the data
+                data = None
+                with contextlib.suppress(BadInput):
+                    data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
+                plain = with_changes(self.config, {"training.start_from_baseline": False})
+                self._learned = type(self)(plain, data).learned() if data else None
+            # in a plan where there is no data shapes count, and not values
+            return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():

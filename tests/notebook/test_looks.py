@@ -74,7 +74,10 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes_and_prob
         assert title == f"true {true}\npredicted {guess}: {shares[index].max():.0%}"
     table = run("tabular", **{"workload.width": 2})
     capsys.readouterr()
-    assert looks.batch(table) is looks.worst(table) is None and "no images" in capsys.readouterr().out
+    assert looks.batch(table) is looks.worst(table) is None and not capsys.readouterr().out
+    table.task.batch = lambda samples, training: {"x": torch.tensor([["a word"]])}
+    with pytest.raises(BadInput, match=r"Tabular.collate\(\) raises ValueError: .*test_looks.py:\d+: table.task.batch"):
+        looks.batch(table)
 
 
 def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mirrored_images(run, tmp_path):

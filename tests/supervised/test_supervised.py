@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import launch, planner
+from lib.config import with_changes
 from lib.errors import BadInput
 from lib.supervised import Supervised
 from lib.supervised.samples import in_order
@@ -102,11 +103,24 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
         outputs.append(len(self.names))
         return nn.Linear(2, len(self.names))
 
-    monkeypatch.setattr(find_task(configured("Words").task), "model", model)
+    words_of = find_task(configured("Words").task)
+    monkeypatch.setattr(words_of, "model", model)  # which a plan calls on `meta`, and `learn` has values all the same
+    monkeypatch.setattr(words_of, "learn", lambda self, samples: {"longest": torch.tensor([4, 2]).amax().item()})
     plan = planner.make(configured("Words", {"data.dir": str(words)}), planner.find_card("t4"))
     assert plan.chosen.prediction.fits and set(outputs) == {2}
     with pytest.raises(BadInput, match="The names of the classes of Words come from .*give the classes in a setting"):
         planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
+
+
+def test_data_with_other_classes_is_another_run_like_any_other_data(configured, words, quick):
+    config = configured("Words", {"data.dir": str(words)})
+    assert launch.train(config).reason == "completed"
+    path = words / "words.jsonl"
+    path.write_text(path.read_text().replace('"vowel"', '"open"'))
+    with pytest.raises(BadInput, match="was completed with another configuration:\n.*\n +data fingerprint"):
+        launch.train(config)
+    run = launch.prepare(with_changes(config, {"run.on_change": "new"}))
+    assert (run.config.run.name, run.task.names) == ("small-2", ["consonant", "open"])
 
 
 def test_names_of_classes_come_from_the_training_data_and_others_are_listed(task, monkeypatch):
