@@ -8,10 +8,10 @@ from tests.conftest import ROOT
 
 # Lines of each house and room, every line of every *.py: a number here grows by decision alone
 BUDGETS = {
-    "lib": 16_180,
+    "lib": 16_205,
     "lib/checkpoint": 920, "lib/command.py": 120, "lib/config": 820, "lib/dependencies.py": 80, "lib/doctor": 420,
     "lib/errors.py": 80, "lib/launch": 1_750, "lib/machine": 960, "lib/notebook": 720, "lib/planner": 2_125,
-    "lib/ranks": 330, "lib/report": 1_485, "lib/scores.py": 70, "lib/supervised": 2_335, "lib/task": 940,
+    "lib/ranks": 330, "lib/report": 1_485, "lib/scores.py": 70, "lib/supervised": 2_355, "lib/task": 940,
     "lib/text.py": 120, "lib/training": 2_840, "lib/untrusted.py": 120,
     "workloads": 12_325,
     "workloads/codegraph": 1_460, "workloads/glacier": 3_335, "workloads/graphmer": 3_120, "workloads/legal": 1_690,
