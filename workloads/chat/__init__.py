@@ -152,8 +152,7 @@ class Chat(Supervised):
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
         if source.suffix == ".txt":
             return [Row((("user", line),), "") for line in source.read_text("utf-8").splitlines() if line.strip()]
-        paths = [source] if source.is_file() else sorted(source.glob("*.jsonl"))
-        return [row._replace(answer="") for path in paths for row in rows.read_file(path)]
+        return [row._replace(answer="") for some in rows.read_files(source).values() for row in some]
 
     def describe_data(self) -> str:
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
