@@ -48,7 +48,7 @@ def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
     return folder
 
 
-def chat(folder: Path, number: int = 600) -> Path:
+def chat(folder: Path, number: int = 1800) -> Path:
     """Writes JSON Lines with a prompt and its answer, the JSON call of a small API; in `base` a small chat model."""
     shutil.copytree(HOME / "configs" / "chat-base", folder / "base", ignore=shutil.ignore_patterns("*.py", "*.md"))
     lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", number))

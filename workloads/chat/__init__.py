@@ -124,18 +124,21 @@ class Chat(Supervised):
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
         parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
-        self.findings = checks.examine(parts, self.template, settings.length, self._facts["vocab_size"])
+        most = self._facts["max_position_embeddings"]  # of a test also those of the answer that is generated
+        limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
+        self.findings = checks.examine(parts, self.template, limits, self._facts["vocab_size"])
         checks.refuse(self.findings)
-        fitting = [row for row in parts["train"] if row.answer and self._size(row) <= settings.length]
-        if len(fitting) < 0.5 * len(parts["train"]):
-            raise BadInput(f"Over half of the conversations exceed {settings.length:,} tokens: raise workload.length.")
+        for part, some in parts.items():
+            parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
+            if len(parts[part]) < 0.5 * len(some):
+                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}")
+        train = parts["train"]
         if settings.other.replay:
             other = self._other_text
-            pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(fitting)), settings.length)
-            fitting += [piece for piece in pieces if self._size(piece) <= settings.length]
-        most = {"validation": settings.validation_rows, "test": settings.test_rows}
-        held = {part: [row for row in parts[part] if row.answer][:count] for part, count in most.items()}
-        return {"train": rows.Rows(fitting, [*map(self._size, fitting)]), **held}
+            pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(train)), settings.length)
+            train += [piece for piece in pieces if self._size(piece) <= limits["train"]]
+        held, test = parts["validation"][: settings.validation_rows], parts["test"][: settings.test_rows]
+        return {"train": rows.Rows(train, [*map(self._size, train)]), "validation": held, "test": test}
 
     def _size(self, row: Row) -> int:
         return len(self.template.encode(row).ids)
@@ -152,8 +155,7 @@ class Chat(Supervised):
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
         if source.suffix == ".txt":
             return [Row((("user", line),), "") for line in source.read_text("utf-8").splitlines() if line.strip()]
-        paths = [source] if source.is_file() else sorted(source.glob("*.jsonl"))
-        return [row._replace(answer="") for path in paths for row in rows.read_file(path)]
+        return [row._replace(answer="") for some in rows.read_files(source).values() for row in some]
 
     def describe_data(self) -> str:
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
@@ -180,7 +182,7 @@ class Chat(Supervised):
         """The base's configuration: that which the run keeps, else its file's; of a model that also sees for text."""
         facts = self.published.get(self.settings.base, {}).get("config")
         facts = facts or json.loads((self._folder / "config.json").read_text("utf-8"))
-        return {**facts, **(facts.get("text_config") or {})}
+        return {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
 
     @cached_property
     def _folder(self) -> Path:
@@ -293,7 +295,7 @@ class Chat(Supervised):
 
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
-        room = self._facts.get("max_position_embeddings", 2048) - self.settings.answer
+        room = self._facts["max_position_embeddings"] - self.settings.answer
         prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
 

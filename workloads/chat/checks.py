@@ -10,34 +10,35 @@ import yaml
 
 from lib.errors import BadInput, printable
 from lib.report.findings import Finding
-from workloads.chat.rows import ROLES, TEXT, Row, question
+from workloads.chat.rows import ROLES, Row, question
 from workloads.chat.template import Template
 
+Parts = Mapping[str, Sequence[Row]]
 # Marks of chat formats, which stand in a row that was rendered before
 _MARKS = re.compile(r"<\|im_(?:start|end)\|>|\[/?INST\]|### ?(?:Response|Instruction):|<\|eot_id\|>|<start_of_turn>")
 _MOJIBAKE = re.compile("\ufffd|Ã[\x80-\xbf¤¶¼©¨]|â€[™œ\x9d“”˜]|Â[\xa0«»°]")  # UTF-8 that was read as another encoding
 _FEW = 20  # answers, of which nothing is said of all together
 _COMMON, _CUT = 0.5, 0.1  # shares: of one answer, and of answers that break off at one length
 _SHOWN = 4  # rows that a sentence names
-_ADVICE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+ADVICE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
-def examine(parts: Mapping[str, Sequence[Row]], template: Template, length: int, words: int) -> list[Finding]:
-    """Returns findings, the bad ones first; `words` are the rows of the model's table of tokens."""
-    places = defaultdict[tuple[str, str, str], list[str]](list)
+def examine(parts: Parts, template: Template, limits: Mapping[str, int], words: int) -> list[Finding]:
+    """Returns findings, the bad ones first; `limits` are a row's tokens by part, `words` those that the model knows."""
+    places = defaultdict[tuple[str, str, str], list[tuple[str, str]]](list)
+    first: dict[str, tuple[str, str]] = {}
     for part, rows in parts.items():
         for number, row in enumerate(rows, 1):
-            for name, verdict, what in _of_row(row, template, length if part == "train" else 2**31):
-                places[name, verdict, what].append(f"{part} {number}")
-    for (name, verdict, what), numbers in _of_pairs(parts).items():
-        places[name, verdict, what] += numbers
+            for finding in (*_of_row(row, template, limits[part]), *_of_pair(row, part, first)):
+                places[finding].append((part, getattr(row, "origin", f"{part} {number}")))
     findings = [*_of_answers(parts)]
     if (highest := max(template.tokenizer.get_vocab().values())) >= words:
         what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
         findings.append(Finding("tokens without rows", what, "bad", "Take the tokenizer of this base."))
-    for (name, verdict, what), numbers in places.items():
-        where = ", ".join(numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
-        findings.append(Finding(name, f"{len(numbers):,} rows {what} ({where})", verdict, _ADVICE.get(name, "")))
+    for (name, verdict, what), found in places.items():
+        counts = ", ".join(f"{count:,} in {part}" for part, count in Counter(part for part, _ in found).items())
+        where = ", ".join([*(place for _, place in found[:_SHOWN]), *["..."] * (len(found) > _SHOWN)])
+        findings.append(Finding(name, f"{len(found):,} rows {what} ({counts}: {where})", verdict, ADVICE.get(name, "")))
     return sorted(findings, key=lambda finding: ("bad", "warning", "ok").index(finding.verdict))
 
 
@@ -50,8 +51,6 @@ def refuse(findings: Sequence[Finding]) -> None:
 def _of_row(row: Row, template: Template, length: int) -> Iterator[tuple[str, str, str]]:
     """Yields name, verdict and description of what is wrong with a row alone."""
     roles, answers = [role for role, _ in row.whole], [text for role, text in row.whole if role == "assistant"]
-    if roles == [TEXT]:
-        return
     if not any(map(str.strip, answers)):
         yield "no answer", "bad", "have no answer, or empty ones"
         return
@@ -86,8 +85,7 @@ def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[st
     if begin is not None and encoded.ids[:2] == (begin, begin):
         yield "doubled begin", "bad", "begin with two begin tokens"
     if len(encoded.ids) > length:
-        is_beyond = True not in encoded.trained[:length]
-        yield "too long", "warning", f"have more than {length:,} tokens" + " before the answer" * is_beyond
+        yield "too long", "warning", f"have more than {length:,} tokens and are left out"
     for note in encoded.notes:
         if note.startswith("rewritten"):
             what = f"have turns that the template writes otherwise{note.partition(':')[2]}: the last answer alone"
@@ -98,29 +96,21 @@ def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[st
             yield "boilerplate", "warning", "train words of the template before the answer"
 
 
-def _of_pairs(parts: Mapping[str, Sequence[Row]]) -> dict[tuple[str, str, str], list[str]]:
-    """Returns rows with one question: duplicates, contradictions, and those in two splits."""
-    first: dict[str, tuple[str, str]] = {}
-    named = defaultdict[tuple[str, str, str], list[str]](list)
-    for part, rows in parts.items():
-        for number, row in enumerate(rows, 1):
-            key = question(row)
-            if not row.answer:
-                continue
-            if key not in first:
-                first[key] = part, row.answer
-                continue
-            before, answer = first[key]
-            if before != part:
-                named["in two splits", "bad", f"ask what is asked in {before} too"].append(f"{part} {number}")
-            elif answer.strip() == row.answer.strip():
-                named["duplicate", "warning", "are there before"].append(f"{part} {number}")
-            else:
-                named["contradiction", "warning", "answer a question of before otherwise"].append(f"{part} {number}")
-    return named
+def _of_pair(row: Row, part: str, first: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yields what is wrong with a row beside the first one with its question, or puts it there."""
+    here = part, row.answer
+    earlier = first.setdefault(question(row), here) if row.answer else here
+    if earlier is here:
+        return
+    if earlier[0] != part:
+        yield "in two splits", "bad", f"ask what is asked in {earlier[0]} too"
+    elif earlier[1].strip() == row.answer.strip():
+        yield "duplicate", "warning", "are there before"
+    else:
+        yield "contradiction", "warning", "answer a question of before otherwise"
 
 
-def _of_answers(parts: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
+def _of_answers(parts: Parts) -> Iterator[Finding]:
     answers = [row.answer for row in parts.get("train", ()) if row.answer]
     if len(answers) < _FEW:
         return

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.task.quantised import Linear4, quantise
-from workloads.chat.settings import Lora
 
 # Heads that do more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -23,6 +22,7 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 def based(task: Any) -> nn.Module:
     """Returns the base of a task: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     settings, frozen = task.settings, task.config.training.frozen_precision
@@ -30,13 +30,7 @@ def based(task: Any) -> nn.Module:
     base = task.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
     if settings.method == "full":
         return base
-    return adapted(quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora)
-
-
-def adapted(base: nn.Module, lora: Lora) -> nn.Module:
-    """Freezes a base and puts adapters on its linear layers but the head."""
-    from peft import LoraConfig, get_peft_model
-
+    base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora
     sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(base.requires_grad_(False), options)

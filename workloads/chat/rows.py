@@ -1,18 +1,20 @@
 """Conversations: read in the forms that they come in, in three splits."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lib import untrusted
 from lib.errors import BadInput, printable
-from lib.supervised import records, split
+from lib.supervised import split
 from lib.training.splits import part_of
 
 Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 _SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
+_NAMED = 10  # lines that a refusal names
 _COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
 
 
@@ -31,6 +33,12 @@ class Row(NamedTuple):
         return next((content for role, content in reversed(self.turns) if role == "user"), "")
 
 
+class Placed(Row):
+    """A row of a file. Its line there is no part of it: rows are compared, split and hashed without."""
+
+    origin: str = ""
+
+
 def turns_of(record: Mapping[str, Any]) -> Turns:
     """Returns the turns of messages, of ShareGPT's conversations, or of a prompt with its answer. Raises BadInput."""
     turns = record.get("messages", record.get("conversations"))
@@ -43,10 +51,7 @@ def turns_of(record: Mapping[str, Any]) -> Turns:
             question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
             answer = record.get(target, record.get("completion"))
             return (*system, ("user", question), *((("assistant", _plain(answer)),) if answer is not None else ()))
-    raise BadInput(
-        f"A row has the keys {printable(', '.join(record), most=200)}. Give messages (role, content), conversations "
-        "(from, value), or prompt and answer."
-    )
+    raise BadInput(f"it has the keys {printable(', '.join(record), most=200)}")
 
 
 def _plain(content: Any) -> str:
@@ -60,19 +65,30 @@ def row_of(turns: Turns) -> Row:
     return Row(turns[:-1], turns[-1][1]) if turns and turns[-1][0] == "assistant" else Row(turns, "")
 
 
-def read_file(path: Path) -> Iterator[Row]:
-    for number, record in enumerate(records(path), 1):
-        try:
-            yield row_of(turns_of(record))
-        except BadInput as error:
-            raise BadInput(f"{printable(path)}, row {number}: {error}") from None
+def read_files(source: Path) -> dict[Path, list[Row]]:
+    """Returns the rows of a file, or of *.jsonl in a folder. Raises BadInput that names the lines which are none."""
+    paths = [source] if source.is_file() else sorted(source.glob("*.jsonl"))
+    found, wrong = {path: list[Row]() for path in paths}, list[str]()
+    for path, rows in found.items():
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                if line.strip():
+                    rows.append(row := Placed(*row_of(turns_of(untrusted.objects(line)))))
+                    row.origin = f"{path.name}:{number}"
+            except BadInput as error:
+                wrong.append(f"- {printable(path)}:{number}: {error}.")
+    if wrong:
+        what = f"{len(wrong):,} lines are no conversations{', such as' * (len(wrong) > _NAMED)}"
+        advice = "Give messages (role, content), conversations (from, value), or prompt and answer, as a JSON object."
+        raise BadInput("\n".join([f"{what}:", *wrong[:_NAMED], advice]))
+    return found
 
 
 def read(source: Path) -> dict[str, list[Row]]:
     """Returns the rows of *.jsonl by split: by a file's name (train, validation, val, dev, test) or by question."""
     parts: dict[str, list[Row]] = {}
-    for path in [source] if source.is_file() else sorted(source.glob("*.jsonl")):
-        parts.setdefault(part_of(Path(path.name)) if source.is_dir() else "", []).extend(read_file(path))
+    for path, rows in read_files(source).items():
+        parts.setdefault(part_of(Path(path.name)) if source.is_dir() else "", []).extend(rows)
     if not parts.keys() & {"validation", "test"}:
         return split(row for rows in parts.values() for row in rows)
     train = [*parts.pop("", []), *parts.pop("train", [])]

@@ -2,10 +2,12 @@
 
 import csv
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -128,6 +130,19 @@ def predict(name, tmp_path, monkeypatch):
     assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
     classes = {"images": {"circle", "square", "triangle"}, "text": set(made.WORDS)}.get(name)
     assert classes is None or {answer["prediction"] for answer in answers} <= classes
+
+
+def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "chat", partial(made.chat, number=40))
+    sets = [part for key, value in {**STEPS, **SMALL["chat"]}.items() for part in ("--set", f"{key}={value}")]
+    block = (ROOT / "docs" / "chat.md").read_text("utf-8").partition("```sh\n")[2].partition("```")[0]
+    for line in block.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        if program != "trainbook":
+            subprocess.run(line, shell=True, check=True)
+        elif arguments[0] != "doctor":  # it takes half a minute
+            assert main([*arguments, *(sets if arguments[0] == "train" else [])]) == 0, line
+    assert len(Path("answers/predictions.csv").read_text("utf-8").splitlines()) == 2
 
 
 def test_a_table_s_column_of_words_is_learned_by_the_class_of_the_same_example(example, monkeypatch, tmp_path):

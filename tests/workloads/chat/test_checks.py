@@ -51,7 +51,7 @@ TEMPLATES = {
 
 
 def found(rows, template, words=300):
-    findings = examine({"train": [*GOOD, *rows], "test": TEST}, template, 200, words)
+    findings = examine({"train": [*GOOD, *rows], "test": TEST}, template, {"train": 200, "test": 200}, words)
     return {finding.name: finding for finding in findings}
 
 
@@ -81,5 +81,5 @@ def test_a_tokenizer_with_more_words_than_the_model_is_named():
 def test_bad_findings_refuse_a_run_and_others_do_not():
     template = template_of()
     refuse([*found(PLANTED["twice the same"][0], template).values()])
-    with pytest.raises(BadInput, match=r"no answer: 1 rows have no answer.*\(train 61\)"):
+    with pytest.raises(BadInput, match=r"no answer: 1 rows have no answer.*\(1 in train: train 61\)"):
         refuse([*found(PLANTED["without an answer"][0], template).values()])

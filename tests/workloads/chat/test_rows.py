@@ -34,9 +34,14 @@ def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_beco
     assert rows.turns_of(record) == (("user", "add\n1 and 2"), ("assistant", '{"sum": 3}'))
 
 
-def test_a_row_in_no_known_form_is_refused_with_its_place(tmp_path):
-    write_rows(tmp_path / "train.jsonl", [FORMS[0], {"text": "x"}])
-    with pytest.raises(BadInput, match="train.jsonl, row 2: A row has the keys text"):
+def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_ten(tmp_path):
+    write_rows(tmp_path / "test.jsonl", [{"text": k} for k in range(20)])
+    (tmp_path / "train.jsonl").write_text('{"prompt": "x", "answer": "y"}\n\n{"prompt": \n')
+    with pytest.raises(BadInput, match="^21 lines are no conversations, such as:\n") as refused:
+        rows.read(tmp_path)
+    assert str(refused.value).count("jsonl:") == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
+    (tmp_path / "test.jsonl").unlink()
+    with pytest.raises(BadInput, match="^1 lines are no conversations:\n.*train.jsonl:3: it is no JSON"):
         rows.read(tmp_path)
 
 

@@ -82,8 +82,22 @@ def test_rows_beyond_the_length_are_left_out_and_other_text_is_replayed(chat, tm
     assert len(texts) == round(0.5 * len(lengths)) and all(row.turns[0][0] == "text" for row in texts)
     encoded = task.template.encode(texts[0])
     assert all(encoded.trained[1:]) and task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
-    with pytest.raises(BadInput, match="Over half"):
+    with pytest.raises(BadInput, match="Most rows in train exceed 60 tokens"):
         assert chat({"workload.length": 60}).parts
+
+
+@pytest.mark.parametrize(("length", "answer", "most"), [(200, 8, (200, 200)), (4096, 900, (1024, 124))])
+def test_longer_rows_are_left_out_of_every_part_and_counted_by_part(length, answer, most, chat, tmp_path):
+    for part, limit in (("train", most[0]), ("val", most[1]), ("test", most[1])):
+        rows = [{"prompt": f"{part} {k}", "answer": "x" * (limit if k > 4 else 9)} for k in range(7)]
+        write_rows(tmp_path / "data" / f"{part}.jsonl", rows)
+    task = chat({"data.dir": str(tmp_path / "data"), "workload.length": length, "workload.answer": answer})
+    assert {name: len(part) for name, part in task.parts.items()} == {"train": 5, "validation": 5, "test": 5}
+    counts = [finding.value for finding in task.findings if finding.name == "too long"]
+    assert length > 1024 or counts == [
+        "6 rows have more than 200 tokens and are left out (2 in train, 2 in validation, 2 in test: "
+        "train.jsonl:6, train.jsonl:7, val.jsonl:6, val.jsonl:7, ...)"
+    ]
 
 
 def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
