@@ -42,5 +42,5 @@ class _Unmended(str):
 
 def page_of(notebook) -> str:
     """Returns nbconvert's page of a notebook before BeautifulSoup closes what is open, somewhere."""
-    with mock.patch.object(nbconvert, "BeautifulSoup", _Unmended):
+    with mock.patch.object(nbconvert, "BeautifulSoup", _Unmended, create=True):
         return nbconvert.HTMLExporter().from_notebook_node(notebook)[0]

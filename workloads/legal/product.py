@@ -11,6 +11,7 @@ WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the
 PUBLISHED_WEIGHT = 0.5
 POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: how sure it is, and not of what
 _ROUNDS = 10
+_ROUNDING = 1e-12  # of losses that are the same
 
 
 def chosen_weight(
@@ -25,7 +26,7 @@ def chosen_weight(
     logs = {weight: fitted_logs(counts + weight * network, truth) for weight in WEIGHTS}
     most = max(logs.values(), key=np.mean)
     behind = {weight: most - values for weight, values in logs.items()}
-    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, lengths)]
+    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, lengths) + _ROUNDING]
     return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
 
 
