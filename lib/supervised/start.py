@@ -97,7 +97,7 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: Judged) -> float:
     if task.kind not in FLOATS:
         calibrated = [_calibrated(answer, torch.from_numpy(judged.true)) for answer in answers]
         known = _of_loss(task, calibrated, judged, unit, units)
-        by_metric[:, least(known[0], known[1:], _SURE) <= 0] = 0
+        by_metric[:, ~(least(known[0], known[1:], _SURE) > 0)] = 0  # nor where no power was found
     sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
     network, gains = len(_GATES) - 1, [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
     return _GATES[network if sure[network] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]

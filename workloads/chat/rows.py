@@ -68,8 +68,8 @@ def row_of(turns: Turns) -> Row:
 def read_files(source: Path) -> dict[Path, list[Row]]:
     """Returns the rows of a file, or of *.jsonl in a folder. Raises BadInput that names the lines which are none."""
     paths = [source] if source.is_file() else sorted(source.glob("*.jsonl"))
-    found, wrong = {path: list[Row]() for path in paths}, list[str]()
-    for path, rows in found.items():
+    files, wrong = {path: list[Row]() for path in paths}, list[str]()
+    for path, rows in files.items():
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             try:
                 if line.strip():
@@ -81,7 +81,7 @@ def read_files(source: Path) -> dict[Path, list[Row]]:
         what = f"{len(wrong):,} lines are no conversations{', such as' * (len(wrong) > _NAMED)}"
         advice = "Give messages (role, content), conversations (from, value), or prompt and answer, as a JSON object."
         raise BadInput("\n".join([f"{what}:", *wrong[:_NAMED], advice]))
-    return found
+    return files
 
 
 def read(source: Path) -> dict[str, list[Row]]:
