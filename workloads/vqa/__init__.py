@@ -30,8 +30,8 @@ from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
 _LEARNED = {
-    "encoders": dict[str, dict[str, str | list[float]]], "tokenizers": dict[str, dict[str, Any]], "kinds": list[str],
-    "words": dict[str, dict[str, untrusted.Natural]],
+    "encoders": dict[str, dict[str, str | bool | list[float]]], "tokenizers": dict[str, dict[str, Any]],
+    "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]],
 }  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
 _SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch

@@ -6,6 +6,7 @@ Each of the three parts is published (mounted, cached or reachable weights), or 
 import contextlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -216,15 +217,23 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         weights = encoders.choose(name, what)
         parts[part] = {"weights": weights[0] if weights else ""}
         if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
-            parts[part] |= _HALVES
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                values = json.loads(untrusted.read(weights[1] / "preprocessor_config.json", _MOST_BYTES))
-                colours = {"mean": values["image_mean"], "deviation": values["image_std"]}
-                if all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()):
-                    parts[part] |= colours
+            values = _values(weights[1] / "preprocessor_config.json")
+            colours = {"mean": values.get("image_mean"), "deviation": values.get("image_std")}
+            is_fine = all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values())
+            parts[part] |= colours if is_fine else _HALVES
+        if part == "decoder" and weights:  # False in T5 1.1, which transformers 5.0.0 no longer tells
+            parts[part]["is_tied"] = _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
         if name and not weights and torch.empty(0).is_meta:
             parts[part]["planned"] = True
     return parts
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """Returns the object in a published JSON file, or an empty one where there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if isinstance(values := json.loads(untrusted.read(path, _MOST_BYTES)), dict):
+            return values
+    return {}
 
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
@@ -245,7 +254,7 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     dropout = settings.decoder.dropout
     text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
     # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
-    return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", t5.config.tie_word_embeddings))
+    return Network(image, text, t5, t5.config.scale_decoder_outputs)
 
 
 def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -> Any:
@@ -259,11 +268,11 @@ def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -
 def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
     sizes = settings.decoder
 
-    def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
+    def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float) -> Any:
         return transformers.T5Config(
             vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
             d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
-            decoder_start_token_id=0, eos_token_id=1, **more,
+            decoder_start_token_id=0, eos_token_id=1,
         )  # fmt: skip
 
     if chosen["weights"]:
@@ -271,9 +280,11 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         if t5.config.model_type not in _T5:
             kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
             raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
+        t5.config.scale_decoder_outputs = chosen.get("is_tied", t5.config.scale_decoder_outputs)
         _make_room(t5, EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
-        t5 = transformers.T5ForConditionalGeneration(config(36_096, 12, 768, 12, 3072, 0.1, tie_word_embeddings=False))
+        t5 = transformers.T5ForConditionalGeneration(config(36_096, 12, 768, 12, 3072, 0.1))
+        t5.config.scale_decoder_outputs = False
         _make_room(t5, EXTRA)
     else:
         layers = max(sizes.layers, sizes.fusion_layers)

@@ -129,7 +129,7 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
     assert rows["answer"]["mcc"] in {rows[method]["mcc"] for method in METHODS} - {rows["network alone"]["mcc"]}
     assert "The gate is shut" in capsys.readouterr().out
     logged = [row for row in csv.DictReader((folder / "metrics.csv").open()) if row["split"] == "validation"]
-    assert all(row["network_weight"] == "0.0" and row["network_mcc"] != row["mcc"] for row in logged)
+    assert logged[-1]["network_weight"] == "0.0" and all(row["network_mcc"] != row["mcc"] for row in logged)
 
     _, (model,) = ensemble.load(folder)
     image = torch.from_numpy(load_task(tiny()).datasets()["test"][0].image)[None]

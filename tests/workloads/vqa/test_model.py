@@ -85,6 +85,8 @@ def write_parts(home):
     )  # fmt: skip
     t5.lm_head.weight = torch.nn.Parameter(torch.randn_like(t5.lm_head.weight))
     t5.save_pretrained(home / "vit5")
+    config = json.loads((home / "vit5" / "config.json").read_text())
+    (home / "vit5" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))  # as published
     (home / "vit5" / "tokenizer.json").write_text(own["text"])
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
