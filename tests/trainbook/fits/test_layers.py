@@ -7,7 +7,7 @@ from torch import nn
 from lib.errors import BadInput
 from lib.planner import predict, predict_inference
 from lib.task.quantised import Quantised
-from trainbook.fits.language import Adam8bit, Adapted, adapt, quantise
+from trainbook.fits.language import Adam8bit, adapt, quantise
 
 D = 1024
 WEIGHTS = 4 * D * D
@@ -29,9 +29,7 @@ def summed(net):
     return net(rows(4096)).float().sum()
 
 
-@pytest.mark.parametrize(
-    "kind, each", [("nf4", 0.5 + 4 / 64), ("nf4-dq", 0.5 + 1 / 64 + 4 / 64 / 256), ("int8", 1 + 4 / D)]
-)
+@pytest.mark.parametrize("kind, each", [("nf4-dq", 0.5 + 1 / 64 + 4 / 64 / 256), ("int8", 1 + 4 / D)])
 def test_weights_take_the_bytes_of_their_kind_and_one_layer_is_unpacked(kind, each):
     result = predict_inference(lambda: quantise(made(), kind, torch.float16), lambda net: net(rows(4)))
     assert result.moments["after load"] == pytest.approx(WEIGHTS * each, rel=0.01)
@@ -52,17 +50,6 @@ def test_adapters_alone_are_trained_and_keep_what_enters_them():
     entered, low = 4 * 4096 * D, 4 * 4096 * 8
     assert result.moments["after forward"] - states == pytest.approx(entered + low, rel=0.1)
     assert result.pass_flops == pytest.approx(2 * 4096 * (D * D + 5 * adapters), rel=0.05)
-
-
-def test_the_gradient_goes_through_a_quantised_layer():
-    def chained():
-        net = quantise(made(), "nf4", torch.float16)
-        net[0] = Adapted(net[0], 8, 0.0)
-        return net
-
-    products = 4 + 3  # forward, and back through the three behind the adapter
-    flops = predict(chained, summed, optimizer=trained).pass_flops
-    assert flops == pytest.approx(2 * 4096 * D * D * products, rel=0.07)
 
 
 def test_what_cannot_be_is_a_sentence_and_layers_that_are_spared_keep_their_weights():
