@@ -88,8 +88,7 @@ class Following(Tags):
 
 
 class Pixels(Supervised):
-    """Samples are images of a channel with a class for each pixel, the first of which is unknown; classes come second.
-    """
+    """Samples are images of a channel with a class for each pixel, the first of which is unknown; classes second."""
 
     kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
 

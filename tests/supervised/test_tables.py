@@ -39,9 +39,8 @@ def test_what_is_no_such_table_is_refused(tmp_path):
     for name, content, sentence in (
         ("a.csv", "Txt,label\n", "no column Text; its columns are Txt, label. .*columns.text"),
         ("a.csv", "Text,label\na,b\na,b,c\n", "a.csv cannot be read as csv .*line 3"),
-        ("a.csv", "", "cannot be read as csv"), ("a.json", '[{"Text":\n "a",}]', "cannot be read as json .line 2"),
         ("a.jsonl", '{"Text": "a"}\n{\n', "cannot be read as jsonl .line 2"),
-        ("a.json", "3", "cannot be read as json"), ("a.json", "[" * 100_000, "cannot be read as json"),
+        ("a.json", "[" * 100_000, "cannot be read as json"),
         ("a.parquet", b"PAR1", "a.parquet cannot be read as parquet"),
         ("a.json", '[{"Text": ["a"], "label": 1}]', "the column Text holds lists or objects. Flatten"),
         ("a.csv", b"Text,label\ncaf\xe9,1\n", "a.csv, line 2: Byte 0xe9 is not UTF-8"),

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib.errors import BadInput
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import load_config
 from lib.training import checks
@@ -83,11 +82,6 @@ def test_token_f1_counts_words_and_rouge_l_their_order():
         assert text.rouge_l(right, written) == pytest.approx(rouge_l)
 
 
-def test_the_commonest_text_is_spelled_as_it_mostly_was():
-    assert text.commonest(["Red.", "red", "red", "blue", "blue"]) == "red"
-    assert text.commonest(["b", "a", "b", "a"]) == "a"
-
-
 def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals, tmp_path):
     assert checks.examine(capitals, capitals.config) == []
     model = capitals.model().eval()
@@ -130,8 +124,3 @@ def test_several_models_write_by_the_mean_of_their_probabilities(capitals, monke
     monkeypatch.setattr(Capitals, "candidates", lambda self, model, batch, beams: [next(texts)])
     models = [capitals.model(), capitals.model()]
     assert capitals.answers(models, [("a", "")]) == [{"prediction": "black", "probability": 0.45}]
-
-
-def test_a_metric_of_texts_is_a_name_or_a_function():
-    with pytest.raises(BadInput, match="There is no metric 'accuracy' of texts. Name exact, token_f1, rouge_l"):
-        type("Named", (Capitals,), {"metrics": ("accuracy",)})
