@@ -13,10 +13,7 @@ TEST = calls(20, "test")
 QUESTION, ANSWER = GOOD[0].turns[0], ("assistant", GOOD[0].answer)
 PLANTED = {  # rows among 60 good ones -> the finding and its verdict
     "without an answer": ([row_of((QUESTION, ("assistant", "  ")))], "no answer", "bad"),
-    "one of two answers empty": (
-        [row_of((("user", "a"), ("assistant", ""), ("user", "b"), ANSWER))], "empty answer", "warning"),
     "longer before its answer than the length": ([row_of((("user", "word " * 300), ANSWER))], "too long", "warning"),
-    "longer with its answer": ([row_of((QUESTION, ("assistant", "word " * 300)))], "too long", "warning"),
     "rendered before": ([row_of((("user", "<|im_start|>user\nhi<|im_end|>"), ANSWER))], "marks in text", "warning"),
     "two questions in a row": ([row_of((QUESTION, QUESTION, ANSWER))], "order of turns", "warning"),
     "ending with a question": ([row_of((("user", "new"), ANSWER, ("user", "and then?")))], "last turn", "warning"),

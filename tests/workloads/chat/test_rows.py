@@ -1,14 +1,10 @@
 """Conversations in the forms that they come in, their splits, and what retrieval answers."""
 
-import numpy as np
 import pytest
 
 from lib.errors import BadInput
-from lib.task import load_config
-from lib.training.order import buckets
-from tests.conftest import ROOT
 from tests.workloads.chat.conftest import calls, write_rows
-from workloads.chat import Neighbours, generated, rows, template
+from workloads.chat import Neighbours, generated, rows
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 
@@ -40,9 +36,6 @@ def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_te
     with pytest.raises(BadInput, match="^21 lines are no conversations, such as:\n") as refused:
         rows.read(tmp_path)
     assert str(refused.value).count("jsonl:") == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
-    (tmp_path / "test.jsonl").unlink()
-    with pytest.raises(BadInput, match="^1 lines are no conversations:\n.*train.jsonl:3: it is no JSON"):
-        rows.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -102,30 +95,3 @@ def test_retrieval_with_values_replaced_is_a_strong_baseline_on_the_generated_ta
     near = Neighbours(calls(1000))
     right = [near.replaced(row) == row.answer for row in calls(100, "test")]
     assert 0.3 < sum(right) / len(right) < 0.8
-
-
-def lengths_of_calls():
-    """Returns those of the generated task in tokens of the shipped base, but for the template's own."""
-    base = template.made_of(template.published(ROOT / "configs" / "chat-base", []))
-    return [len(base.tokens(row.question + row.answer)) for row in calls(3000)]
-
-
-def lengths_of_all_sorts():
-    """Draws lengths of 20 to 2,048 tokens, with a median of 250 and a mean of 370."""
-    return np.random.default_rng(0).lognormal(np.log(250), 0.9, 10_000).clip(20, 2048).astype(int)
-
-
-@pytest.mark.parametrize(
-    ("name", "cards", "lengths", "unsorted"),
-    [("chat_small", 1, lengths_of_calls, 0.29), ("chat", 2, lengths_of_all_sorts, 0.6)],
-)
-def test_the_buckets_of_a_shipped_configuration_leave_little_padding(name, cards, lengths, unsorted):
-    config, sizes = load_config(ROOT / "configs" / f"{name}.yaml"), np.asarray(lengths())
-    batch = config.training.effective_batch
-
-    def padding(order):
-        micro_batches = sizes[order[: len(order) // batch * batch]].reshape(-1, batch // cards)
-        return 1 - micro_batches.sum() / (micro_batches.max(1).sum() * micro_batches.shape[1])
-
-    assert padding(buckets(sizes, 0, 0, batch, config.data.buckets)) < 0.05
-    assert padding(np.arange(len(sizes))) > unsorted

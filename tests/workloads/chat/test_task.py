@@ -1,4 +1,4 @@
-"""The task on a tiny base: batches, losses, generation, what stands beside it, export, resuming and two ranks."""
+"""The task on a tiny base: batches, losses, generation, what stands beside it, export and resuming."""
 
 import csv
 import hashlib
@@ -86,20 +86,6 @@ def test_rows_beyond_the_length_are_left_out_and_other_text_is_replayed(chat, tm
         assert chat({"workload.length": 60}).parts
 
 
-@pytest.mark.parametrize(("length", "answer", "most"), [(200, 8, (200, 200)), (4096, 900, (1024, 124))])
-def test_longer_rows_are_left_out_of_every_part_and_counted_by_part(length, answer, most, chat, tmp_path):
-    for part, limit in (("train", most[0]), ("val", most[1]), ("test", most[1])):
-        rows = [{"prompt": f"{part} {k}", "answer": "x" * (limit if k > 4 else 9)} for k in range(7)]
-        write_rows(tmp_path / "data" / f"{part}.jsonl", rows)
-    task = chat({"data.dir": str(tmp_path / "data"), "workload.length": length, "workload.answer": answer})
-    assert {name: len(part) for name, part in task.parts.items()} == {"train": 5, "validation": 5, "test": 5}
-    counts = [finding.value for finding in task.findings if finding.name == "too long"]
-    assert length > 1024 or counts == [
-        "6 rows have more than 200 tokens and are left out (2 in train, 2 in validation, 2 in test: "
-        "train.jsonl:6, train.jsonl:7, val.jsonl:6, val.jsonl:7, ...)"
-    ]
-
-
 def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
     task = chat()
     model, part = drawn(task), task.parts["test"]
@@ -160,17 +146,6 @@ def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
         network.prove(drawn(task, seed=1), tmp_path / "run" / "merged", [task.template.encode(calls(1)[0]).ids])
 
 
-def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkeypatch):
-    model = drawn(chat())
-    for name, size in (("one", network._SHARD), ("many", 2_000)):
-        monkeypatch.setattr(network, "_SHARD", size)
-        (tmp_path / name).mkdir()
-        network.write_merged(model, tmp_path / name, [1])
-    first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "many"))
-    assert len([*(tmp_path / "many").glob("*.safetensors")]) > 3
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
-
-
 @pytest.fixture
 def config(tmp_path, base, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
@@ -192,16 +167,14 @@ def hashes(run):
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in names.items()}
 
 
-def test_a_stopped_run_resumes_to_the_same_adapter_and_two_ranks_train_the_same(config):
-    slots = "training.micro_batch_slots=2"
-    whole = train(config, "whole", slots)
-    first = train(config, "cut", slots, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+def test_a_stopped_run_resumes_to_the_same_adapter(config):
+    whole = train(config, "whole")
+    first = train(config, "cut", "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
     assert json.loads((first / "summary.json").read_text())["reason"] == "deadline"
     assert len(hashes(whole)) >= 4
     (best,) = (whole / "best").glob("step-*/model.safetensors")
     assert all("lora_" in name for name in load_file(best)), "the base is in no checkpoint"
-    assert hashes(train(config, "cut", slots)) == hashes(whole)
-    assert hashes(train(config, "two", slots, "device.processes=2")) == hashes(whole)
+    assert hashes(train(config, "cut")) == hashes(whole)
 
 
 def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(config, capsys):
@@ -228,13 +201,6 @@ def test_a_plan_needs_the_bases_config_alone(config, capsys):
             path.unlink()
     assert command(["plan", str(config), "--gpu", "t4"]) == 0
     assert "micro-batch" in capsys.readouterr().out
-
-
-def test_bad_rows_refuse_a_run_before_anything_is_trained(config, capsys):
-    write_rows(config.parent / "data" / "all.jsonl", [{"prompt": f"q {k}", "answer": ""} for k in range(30)])
-    assert command(["train", str(config), "--set", "data.dir=data"]) != 0
-    assert "no answer: " in "".join(capsys.readouterr())
-    assert not (config.parent / "runs" / "my").exists()
 
 
 def test_another_tokenizer_of_the_base_changes_nothing_for_a_begun_run(chat, tmp_path, base):
