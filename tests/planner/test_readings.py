@@ -84,14 +84,12 @@ def test_the_upper_end_of_a_convolution_nets_interval_is_no_underestimate():
 @pytest.mark.parametrize(
     "name",
     [
-        "vgg19 Adam batch 339, RTX 3060", "vgg16 SGD batch 657, RTX 4060", "distilgpt2 AdamW batch 9, RTX 4060",
-        "GPT-124M bf16 weights, batch 8, fused attention", "U-Net S5-D16 fp32, 4 x 64 x 64",
+        "vgg19 Adam batch 339, RTX 3060", "GPT-124M bf16 weights, batch 8, fused attention",
+        "U-Net S5-D16 fp32, 4 x 64 x 64",
     ],
 )  # fmt: skip
 def test_the_record_is_what_is_predicted_now(name):
     """Of rows that take less than a second; the bench predicts all."""
-    if name.startswith("distilgpt2"):
-        pytest.importorskip("transformers", reason="transformers is not installed")
     row = next(row for row in readings.every() if row.name == name)
     result = row.prediction()
     assert row.predicted(result) / MIB == pytest.approx(ROWS[name]["predicted_mib"], rel=0.01)
@@ -99,12 +97,9 @@ def test_the_record_is_what_is_predicted_now(name):
     assert row.most(result) / MIB == pytest.approx(ROWS[name].get("at_most_mib", 0), rel=0.01)
 
 
-def test_a_speed_of_the_record_is_what_is_forecast_now_and_nets_have_the_parameters_of_torchvisions():
+def test_a_speed_of_the_record_is_what_is_forecast_now():
     row = next(row for row in SPEEDS if row.name == "GPT-124M bf16 weights, fused attention, batch 8, A100")
     assert row.forecast() == pytest.approx(FOUND["speed"][row.name]["forecast"], rel=0.02)
-    with torch.device("meta"):
-        counts = {name: sum(p.numel() for p in vision.make(name).parameters()) for name in NETS}
-    assert counts == vision.PARAMETERS
 
 
 def test_the_readme_quotes_the_figures_of_the_record():
@@ -200,18 +195,14 @@ def text():
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
 
 
-def image(labels=()):
-    labels = torch.zeros(2, *labels, dtype=torch.long, device="cuda")
+def image():
+    labels = torch.zeros(2, dtype=torch.long, device="cuda")
     return {"pixel_values": torch.randn(2, 3, 224, 224, device="cuda"), "labels": labels}
 
 
 STOCK = {
-    "BartForConditionalGeneration": text, "ConvNextForImageClassification": image, "LlamaForCausalLM": text,
-    "LongformerForMaskedLM": text, "ResNetForImageClassification": image, "SwinForImageClassification": image,
-    "SegformerForSemanticSegmentation": lambda: image((224, 224)), "T5ForConditionalGeneration": text,
-    "ViTForImageClassification": image, "XLNetLMHeadModel": text,
-    "WhisperForConditionalGeneration": lambda: {
-        "input_features": torch.randn(2, 80, 3000, device="cuda"), "labels": text()["labels"]},
+    "BartForConditionalGeneration": text, "LlamaForCausalLM": text, "LongformerForMaskedLM": text,
+    "ViTForImageClassification": image,
 }  # fmt: skip
 
 
@@ -220,16 +211,13 @@ def test_a_stock_model_traces_unchanged(name):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     transformers.logging.set_verbosity_error()
     kind = getattr(transformers, name)
-    full = kind.config_class().to_dict()
     # two layers of each kind: those that follow them trace in the same way
-    layers = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers")
-    less = dict.fromkeys(full.keys() & {*layers, "decoder_layers"}, 2)
-    less |= {"decoder_start_token_id": 0} if name.startswith("T5") else {}
-    less |= {"depths": [min(2, depth) for depth in full["depths"]]} if "depths" in full else {}
+    layers = {"num_hidden_layers", "encoder_layers", "decoder_layers"}
+    less = dict.fromkeys(kind.config_class().to_dict().keys() & layers, 2)
     config, batch = kind.config_class(**less), STOCK[name]
     result = predict(lambda: kind(config), lambda net: net(**batch()).loss, "t4", precision="fp16")
-    # weights; in the end gradients, two moments and cuBLAS's workspaces of forward and backward, too; Longformer and
-    # Whisper have weights that this step does not use
+    # weights; in the end gradients, two moments and cuBLAS's workspaces of forward and backward, too; Longformer has
+    # weights that this step does not use
     held = 16 * result.parameters + 2 * find_card("t4").cublas_workspace
     with torch.device("meta"):  # some versions keep masks of attention as buffers
         buffers = sum(buffer.nbytes for buffer in kind(config).buffers())

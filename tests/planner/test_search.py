@@ -16,19 +16,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import launch, planner
+from lib import launch
 from lib.checkpoint.saver import Saver
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch.run import apply_plan
-from lib.machine.memory import GIB, Reading
 from lib.notebook import widgets
-from lib.planner import html, make, of_plan, process, search
+from lib.planner import make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
 from lib.planner.search import host_memory
-from lib.planner.table import describe, quota
 from lib.task import find_task, load_config, load_task
-from lib.text import duration
 from tests.markup import unbalanced
 from tests.toy import Toy
 from trainbook import commands
@@ -44,7 +41,7 @@ from lib.task import Task
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        layers = (nn.Sequential(nn.Linear(256, 2048), nn.GELU(), nn.Linear(2048, 256)) for _ in range(4))
+        layers = (nn.Sequential(nn.Linear(256, 2048), nn.GELU(), nn.Linear(2048, 256)) for _ in range(2))
         self.blocks = nn.ModuleList(layers)
 
     def forward(self, x):
@@ -53,7 +50,7 @@ class Net(nn.Module):
         return x
 
 class Tall(Task):
-    """Activations of 4 layers; no data at all."""
+    """Activations of 2 layers; no data at all."""
 
     def model(self):
         return Net()
@@ -65,11 +62,11 @@ class Tall(Task):
         return {"square": model(batch["x"]).square().sum()}, {}
 
     def example_batch(self, size, device):
-        return {"x": torch.zeros(size, 512, 256, device=device)}
+        return {"x": torch.zeros(size, 1024, 256, device=device)}
 
 class Long(Tall):
     def example_batch(self, size, device):
-        return {"x": torch.zeros(size, 8192, 256, device=device)}
+        return {"x": torch.zeros(size, 16384, 256, device=device)}
 
 class Drawn(Tall):
     def example_batch(self, size, device):
@@ -80,7 +77,7 @@ class Later(Tall):
     """Of two stages the second takes more memory."""
 
     def parameter_groups(self, model):
-        return [{"names": "blocks.3.*", "from_step": 50}]
+        return [{"names": "blocks.1.*", "from_step": 50}]
 
     def loss(self, model, batch):
         return super().loss(model, batch if self.step >= 50 else {"x": batch["x"][:1]})
@@ -98,7 +95,7 @@ class Untraceable(Tall):
 
 @pytest.fixture
 def tall(tmp_path):
-    """tall(overrides, kind) -> the configuration of a task whose activations take 9 MiB a sample."""
+    """tall(overrides, kind) -> the configuration of a task."""
     (tmp_path / "tall.py").write_text(TALL)
 
     def make(overrides=None, kind="Tall"):
@@ -121,11 +118,11 @@ def peak(config, card, micro_batch, recomputed):
 
 def test_the_micro_batch_is_the_largest_even_one_that_fits(tall):
     """By brute force over every size."""
-    card = "0.45 GiB, capability 7.5"
-    plain = next(option for option in made(tall(), card).options if option.recomputed == 0)
-    fitting = [m for m in range(1, 17) if peak(tall(), card, m, 0).fits]
-    assert plain.micro_batch == max({*fitting} & {*search.even_sizes(16)})
-    assert plain.passes == -(-16 // max(fitting))  # no other size would save a pass
+    card, config = "0.33 GiB, capability 7.5", tall({"training.effective_batch": 8})
+    plain = next(option for option in made(config, card).options if option.recomputed == 0)
+    fitting = [m for m in range(1, 9) if peak(config, card, m, 0).fits]
+    assert plain.micro_batch == max({*fitting} & {*search.even_sizes(8)}) < 8
+    assert plain.passes == -(-8 // max(fitting))  # no other size would save a pass
 
 
 @settings(derandomize=True, max_examples=20, deadline=None)
@@ -138,7 +135,7 @@ def test_even_sizes_are_those_that_split_a_slot_best(slot):
 def test_recomputation_is_a_last_resort(tall):
     """Where nothing fits without it, the fewest layers that make room are taken."""
     config = tall({"training.effective_batch": 1}, "Long")
-    between = sum(peak(config, "t4", 1, layers).peak_bytes for layers in (0, 4)) / 2 / 0.92 + CONTEXT_BYTES
+    between = sum(peak(config, "t4", 1, layers).peak_bytes for layers in (0, 2)) / 2 / 0.92 + CONTEXT_BYTES
     plan = made(config, f"{between / 2**30:.4f} GiB, capability 7.5")
     assert plan.chosen.recomputed > 0 and plan.chosen.fits
 
@@ -149,16 +146,12 @@ def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tal
     assert plan.chosen.passes == 1
     assert plan.option_of(5, 0).passes == 4 and len(plan.options) == 2
     fast, slow = plan.chosen.step_seconds
-    flops = 3 * 2 * 16 * 512 * (2 * 256 * 2048) * 4 - 2 * 16 * 512 * 256 * 2048  # the first input needs no gradient
+    flops = 3 * 2 * 16 * 1024 * (2 * 256 * 2048) * 2 - 2 * 16 * 1024 * 256 * 2048  # the first input has no gradient
     assert flops / 8.1e12 <= fast < plan.chosen.expected_seconds < slow  # the T4's fp32 peak
     assert plan.chosen.prediction.pass_flops == pytest.approx(flops, rel=0.01)
-    seconds = 1000 * plan.chosen.expected_seconds
-    assert plan.seconds(1000) == seconds and re.search(rf" {duration(seconds)} +{quota(seconds)[0]}\n", of_plan(plan))
-    assert "A week's 30 GPU hours give about" in of_plan(plan)
-    fast = made(tall(), "80 GiB, capability 8.0, 900000 TFLOP/s, 900000 GB/s")
-    kernels, notice = fast.chosen.prediction.pass_kernels, "kernels a micro-batch take the CPU"
-    assert fast.chosen.prediction.pass_seconds[0] == pytest.approx(1.5e-5 * kernels)
-    assert f"{kernels:,} {notice}" in of_plan(fast) and notice not in of_plan(plan)
+    assert plan.seconds(1000) == 1000 * plan.chosen.expected_seconds
+    epochs = made(tall({"training.epochs": 3}), "t4", 0, 5000)
+    assert epochs.max_steps == 938  # 3 * 5000 / 16
 
 
 def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall):
@@ -169,10 +162,6 @@ def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall)
     config = tall({"training.micro_batch_slots": 0})  # each card has one
     plans = made(config, "t4"), made(config, "l4"), made(config, "l4", 4)
     assert [(plan.cards, plan.slots) for plan in plans] == [(2, 2), (1, 1), (4, 4)]
-    unseen = [" ".join(plan.chosen.prediction.unseen) for plan in (one, two)]
-    assert ["NCCL" in text for text in unseen] == [False, True]
-    compiled = made(tall({"training.compile": True}), "t4", 1)
-    assert "torch.compile" in " ".join(compiled.chosen.prediction.unseen)
 
 
 def test_a_memory_profile_is_planned_as_it_is_trained(tall):
@@ -181,19 +170,6 @@ def test_a_memory_profile_is_planned_as_it_is_trained(tall):
     plan = make(config, find_card("t4"))
     assert plan.effective_batch == 16 and plan.option_of(4, 0)
     assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in of_plan(plan).splitlines()
-    in_child = planner.plan(profiled, "t4")
-    assert in_child.effective_batch == 8 and in_child.changed, "an override wins over the profile, there too"
-    assert in_child == make(profiled, find_card("t4")), "a plan comes out of its own process the same"
-
-
-def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_given(tall):
-    open_ended, fixed = (made(tall({"training.epochs": 3}), "t4", 0, samples) for samples in (0, 5000))
-    assert (open_ended.max_steps, open_ended.steps_for(1000)) == (0, 188)  # 3 * 1000 / 16
-    assert dataclasses.replace(open_ended, share=0.1).steps_for(1000) == 19  # 3 * 100 / 16
-    time = duration(open_ended.seconds(188))
-    assert f"for 1,000 training samples they are 188 steps and take {time}" in of_plan(open_ended)
-    assert fixed.max_steps == 938 and "each 1,000" not in of_plan(fixed)
-    assert "training.epochs 3 -> training.max_steps 938" in of_plan(fixed)
 
 
 def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_that_takes_most_memory(tall):
@@ -207,13 +183,10 @@ def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_
 
 
 def test_the_trainers_own_step_is_what_is_traced(toy):
-    """Micro-batches, recomputation, averaged weights and clipping are those of the trainer; nothing is imitated."""
     config = toy({"training.ema_decay": 0.9})
     plan, model = made(config, "t4"), Toy(config).model()
     assert plan.layers == len(model.blocks)
     assert plan.chosen.prediction.parameters == sum(p.numel() for p in model.parameters())
-    moments = ["after load", "after forward", "after backward", "after optimizer step"]
-    assert list(plan.chosen.prediction.moments) == moments
 
 
 def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
@@ -221,7 +194,6 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
         ({}, "8 GiB", -2, "-2 cards were chosen"),
         ({}, "t4", 3, "3 cards were chosen, and training.micro_batch_slots is 1"),
         ({}, "0.22 GiB", 0, r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"),
-        ({}, "0.1 GiB", 0, "No micro-batch of tall fits"),
         ({"training.precision": "bf16"}, "t4", 0, "bf16, which T4 lacks"),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -237,9 +209,8 @@ def test_the_command_prints_tables_layers_and_json_and_writes_a_page(tall, capsy
     cards = ["--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]
     assert commands.main(["plan", path, *cards, "--layers", "--page", str(page)]) == 0
     printed = capsys.readouterr()
-    for text in ("steps a week", "1 x T4", "gradients  optimizer  activations  of peak"):
-        assert text in printed.out
-    assert printed.out.count("4.2 M parameters") == 2 and f"Wrote {page}" in printed.err
+    assert "gradients  optimizer  activations  of peak" in printed.out
+    assert printed.out.count("2.1 M parameters") == 2
     assert "Where it goes" in page.read_text() and not unbalanced(page.read_text().partition("utf-8>")[2])
     assert commands.main(["plan", path, "--json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
@@ -247,36 +218,15 @@ def test_the_command_prints_tables_layers_and_json_and_writes_a_page(tall, capsy
     assert commands.main(["plan", path, "--gpu", "t5"]) == 2 and "Known cards" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("card, steps", [("t4", 5), ("l4", 0)])  # with a quota, and without
-def test_text_and_page_have_the_same_rows_and_every_tag_is_closed(toy, card, steps):
-    plan = dataclasses.replace(made(toy({"training.micro_batch": 1}), card), max_steps=steps)
-    assert len(plan.options) > 1, "so that the page has their table"
-    sheet, text, page = describe(plan), of_plan(plan), html.of_plan(plan)
-    assert all(cell in text and (not cell or f">{cell}</t" in page) for row in sheet.options for cell in row)
-    assert ("of week" in text) == ("quota" in page) == (card == "t4")
-    bars = html.gauge([Reading("GPU <0>", GIB, 4 * GIB, "a & b")])
-    assert "GPU &lt;0&gt;: 1.00 of 4.00 GiB" in bars and "(a &amp; b)" in bars and "width:25.0%" in bars
-    refusal, waiting = html.refusal("a <b> & c"), html.computing("x <y>")
-    assert "a &lt;b&gt; &amp; c" in refusal and 'role="alert"' in refusal and "x &lt;y&gt;" in waiting
-    assert not unbalanced(page + bars + refusal + waiting)
-    assert "<b>1</b>" in html.framed("<b>1</b>") and type(html.framed("")) is str
-    assert [quota(hours * 3600) for hours in (3, 12, 23.1)] == [("10.0%", 1), ("40.0%", 2), ("77.0%", 3)]
-
-
 def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, capsys):
     overrides = {"training.micro_batch": 4, "workload.dropout": 0.5}
     path = widgets.write(tmp_path / "runs", "toy", overrides)
     assert widgets.find(path.parent, "toy", toy) == (path, overrides)
     assert widgets.find(path.parent, "other", toy) is None and not capsys.readouterr().out
-    for text in ("{", "[]", '{"training.micro_batch": 4.5}', '{"kind": "trainbook plan"}'):
+    for text in ("{", '{"training.micro_batch": 4.5}'):
         path.write_text(text)
         assert widgets.find(path.parent, "toy", toy) is None
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
-    values = {}
-    exec(widgets.as_code({"training.micro_batch": 4, "workload.name": "x"}), values)
-    assert values["OVERRIDES"] == {"training.micro_batch": 4, "workload.name": "x"}
-    with pytest.raises(BadInput, match="cannot be written"):
-        widgets.write(path, "toy", {})
 
 
 def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):
@@ -286,15 +236,10 @@ def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for
     counted = host_memory(load_task(config), config, 1)
     launch.train(config)
     assert counted.copied_bytes == sum(buffer.nbytes for buffer in savers[-1]._buffers.values())
-    assert "for the copy that checkpoints are written from, 0.0 MB for batches" in counted.sentence()
     config = toy({"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2})
     batch = sum(value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values())
     counted = host_memory(load_task(config), config, 2)
     assert (counted.waiting_bytes, counted.workers) == (2 * 2 * 3 * batch, 4)
-    config = toy({"data.num_workers": 0, "training.micro_batch_slots": 2, "checkpoint.keep_last": 0})
-    counted = host_memory(load_task(config), config, 1)
-    assert (counted.waiting_bytes, counted.workers, counted.copied_bytes) == (batch, 0, 0)
-    assert "checkpoints" not in counted.sentence() and "workers" not in counted.sentence()
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
@@ -316,7 +261,7 @@ def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(tall, tmp_path,
         monkeypatch.setattr(process.subprocess, "Popen", lambda _, child=child, **options: popen(child, **options))
         if raised:
             with pytest.raises(raised, match=sentence) as error:
-                process.plan(config, "t4", count)
+                process.plan(config, "t4", count, threading.Event())
             assert error.type is raised
 
 
@@ -344,7 +289,7 @@ def test_a_plan_that_is_cancelled_or_interrupted_ends_its_process(toy, monkeypat
     assert looks == [None] * 3
     monkeypatch.setattr(Endless, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        process.plan(toy(), "t4", 1)
+        process.plan(toy(), "t4", 1, threading.Event())
     assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
 
 
@@ -370,9 +315,6 @@ def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_s
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
-    config, plan, lines = apply_plan(tall({"training.micro_batch": 4}), 1)
-    assert config.training.micro_batch == 4 and not lines
-    assert plan.option_of(4, 0).prediction.peak_bytes > 16 * 4_200_000
 
 
 def test_cards_sum_the_gradients_of_what_is_trained_and_of_no_frozen_base(tall, monkeypatch):

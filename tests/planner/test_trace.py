@@ -1,6 +1,5 @@
 """Predictions against hand formulas, PyTorch's profiler, and what a CUDA run is known to do; and bad input."""
 
-import dataclasses
 import re
 import sys
 import types
@@ -12,9 +11,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from lib.errors import NotTraceable
-from lib.planner import of_layers, predict, predict_inference, tracker
+from lib.planner import predict, predict_inference, tracker
 from lib.planner.card import find_card
-from lib.planner.log import OUTSIDE, Layer, folded
+from lib.planner.log import OUTSIDE
 from lib.planner.trace import predict_task
 from lib.planner.tracker import Tracker
 from lib.training.recomputation import recompute
@@ -41,14 +40,12 @@ def traced():
     return predicted(3)
 
 
-@pytest.mark.parametrize("precision, bytes_each", [("fp32", 66), ("fp16", 38)])
-def test_a_layer_keeps_what_can_be_counted_by_hand(precision, bytes_each):
-    """fp32, bytes a token and channel: two norms 4 + 4, q k v 12, attention 4, feed-forward 16 + 16, two residual sums
-    4 + 4, two dropout masks 1 + 1. Under fp16 autocast what enters a product is half as wide; the sums stay fp32."""
-    two, four = (predicted(layers, precision=precision).moments["after forward"] for layers in (2, 4))
-    cast = 2 * 12 * D * D if precision == "fp16" else 0  # autocast's copies of the weights
+def test_under_autocast_a_layer_keeps_what_can_be_counted_by_hand():
+    """Bytes a token and channel: what enters a product is half as wide as in fp32; norms and sums stay fp32."""
+    two, four = (predicted(layers, precision="fp16").moments["after forward"] for layers in (2, 4))
+    cast = 2 * 12 * D * D  # autocast's copies of the weights
     measured = (four - two) / 2 - 12 * PER_LAYER - cast  # gradients are gone when a step begins
-    assert measured / (TOKENS * D) == pytest.approx(bytes_each, rel=0.015)
+    assert measured / (TOKENS * D) == pytest.approx(38, rel=0.015)
 
 
 def wide():
@@ -71,15 +68,15 @@ def test_the_optimizers_plateau_is_20_bytes_a_parameter_and_16_in_one_kernel():
         assert held / result.parameters == pytest.approx(each, rel=0.015)
 
 
-def test_recomputation_keeps_one_layers_activations_and_plain_attention_the_matrix_of_scores():
-    plain, saved = predicted(8), predicted(8, "all")
-    rest = plain.by_category["weights"] + plain.by_category["optimizer"]
-    assert saved.by_category["activations"] < 1.2 * (8 * 4 * TOKENS * D + 66 * TOKENS * D)
-    assert saved.peak_bytes - rest < 0.35 * (plain.peak_bytes - rest)
-    assert saved.pass_flops == pytest.approx(plain.pass_flops * 4 / 3, rel=0.02)
+def test_recomputation_keeps_one_layers_activations_and_plain_attention_the_matrix_of_scores(traced):
+    saved = predicted(3, "all")
+    rest = traced.by_category["weights"] + traced.by_category["optimizer"]
+    assert saved.by_category["activations"] < 1.2 * (3 * 4 * TOKENS * D + 66 * TOKENS * D)
+    assert saved.peak_bytes - rest < 0.5 * (traced.peak_bytes - rest)
+    assert saved.pass_flops == pytest.approx(traced.pass_flops * 4 / 3, rel=0.02)
     rows = {row.name: row for row in saved.layers}
     assert rows["blocks.0"].activations < 10 * TOKENS * D, "its input alone waits for the backward pass"
-    assert rows["blocks.7"].at_peak > 50 * TOKENS * D, "and is computed again there"
+    assert rows["blocks.2"].at_peak > 50 * TOKENS * D, "and is computed again there"
 
     def step(net):
         q = net(torch.randn(8, 4, 512, 64, device="cuda"))
@@ -103,11 +100,9 @@ def test_options_of_the_loop_take_and_free_what_they_should():
     for more in ({"accumulation": 2}, {"zeroes_after_forward": True}):
         held = predict(wide, loss, **more).moments["after forward"] - plain.moments["after forward"]
         assert held == pytest.approx(4 * plain.parameters, rel=0.02), more
-    for card, precision in (("t4", "fp16"), ("l4", "bf16")):
-        assert predict(wide, loss, card, precision="auto") == predict(wide, loss, card, precision=precision)
 
 
-def test_kept_outputs_cost_their_size_and_a_model_in_eval_saves_its_masks_with_a_sentence():
+def test_kept_outputs_cost_their_size():
     def step(net):
         torch.empty(640, 400_000, device="cuda")  # the peak comes in forward, while the last result is still held
         logits = net(torch.randn(640, 256, device="cuda"))
@@ -118,12 +113,6 @@ def test_kept_outputs_cost_their_size_and_a_model_in_eval_saves_its_masks_with_a
         for keeps in (False, True)
     )
     assert held.peak_bytes - freed.peak_bytes >= 640 * 50_000 * 4
-    nets = [
-        lambda mode=mode: nn.Sequential(nn.Linear(WIDE, WIDE), nn.Dropout(0.5)).train(mode) for mode in (True, False)
-    ]
-    trained, fixed = (predict(net, lambda net: net(torch.randn(2048, WIDE, device="cuda")).sum()) for net in nets)
-    assert trained.moments["after forward"] - fixed.moments["after forward"] >= 2048 * WIDE  # the mask, at least
-    assert ["made in eval()" in " ".join(result.unseen) for result in (trained, fixed)] == [False, True]
 
 
 def test_a_forward_pass_alone_holds_weights_one_layer_and_the_cache_that_it_returns():
@@ -158,14 +147,6 @@ def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
     assert not any("upper bound" in sentence for sentence in fixed.unseen)
     assert any("a mask as index (all 8,192 elements)" in sentence for sentence in unknown.unseen)
 
-    def picking(net):  # seven of eight values, without the largest
-        picked = torch.arange(0, 80, 10, device="cuda")[(torch.arange(8) != 7).to("cuda")]
-        return net(torch.randn(int(picked.max()) + len(picked), 4, device="cuda")).sum()
-
-    result = predict(lambda: nn.Linear(4, 4), picking)
-    assert not any("value read into Python" in sentence for sentence in result.unseen)
-    assert result.pass_flops == 2 * 2 * (60 + 7) * 4 * 4  # forward, and the gradient of the weights
-
 
 def test_what_a_step_raises_comes_out_and_an_operator_without_shapes_is_named_with_its_line():
     before = torch.cuda.is_bf16_supported, torch.get_rng_state()
@@ -198,14 +179,6 @@ def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_by_a_bound_on_a_
     line = rf"line ({lines[0] + 1}|{lines[0] + 2})\)"
     assert re.search(rf"more than 700 operators and goes on .*test_trace.py, {line}", str(caught.value))
 
-    def counted(net):  # some 1,900 in two steps, forward and backward
-        y = net(torch.ones(2, 4, device="cuda"))
-        for _ in range(300):
-            y = y * 0.5
-        return y.sum()
-
-    assert predict(lambda: nn.Linear(4, 4), counted).fits
-
 
 def test_the_branch_that_was_followed_is_said_with_its_line():
     lines = []
@@ -221,23 +194,6 @@ def test_the_branch_that_was_followed_is_said_with_its_line():
     for offset, value in ((1, "False"), (3, "1.0")):
         assert f"({__file__}, line {lines[0] + offset}) was taken as {value} (2 times)" in text
     assert "another value may need more memory" in text and "upper bound" not in text
-
-
-def test_a_loss_that_leaves_autocast_by_its_tensors_device_is_followed():
-    def step(leave):
-        def inner(net):
-            y = net(torch.randn(512, 512, device="cuda"))
-            assert torch.is_autocast_enabled(y.device.type) and torch.get_autocast_dtype(y.device.type) is torch.half
-            with torch.autocast(y.device.type, enabled=not leave):
-                return (y.float() @ y.float().T).sum()
-
-        return inner
-
-    inside, outside = (
-        predict(lambda: nn.Linear(512, 512), step(leave), precision="fp16").moments["after forward"]
-        for leave in (False, True)
-    )
-    assert outside != inside  # fp32 operands are kept instead of half ones
 
 
 class Tied(nn.Module):
@@ -295,31 +251,18 @@ def test_a_layer_has_what_can_be_counted_by_hand_and_all_sums_are_the_peak(trace
     assert "200 MiB are set aside" in " ".join(traced.unseen) and "fits" in str(traced)
 
 
-def test_the_table_folds_alike_and_small_layers(traced):
-    row = next(line for line in of_layers(traced).splitlines() if line.startswith("blocks.0 ... blocks.2 (3)"))
-    assert row.split()[4:6] == [f"{3 * 4 * PER_LAYER / 2**20:,.1f}"] * 2
-    mixed = [Layer(f"a.{n}", 1, n // 2, 0, 0, 0, 1) for n in range(4)]
-    assert [row.name for row in folded(mixed)] == ["a.0 ... a.1", "a.2 ... a.3"]
-    small = [Layer(f"small_{name}", 1, 8, 8, 16, 8, 0) for name in "abcde"]
-    layers = (*small, *(layer for layer in traced.layers if layer.name != "head"))
-    text = of_layers(dataclasses.replace(traced, layers=layers))
-    assert "smaller ones (5)" in text and "small_a" not in text and text.index("smaller") < text.index(OUTSIDE)
-
-
 # --- against PyTorch's profiler ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["encoder", "language model"])
-def test_the_tracked_peak_of_a_real_step_is_the_profilers(name):
+def test_the_tracked_peak_of_a_real_step_is_the_profilers():
     torch.manual_seed(0)
-    model = Encoder(2, 256) if name == "encoder" else LanguageModel()
+    model = LanguageModel()
 
     def steps():
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
         for _ in range(2):
             optimizer.zero_grad()
-            batch = torch.ones(8, 128, 256) if name == "encoder" else torch.arange(4 * 128).view(4, 128)
-            model(batch).square().mean().backward()
+            model(torch.arange(4 * 128).view(4, 128)).backward()
             optimizer.step()
 
     held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])

@@ -1,6 +1,6 @@
 """Convolution nets of published readings, after torchvision's definitions; see models.py for why they stand here.
 
-`PARAMETERS` are torchvision's counts (pytorch.org/vision, the tables of weights), which a test compares.
+`PARAMETERS` are torchvision's counts (pytorch.org/vision, the tables of weights).
 """
 
 import torch
