@@ -113,14 +113,6 @@ class Outside:
             elif flags & (os.O_WRONLY | os.O_RDWR) and not self._may_be_written(name):
                 self._seen.append(f"{name} was opened for writing")
 
-    def keeps_read_times(self) -> bool:
-        """Whether this file system notes when a file was read, by which alone a read of native code is seen."""
-        probe = self.root / "temporary" / "probe"
-        probe.write_text("x")
-        os.utime(probe, (0, probe.stat().st_mtime))
-        probe.read_text()
-        return probe.stat().st_atime > 0
-
     def _may_be_written(self, name: str) -> bool:
         places = [*map(str, self.may_write), "/dev/null"]
         return any(name == place or name.startswith(place + os.sep) for place in places) or "__pycache__" in name

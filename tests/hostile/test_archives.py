@@ -2,10 +2,8 @@
 
 import gzip
 import io
-import os
 import shutil
 import tarfile
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -64,7 +62,6 @@ def predict(path, own=OWN):
 WRONG_MEMBERS = {
     "a name above": (member("../planted.txt", size=1), b"x"),
     "a link away": (member("toy/best", tarfile.SYMTYPE, "/etc"), None),
-    "a pipe": (member("a/config.yaml", tarfile.FIFOTYPE), None),
     "a Python file": (member("toy/evil.py", size=1), b"x"),
     "a deep name": (member("a/" * 2000 + "config.yaml", size=1), b"x"),
 }
@@ -79,15 +76,12 @@ def test_a_member_that_no_prediction_needs_stays_packed(nothing_outside, mine, w
     best = "toy/best/step-00000004"
     names = ("manifest.json", "model.safetensors", "state.json")
     assert written == {"toy/config.yaml", "toy/summary.json", *(f"{best}/{name}" for name in names)}
-    assert not Path("/tmp/planted-by-a-test").exists()
     assert "Models: toy." in nothing_outside.attempt(predict, path)
 
 
 CODE = {
-    "toy/code/mine.py": True, "toy/code/pack/deep/x.py": True, "toy/code/my-task.py": True, "code/mine.py": True,
-    "toy/code/../mine.py": False, "toy/code/x.pyc": False, "toy/code/.hidden/x.py": False, "toy/mine.py": False,
-    "toy/code/x.so": False, "lib/task/code/a/b/c/d/e/f/g/h/i/x.py": False, "/toy/code/x.py": False,
-    "toy/code/\x1b[2J.py": False, "toy/code/a\nb.py": False, "toy/code/" + "x" * 300 + ".py": False,
+    "toy/code/mine.py": True, "toy/code/pack/deep/x.py": True, "toy/code/../mine.py": False, "toy/mine.py": False,
+    "toy/code/x.so": False, "/toy/code/x.py": False, "toy/code/\x1b[2J.py": False,
 }  # fmt: skip
 
 
@@ -104,7 +98,6 @@ def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_
 
 BOMBS = {
     "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
-    "a giant hole": lambda: gzip.compress(member("toy/config.yaml", tarfile.GNUTYPE_SPARSE, size=2**40).tobuf()),
     "a wrong checksum": lambda: gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8),
 }
 
@@ -126,20 +119,8 @@ def test_many_members_and_a_name_twice_are_refused(nothing_outside, mine, monkey
     assert "cannot be unpacked (File exists)" in nothing_outside.attempt(predict, archive_of(mine, *twice))
 
 
-@pytest.mark.parametrize("target", ["pipe", "/dev/zero", "outputs.tar.gz", "nowhere"])
-def test_what_is_no_file_is_refused(nothing_outside, target):
-    path = nothing_outside.folder / "outputs.tar.gz"
-    os.mkfifo(path.with_name("pipe"))
-    path.symlink_to(target)
-    assert "outputs.tar.gz" in nothing_outside.attempt(predict, path)
-
-
 def config(text):
     return lambda run, outside: (run / "config.yaml").write_text(text.format(evil=outside.evil, secret=outside.secret))
-
-
-def summary(content):
-    return lambda run, outside: (run / "summary.json").write_bytes(content)
 
 
 def renamed(run, outside):
@@ -173,9 +154,7 @@ def test_a_hostile_run_in_an_archive_or_folder_runs_and_reads_nothing(nothing_ou
 
 
 def test_a_task_file_runs_only_where_it_is_given(nothing_outside, mine):
-    path = archive_of(mine)
-    assert "Where the task is your own, give it: --task file.py:Class." in nothing_outside.attempt(predict, path, "")
-    assert "Models: toy." in nothing_outside.attempt(predict, path)
+    assert "give it: --task file.py:Class." in nothing_outside.attempt(predict, archive_of(mine), "")
 
 
 def test_a_configuration_of_a_far_larger_model_takes_no_memory(nothing_outside, mine, monkeypatch):

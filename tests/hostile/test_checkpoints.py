@@ -1,14 +1,12 @@
 """Checkpoints of a mounted earlier session. Their seal is made anew, as anybody can: it does not say who wrote."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
 import pickle
 import shutil
 import struct
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -16,15 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from lib import checkpoint, launch
-from lib.checkpoint import frozen, weights
 from lib.launch.resume import bring_along, look_for_checkpoint
 from lib.launch.run import run_folders
 from lib.task import load_config
 from lib.training.state import first_state
 from tests.conftest import TOY
 from tests.hostile.conftest import FORGED, SECRET
-
-GIANT = 2**39  # bytes of a file with a hole
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +80,6 @@ def above(folder, outside):
     shutil.copy(folder / real, folder / new)
 
 
-def in_entry(**values):
-    return lambda folder, outside: seal(folder, lambda m: m["files"]["model.safetensors"].update(values))
-
-
 def manifest_is(content):
     return lambda folder, outside: (folder / "manifest.json").write_bytes(content)
 
@@ -103,49 +94,29 @@ def instead_of(name, make):
     return tamper
 
 
-def giant(folder, outside):
-    os.truncate(folder / "model.safetensors", GIANT)
-    files = {"model.safetensors": {"bytes": GIANT, "sha256": ""}, "state.json": entry(folder / "state.json")}
-    (folder / "manifest.json").write_bytes(checkpoint._sealed({"format": 1, "step": 6, "files": files}))
-
-
 MANIFESTS = {
     "a name above": above,
-    "giant bytes": in_entry(bytes=10**300),
     "2 MB": manifest_is(b" " * 2_000_000),
     "a manifest that is a pipe": instead_of("manifest.json", lambda path, o: os.mkfifo(path)),
-    "a model of half a TiB": giant,
 }
 
 
-def state_is(content):
-    """Replaces state.json by bytes, or by the saved state with a change, and seals the folder again."""
+def with_state(**values):
+    """Replaces values in state.json, and seals the folder again."""
 
     def tamper(folder, outside):
         path = folder / "state.json"
-        path.write_bytes(content if isinstance(content, bytes) else content(json.loads(path.read_text())))
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
         seal(folder)
 
     return tamper
 
 
-def with_state(**values):
-    return state_is(lambda state: json.dumps({**state, **values}).encode())
-
-
-def without_state(name):
-    return state_is(lambda state: json.dumps({k: v for k, v in state.items() if k != name}).encode())
-
-
 STATES = {
-    "a list": state_is(b"[]"),
     "a state that is a link": instead_of("state.json", lambda path, o: path.symlink_to(o.secret)),
     "not a number": with_state(pending={"squared": float("nan")}),
     "another step": with_state(step=3),
-    **{f"no {name}": without_state(name) for name in ("identity", "pending")},
-    "pending of texts": with_state(pending={"squared": f"\n{FORGED}"}),
     "what was learned as text": with_state(learned=f"\n{FORGED}"),
-    "a plateau without a rate": with_state(plateau={"best": None, "waited": 0}),
 }
 
 
@@ -164,18 +135,14 @@ def tensors_are(name, content):
     return tamper
 
 
-def header(text, data=b""):
-    raw = text if isinstance(text, bytes) else json.dumps(text).encode()
+def header(tensors, data=b""):
+    raw = json.dumps(tensors).encode()
     return struct.pack("<Q", len(raw)) + raw + data
 
 
 class Evil:
     def __reduce__(self):
         return os.system, ("true",)
-
-
-def wide(tensors):
-    return {name: torch.zeros(7, 7) for name in tensors}
 
 
 TENSORS = {
@@ -185,8 +152,7 @@ TENSORS = {
     "a giant shape": tensors_are(
         "model", header({"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}, b"0")
     ),
-    "moments of another shape": tensors_are("optimizer", wide),
-    "an average of another shape": tensors_are("ema", wide),
+    "moments of another shape": tensors_are("optimizer", lambda t: {name: torch.zeros(7, 7) for name in t}),
     "no average": tensors_are("ema", lambda t: {}),
 }
 CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}": v for k, v in STATES.items()},
@@ -200,7 +166,7 @@ def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(nothing_
     assert steps == [3] and "step-00000006 is damaged (" in told
 
 
-@pytest.mark.parametrize("tamper", [*MANIFESTS.values(), TENSORS["no model"]], ids=[*MANIFESTS, "no model"])
+@pytest.mark.parametrize("tamper", MANIFESTS.values(), ids=MANIFESTS)
 def test_hostile_best_weights_are_brought_nowhere(nothing_outside, resumed, tamper):
     for best in (nothing_outside.folder / "toy" / "best").iterdir():
         if best.name != "step-00000006":
@@ -224,17 +190,3 @@ def test_an_identity_cannot_steer_the_terminal(nothing_outside, resumed):
     tamper = with_state(identity={f"key\n{FORGED}": f"\x1b[2J\n{FORGED}", "seed": f"0\n{FORGED}"})
     tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
     assert "cannot be resumed" in resumed()[0]
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, functools.partial(Path.symlink_to, target="/dev/zero"), Path.mkdir])
-def test_initial_weights_that_are_no_file_are_refused(nothing_outside, make):
-    path = nothing_outside.folder / "w.safetensors"
-    make(path)
-    assert "w.safetensors" in nothing_outside.attempt(weights.read, path)
-
-
-@pytest.mark.parametrize("tamper", TENSORS.values(), ids=TENSORS)
-def test_initial_weights_of_a_hostile_checkpoint_are_refused_or_are_weights(nothing_outside, resumed, tamper):
-    path = nothing_outside.folder / "toy" / "checkpoints" / "step-00000006"
-    tamper(path, nothing_outside)
-    nothing_outside.attempt(frozen.source, path)

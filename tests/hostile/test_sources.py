@@ -13,38 +13,21 @@ DEEP = 20_000
 CONTENTS = {
     "code that runs": "{code}",
     "code in a decorator": "@__import__('os').system('touch {ran}')\ndef f(): pass\n",
-    "code in a base": "class A(__import__('subprocess').Popen(['true']).__class__): pass\n",
     "parentheses": "(" * DEEP,
-    "minus signs": "x = " + "-" * DEEP + "1",
-    "attributes": "x" + ".x" * DEEP,
-    "additions": "x = " + "1+" * DEEP + "1",
     "too many ifs": "".join(f"{' ' * depth}if x:\n" for depth in range(300)),
     "classes in classes": "".join(f"{' ' * depth}class A:\n" for depth in range(90)) + " " * 90 + "x = 1\n",
-    "an f-string": "x = f'" + "{x:" * 50 + "'",
-    "a giant number": "x = " + "9" * DEEP,
     "a giant power": "x = 9**9**9**9\n",
-    "a giant repetition": "x = 'a' * 10**12\n",
-    "NUL alone": "\0" * 1000,
     "an escape": "\x1b[2J\x07\n",
     "a star of itself": "from a import *\nfrom . import a\nimport a\n",
     "bases in a circle": "class A(B): pass\nclass B(A): pass\nA.x()\n",
-    "names in a circle": "a = b\nb = c\nc = a\na.x()\n",
     "a long chain of names": "".join(f"x{n + 1} = x{n}\n" for n in range(3_000)) + "x3000()\n",
-    "a thousand bases": "".join(f"class B{n}: pass\n" for n in range(1_000))
-    + f"class A({','.join(f'B{n}' for n in range(1_000))}):\n def f(self): pass\n",
-    "an attribute set often": "class A:\n def f(self):\n" + "  self.x = self.x.y\n" * 500 + "  self.x.z()\n" * 500,
     "a diamond of bases": "class A0: pass\nclass B0: pass\n"
     + "".join(f"class A{n + 1}(A{n}, B{n}): pass\nclass B{n + 1}(B{n}, A{n}): pass\n" for n in range(40)),
     "returns in a circle": "def f(): return g()\ndef g(): return f()\nf().x()\n",
-    "an import above": "from ..................... import x\n",
 }  # fmt: skip
 BYTES = {
-    "UTF-16": "x = 1\n".encode("utf-16"),
     "a declared punycode": b"# coding: punycode\n" + b"x" * DEEP,
-    "declared escapes": b"# coding: unicode_escape\n\\x78 = 1\n",
-    "a declared zip": b"# coding: zlib_codec\n",
     "no UTF-8": b"\xff\xfe\xfa",
-    "carriage returns": b"x = 1\r" * 1000,
 }
 
 
@@ -78,23 +61,16 @@ def test_a_hostile_source_is_read_or_left_out_and_never_run(nothing_outside, tre
     assert "a" in made.entities or told.startswith("Left out a.py: ")
 
 
-def giant(path, outside):
-    path.write_bytes(b"x = (" + b"1+1," * 300_000 + b")")
-
-
 def sparse(path, outside):
     path.touch()
     os.truncate(path, 2**40)
 
 
 FILES = {
-    "1.2 MB": (giant, "it has 1,200,006 bytes, and at most 1,048,576 are read"),
     "a TiB": (sparse, "bytes, and at most"),
     "a pipe": (lambda path, outside: os.mkfifo(path), "it is a pipe, not a regular file"),
-    "a device": (lambda path, outside: path.symlink_to("/dev/zero"), "it is a link out of the tree"),
     "a link out": (lambda path, outside: path.symlink_to(outside.secret), "it is a link out of the tree"),
     "a link to itself": (lambda path, outside: path.symlink_to(path), "cannot be read"),
-    "a link to nothing": (lambda path, outside: path.symlink_to("nothing"), "No such file"),
 }
 
 
@@ -106,7 +82,7 @@ def test_what_is_no_source_is_left_out_by_name_with_the_reason(nothing_outside, 
     assert Sources([folder(tree)]).content
 
 
-@pytest.mark.parametrize("name", [f"a\n{FORGED}.py", "a\x1b[2J.py", "a\u202eb.py", "a\udcff.py", "\x07.py"])
+@pytest.mark.parametrize("name", [f"a\n{FORGED}.py", "a\x1b[2J.py", "a\udcff.py"])
 def test_a_file_name_cannot_steer_the_terminal_or_enter_the_graph(nothing_outside, tree, name):
     (tree / os.fsencode(name).decode("utf-8", "surrogateescape")).write_text("def f(): pass\n")
     told, made = built(nothing_outside)
