@@ -2,10 +2,7 @@
 
 import errno
 import io
-import itertools
 import os
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,8 +13,7 @@ import pytest
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.task import load_task
-from tests.conftest import ROOT
-from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes, write_tiff
+from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes
 from workloads.glacier.data import datasets, layout, records, sampling, terrain
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.scores import IGNORE
@@ -52,8 +48,6 @@ def test_filters_leave_tiles_out_and_half_precision_refuses_what_it_cannot_hold(
     write_bands(tmp_path / "data", "img001", image, classes)
     assert cut(tmp_path / "data", min_label_share=0.05).table.counts.sum(0).tolist() == [0, 0, 1024, 1024]
     assert "left out 1 with fewer than 10% valid pixels and 1 with fewer than 5% labelled" in capsys.readouterr().out
-    write_bands(tmp_path / "data", "img001", image.round(), classes)
-    assert np.array_equal(cut(tmp_path / "data", storage="float16").read(0)[0], image.round()[:, :32, :32])
     write_bands(tmp_path / "data", "img001", image * 1000, classes)
     with pytest.raises(BadInput, match=r"Band1/img001.tif holds values above 65,504"):
         cut(tmp_path / "data", storage="float16")
@@ -61,45 +55,17 @@ def test_filters_leave_tiles_out_and_half_precision_refuses_what_it_cannot_hold(
 
 def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, capsys):
     data, (image, classes) = write_scenes(tmp_path / "data", 3), scene()
-    for name, values in (("img100", np.full_like(image, np.nan)), ("img101", image), ("img102", image)):
+    for name, values in (("img100", np.full_like(image, np.nan)), ("img102", image)):
         write_bands(data, name, values, classes)
-    write_tiff(data / "label" / "img101.tif", np.full((64, 64), np.nan, np.float32))
     band = data / "Band2" / "img102.tif"
     band.write_bytes(band.read_bytes()[:9000])
-    with pytest.raises(BadInput, match="^Scenes that cannot be used: 3; workload.bad_input_limit allows 0.") as refused:
+    with pytest.raises(BadInput, match="^Scenes that cannot be used: 2; workload.bad_input_limit allows 0.") as refused:
         cut(data)
-    for sentence in (
-        "Band1/img100.tif holds no data at all", "label/img101.tif labels none of the pixels",
-        "Band2/img102.tif ends or breaks in the middle",
-    ):  # fmt: skip
+    for sentence in ("Band1/img100.tif holds no data at all", "Band2/img102.tif ends or breaks in the middle"):
         assert sentence in str(refused.value)
     capsys.readouterr()
-    assert len(cut(data, limit=3)) == 12
-    text = capsys.readouterr().out
-    assert "Left out 3 unusable scenes" in text and "img100.tif" in text and "img102.tif" in text
+    assert len(cut(data, limit=2)) == 12 and "Left out 2 unusable scenes" in capsys.readouterr().out
     assert not list((tmp_path / "folder").glob("*.tmp")), "nothing half written stays"
-
-
-MEMORY = """
-import resource, sys
-from pathlib import Path
-from workloads.glacier.data import layout
-from workloads.glacier.settings import Cut, Source
-from workloads.glacier.data.cutter import Cutter
-source = Source(bands=("a", "b", "c", "d"))
-match = layout.find(Path(sys.argv[1]), source)
-for few in (match.scenes[:1], match.scenes[1:2], match.scenes[2:]):  # the 2nd grows what the 1st did not
-    Cutter(Path(sys.argv[2]), source, Cut(size=128)).all(match._replace(scenes=few))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-def test_memory_stays_while_five_times_the_data_is_cut(tmp_path):
-    write_scenes(tmp_path / "data", 7, size=(512, 512), bands=4)  # 4 MiB of pixels each
-    command = [sys.executable, "-c", MEMORY, str(tmp_path / "data"), str(tmp_path / "store")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    first, second, last = (int(line) for line in done.stdout.splitlines() if line.isdecimal())  # KiB
-    assert last - second < second - first + 2 * 1024
 
 
 def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
@@ -163,14 +129,12 @@ def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_go
     assert cut_archive(archive).fingerprint() == store.fingerprint(), "a finished cut needs no archive"
 
 
-@pytest.mark.parametrize("damage", ["one bit zip", "cut off tar.gz", "a header tar"])
+@pytest.mark.parametrize("damage", ["one bit zip", "a header tar"])
 def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tmp_path, damage):
     archive = packed(write_patches(tmp_path / "data"), damage.split()[-1])
     content = bytearray(archive.read_bytes())
     middle = len(content) // 2
-    if damage == "cut off tar.gz":
-        del content[middle:]
-    elif damage == "a header tar":
+    if damage == "a header tar":
         with tarfile.open(archive) as members:
             offset = members.getmembers()[7].offset
         content[offset + 148 : offset + 156] = b"xxxxxxxx"  # the header's checksum
@@ -206,17 +170,11 @@ def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny)
     task = load_task(tiny({**GENERATED, "workload.source.bands": "[swir1, blue]"}))
     text = task.describe_data()
     assert "The embedded default is used: 4 generated scenes of 64 x 64 pixels" in text
-    table = [line.split("  ")[0] for line in text.splitlines() if line.endswith("%")]
-    assert table == ["training", "training, wanted", "training, as drawn", "validation", "test"]
     image, classes = terrain.scene(0, 0, 64)
     got, target = task.data.store.read(0)
     known = ~np.isnan(got[0])
     assert np.array_equal(got[:, known], image[[4, 0], :32, :32][:, known])
     assert np.array_equal(target[known], classes[:32, :32][known])
-    sea = {"source.classes": "[background, sea]", "source.codes": "[0, 1]", "sampling.target_shares": "[]"}
-    for change, sentence in (({"source.bands": "[red, uv]"}, "no band uv, only blue"), (sea, "no class sea, only")):
-        with pytest.raises(BadInput, match=sentence):
-            load_task(tiny({**GENERATED, **{f"workload.{key}": value for key, value in change.items()}})).datasets()
 
 
 def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
@@ -244,15 +202,6 @@ def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
     assert of() != before
 
 
-def test_scenes_in_other_units_are_said(tiny, tmp_path):
-    assert "other units" not in load_task(tiny()).describe_data()
-    for number in (1, 4, 6):
-        image, classes = scene(number)
-        write_bands(tmp_path / "scenes", f"img{number:03d}", image / 10_000, classes, origin=(number * 100_000, 0))
-    text = load_task(tiny()).describe_data()
-    assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in text
-
-
 def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it(tiny, tmp_path):
     assert "nodata" not in load_task(tiny()).describe_data()
     image, classes = scene(1)
@@ -260,10 +209,7 @@ def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it
     write_bands(tmp_path / "scenes", "img001", image, classes, origin=(100_000, 0))
     text = load_task(tiny()).describe_data()
     assert "of the pixels of the band nir are -9999" in text and "workload.source.nodata: [-9999]" in text
-    assert (
-        "band red" not in text
-        and "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
-    )
+    assert "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
 
 
 def flip(path):
@@ -275,9 +221,7 @@ def flip(path):
 DAMAGES = {  # a file of the cache, and what is done to it
     "truncated": ("*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
     "flipped": ("*.target", flip),
-    "record a folder": ("*.json", lambda path: (path.unlink(), path.mkdir())),
     "record flipped": ("*.json", flip),
-    "record a number": ("*.json", lambda path: path.write_text('{"sha256": 1, "record": 2}')),
 }  # fmt: skip
 
 
@@ -301,23 +245,13 @@ def test_damaged_tiles_are_made_again(tiny, tmp_path, capsys, pattern, way):
     assert capsys.readouterr().out.count("such scenes are cut again") == 1
 
 
-@pytest.mark.parametrize("overrides", [None, GENERATED], ids=["given", "generated"])
-def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, overrides):
-    whole = disk.whole
-    for first in (1, 4):  # the disk is full from this file on
-        numbers = itertools.count(1)
+def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch):
+    def full(path, cache=False):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-        def full(path, cache=False, numbers=numbers, first=first):
-            if next(numbers) >= first:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return whole(path, cache)
-
-        monkeypatch.setattr(disk, "whole", full)
-        with pytest.raises(BadInput) as refused:
-            content(load_task(tiny(overrides)))
-        assert str(refused.value) == (
-            f"The cache folder {tmp_path / 'cache' / 'glacier'} cannot be written to (No space left on device). Make "
-            "room on its disk, or name another folder in the environment variable TRAINBOOK_CACHE."
-        )
-    monkeypatch.setattr(disk, "whole", whole)
-    assert load_task(tiny(overrides)).data.store, "with room again tiles are stored"
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "whole", full)
+        with pytest.raises(BadInput, match="cannot be written to .No space left on device.. Make room") as refused:
+            content(load_task(tiny()))
+        assert str(tmp_path / "cache" / "glacier") in str(refused.value)
+    assert load_task(tiny()).data.store, "with room again tiles are stored"
