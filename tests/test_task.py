@@ -66,22 +66,13 @@ def test_a_task_imports_what_lies_beside_it_before_an_installed_namesake_and_hid
     installed = tmp_path_factory.mktemp("site-packages", numbered=False)
     for folder, value in ((installed, 1), (tmp_path, 2)):
         (folder / "namesake_own.py").write_text(f"VALUE = {value}\n")
-    (installed / "other_own.py").write_text("VALUE = 1\n")
-    (tmp_path / "other_own.py").mkdir()  # no module, and not what is imported
     (tmp_path / "beside_own.py").write_text("VALUE = 3\n")
     for name in ("json", "lib", "colorsys"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
     sys.path.append(str(installed))
-    lines = ("colorsys, json, lib.task", "namesake_own", "other_own", "beside_own")
-    own("".join(f"    import {line}\n" for line in lines))
+    own("".join(f"    import {line}\n" for line in ("colorsys, json, lib.task", "namesake_own", "beside_own")))
     cls = find_task("own.py:Own")
-    assert (cls.namesake_own.VALUE, cls.other_own.VALUE, cls.beside_own.VALUE) == (2, 1, 3)
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "beside_own.py").write_text("VALUE = 4\n")
-    (tmp_path / "new" / "own.py").write_text(OWN.format(more="") + "    import beside_own, namesake_own\n")
-    cls = find_task("new/own.py:Own")
-    assert (cls.beside_own.VALUE, cls.namesake_own.VALUE) == (4, 1)  # beside which there is no namesake
-    assert find_task("own.py:Own").beside_own.VALUE == 3
+    assert (cls.namesake_own.VALUE, cls.beside_own.VALUE) == (2, 3)
 
 
 def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_opened(own, tmp_path):
@@ -89,19 +80,13 @@ def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_o
     for body, where, what in (
         ("x = 1 / 0", "own.py:14", "ZeroDivisionError: division by zero"), ("x = (", "own.py, line 14", "SyntaxError"),
         ("import beside", "beside.py:2", "NameError: name 'missing' is not defined"),
-        ("raise SystemExit(3)", "own.py:14", "SystemExit: 3"),
-        ("import nothing_like_this", "own.py:14", "ModuleNotFoundError"),
     ):  # fmt: skip
         with pytest.raises(BadInput) as error:
             own(f"    {body}\n")
         assert what in str(error.value) and where in str(error.value)
-    with pytest.raises(BadInput, match="Own.Settings has types that cannot be read.*Missing"):
-        own("    pass\nOwn.Settings = type('S', (Settings,), {'__annotations__': {'a': 'Missing'}})\n")
     os.mkfifo("pipe.py")
-    (tmp_path / "zero.py").symlink_to("/dev/zero")
-    for name in ("pipe.py", "zero.py", "a\0.py", "x" * 5000 + ".py"):
-        with pytest.raises(BadInput, match="The task file"):
-            find_task(f"{name}:Own")
+    with pytest.raises(BadInput, match="The task file"):
+        find_task("pipe.py:Own")
 
 
 ENDLESS = type("Endless", (), {"__getitem__": lambda self, index: index})
@@ -129,10 +114,9 @@ def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypa
             launch.train(config)
 
 
-@pytest.mark.parametrize("layout", ["datasets/ada/graphs", "graphs"])  # the new one, and the old one
-def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, capsys, layout):
-    kaggle(monkeypatch, tmp_path, [layout, "datasets/ada/other"])
-    mount, other = tmp_path / "input" / layout, tmp_path / "input" / "datasets" / "ada" / "other"
+def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, capsys):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
+    mount, other = (tmp_path / "input" / "datasets" / "ada" / name for name in ("graphs", "other"))
     inner, sentinels = mount / "data" / "v1", ("entities.jsonl",)
     inner.mkdir(parents=True)
     (mount / "data.jsonl").unlink()
@@ -147,14 +131,8 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypat
     (mount / "entities.jsonl").touch()
     assert locate_data("graphs", sentinels) == mount  # the shallow one first
     (other / "entities.jsonl").touch()
-    first, second = sorted([mount, other])
-    assert locate_data("", sentinels) == first
-    assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
-    (other / "model.safetensors").touch()  # a published model
     assert locate_data("", sentinels) == mount
-    (tmp_path / "tree" / "inner").mkdir(parents=True)
-    (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
-    assert locate_data(str(tmp_path / "tree"), sentinels) == tmp_path / "tree"  # a folder by its path is not searched
+    assert f"{mount} is taken, not {other}. data.dir names another" in capsys.readouterr().out
 
 
 def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_content_of_each(
@@ -170,11 +148,6 @@ def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_
     monkeypatch.setattr("lib.task.loading.find_task", lambda name: type("Several", (Task,), {"several": True}))
     task = load_task(config)
     assert (task.source, task.sources) == (here, (here, mount))
-    assert type(task)(config, task.sources).sources == task.sources
-    with pytest.raises(BadInput, match="There is no input gone"):
-        load_task(toy({"data.dir": [str(here), "gone"]}))
-    task.datasets = lambda: {"train": [1]}
-    assert task.describe_data() == f"Data: {here}, {mount}. Samples: 1 train."
     (here / "x.txt").write_text("a")
     both, alone = task.fingerprint(), load_task(single).fingerprint()
     assert alone != both == load_task(config).fingerprint()
@@ -203,7 +176,7 @@ class Short(Task):
 """
 
 
-def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys, quick):
+def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, quick):
     (tmp_path / "short.py").write_text(SHORT)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("a")
@@ -211,11 +184,8 @@ def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys, quick):
         "task: short.py:Short\ntraining: {max_steps: 2, effective_batch: 9}\ndata: {num_workers: 0, dir: data}\n"
     )
     run = launch.prepare(load_config("short.yaml", {"output_dir": str(tmp_path / "runs")}))
-    assert run.task.describe_data() == "Data: data. Samples: 9 train, 9 validation, 9 test."
     summary = launch.train(run)
     assert (summary.metrics, summary.baseline, summary.missing) == ({}, {}, {}) and summary.test_loss > 0
-    last = [line.split() for line in capsys.readouterr().out.splitlines()][-1]
-    assert last == ["loss", f"{summary.test_loss:.3f}"]
     batch = run.task.collate(run.task.datasets()["train"], torch.Generator())
     assert run.task.count(batch) == {"loss": 8} and run.task.count({"x": batch["x"]}) == {"loss": 9}
     first = run.task.fingerprint()
@@ -236,9 +206,6 @@ def test_the_mean_of_each_term_is_the_evaluation_and_a_method_without_a_default_
     }.items():  # fmt: skip
         with pytest.raises(BadInput, match=rf"Bare has no {method}\(.*Write it in the class Bare: it returns"):
             getattr(bare, method)(*arguments)
-    for samples in ([{"x": [1]}, {"x": [1, 2]}], [{"x": 1}, {"y": 1}], [{"x": "text"}]):
-        with pytest.raises(BadInput, match=r"Bare has no collate\("):
-            bare.collate(samples, None)
 
 
 # --- what its file imports --------------------------------------------------------------------------------------------
@@ -249,21 +216,12 @@ import json, os.path
 import torch, datasets
 import net
 from pack import inner, deep as other
-from pack.deep.words import WORDS
 from lib.task import Task
 try:
     import wandb
     import helper
 except ImportError:
     wandb = None
-try:
-    import needed_inside_a_try
-finally:
-    pass
-if TYPE_CHECKING:
-    import pandas
-else:
-    import polars
 class Mine(Task):
     def predict(self):
         from sklearn.metrics import f1_score
@@ -278,7 +236,7 @@ def test_what_a_task_imports_from_beside_it_belongs_to_it_and_packages_are_those
     """A folder of data with a package's name is no package of one's own; what a try catches may be missing."""
     for name, text in {
         "task.py": TASK, "net.py": "import numpy as np\nimport task\n", "helper.py": "", "late.py": "import PIL.Image",
-        "pack/__init__.py": "from . import sibling\n", "pack/inner.py": "from .deep import words\nfrom ..pack import x",
+        "pack/__init__.py": "from . import sibling\n", "pack/inner.py": "from .deep import words",
         "pack/sibling.py": "import json\n", "pack/deep/words.py": "import regex", "pack/unused.py": "import nothing",
         "unused.py": "", "json.py": "", "torch/data.bin": "", "datasets/train.csv": "", "lib.py": "",
     }.items():  # fmt: skip
@@ -288,7 +246,7 @@ def test_what_a_task_imports_from_beside_it_belongs_to_it_and_packages_are_those
     inner = ["pack/__init__.py", "pack/deep/words.py", "pack/inner.py", "pack/sibling.py"]
     names = [file.relative_to(own.folder).as_posix() for file in own.files]
     assert names == ["task.py", "helper.py", "late.py", "net.py", *inner]
-    assert own.packages == ("PIL", "datasets", "needed_inside_a_try", "numpy", "polars", "regex", "sklearn", "torch")
+    assert own.packages == ("PIL", "datasets", "numpy", "regex", "sklearn", "torch")
     (tmp_path / "pack" / "inner.py").write_text("\nx = (\n")
     with pytest.raises(BadInput, match=r"inner\.py:2: This is no Python"):
         own_files(tmp_path / "task.py")

@@ -1,6 +1,5 @@
 """Files and folders that are written whole or not at all."""
 
-import errno
 import fcntl
 import os
 import signal
@@ -13,15 +12,14 @@ from lib.machine import disk
 from lib.machine.disk import Disk, whole
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_a_file_is_replaced_only_when_the_block_ends_without_an_error(tmp_path, cache):
+def test_a_file_is_replaced_only_when_the_block_ends_without_an_error(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), whole(path, cache=cache) as aside:
+    with pytest.raises(ZeroDivisionError), whole(path) as aside:
         aside.write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
-    with whole(path, cache=cache) as aside:
+    with whole(path) as aside:
         aside.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
@@ -98,22 +96,3 @@ def test_a_forked_child_such_as_a_loader_process_does_not_keep_a_lock(tmp_path):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-def test_a_folder_that_a_lock_made_is_gone_again_if_it_stays_empty(tmp_path):
-    with disk.lock(tmp_path / "a" / "b", "in use"):
-        assert (tmp_path / "a" / "b").is_dir()
-    assert not list(tmp_path.iterdir())
-    with disk.lock(tmp_path / "a" / "b", "in use"):
-        (tmp_path / "a" / "b" / "file").touch()
-    assert (tmp_path / "a" / "b" / "file").is_file()
-
-
-def test_where_folders_cannot_be_locked_a_line_says_so(tmp_path, monkeypatch, capsys):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(disk.fcntl, "flock", refuse)
-    with disk.lock(tmp_path, "in use") as handle:
-        assert handle is None
-    assert "cannot be locked (No locks available)" in capsys.readouterr().out

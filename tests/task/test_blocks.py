@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lib import planner
 from lib.errors import BadInput
 from lib.planner import make
-from lib.planner.card import FITS, find_card
+from lib.planner.card import find_card
 from lib.task import checked_blocks, load_config, load_task
 from lib.task.blocks import find_blocks
 from lib.training.recomputation import recompute
@@ -62,17 +61,6 @@ class Block(nn.Module):
         return x + self.mlp(self.norm(x))
 
 
-class Routed(nn.Module):
-    """A layer with experts, most of them not called."""
-
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(Block(8) for _ in range(4))
-
-    def forward(self, x):
-        return self.experts[1](x)
-
-
 def staged():
     """As timm builds ConvNeXt and Swin: something smaller before, and the layers of a stage in a sequence."""
 
@@ -85,37 +73,15 @@ def staged():
     return model
 
 
-def unlike():
-    """An encoder and a decoder of other layers, and small heads."""
-    model = nn.Module()
-    model.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 64), 2)
-    model.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 64), 3)
-    model.heads = nn.ModuleList(Block(1) for _ in range(2))
-    return model
-
-
 def convolutions(*widths):
     return [nn.Sequential(nn.Conv2d(a, b, 3), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairwise(widths)]
 
 
-def numbered():
-    """An attribute `blocks` that is no list of layers."""
-    model = nn.Module()
-    model.blocks, model.layers = 2, nn.ModuleList(Block() for _ in range(2))
-    return model
-
-
 def test_repeated_layers_are_found_in_any_model():
-    pairs = [nn.ModuleList([Block(), nn.TransformerEncoderLayer(4, 2, 8)]) for _ in range(2)]
     for model, names in (
         (bert(), ["BertLayer"] * 2), (llama(), ["LlamaDecoderLayer"] * 3), (wrapped_gpt2(), ["GPT2Block"] * 2),
-        (t5(), ["T5Block"] * 4), (Wrapped(staged()), ["Block"] * 5), (numbered(), ["Block"] * 2),
-        (unlike(), ["TransformerEncoderLayer"] * 2 + ["TransformerDecoderLayer"] * 3),
-        (nn.ModuleList(pairs), ["Block", "TransformerEncoderLayer"] * 2),
-        (nn.Sequential(*[Routed() for _ in range(3)]), ["Routed"] * 3),
-        (nn.Sequential(nn.Linear(3, 4), Block(), Block(), nn.Linear(4, 1)), ["Block"] * 2),
+        (t5(), ["T5Block"] * 4), (Wrapped(staged()), ["Block"] * 5),
         (nn.Sequential(*convolutions(3, 4, 4, 8)), ["Sequential"] * 3),
-        (nn.Sequential(nn.Sequential(*convolutions(3, 4), nn.Flatten()), nn.Sequential(nn.Linear(4, 1))), []),
         (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)), []),
     ):  # fmt: skip
         assert [type(block).__name__ for block in find_blocks(model)] == names
@@ -158,11 +124,10 @@ def test_recomputation_needs_blocks():
     assert recompute(Net(nn.Linear(2, 2), nn.Tanh()), 9) == 2
 
 
-@pytest.mark.parametrize("momentum", [0.1, None])
-def test_recomputation_updates_batch_statistics_once(momentum):
+def test_recomputation_updates_batch_statistics_once():
     def trained(layers):
         torch.manual_seed(0)
-        norm = nn.BatchNorm1d(8, momentum=momentum)
+        norm = nn.BatchNorm1d(8)
         model = nn.Module()
         model.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)])
         recompute(model, layers)
@@ -178,9 +143,7 @@ def test_recomputation_updates_batch_statistics_once(momentum):
     assert same_tensors(plain, recomputed)
 
 
-def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused_and_tensors_go_by_position(
-    monkeypatch,
-):
+def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused():
     model = llama()
     model.gradient_checkpointing_enable()
     assert recompute(model, 0) == 0
@@ -193,12 +156,14 @@ def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused_and_ten
         model(input_ids=IDS, past_key_values=past)
     with torch.no_grad():  # without gradients nothing is recomputed, and generating text has its cache
         assert model(input_ids=IDS, use_cache=True).past_key_values.get_seq_length() == 4
+
+
+def test_tensors_by_name_go_by_position_where_torch_keeps_the_random_state_of_their_gpu(monkeypatch):
     calls, layer, x = [], nn.Linear(2, 2), torch.ones(1, 2)
     name = "lib.training.recomputation.recomputed"
     monkeypatch.setattr(name, lambda run, *args, **_: calls.append(args) or run(*args))
     recompute(layer, "all", [layer])
-    assert torch.equal(layer(input=x), nn.functional.linear(x, layer.weight, layer.bias))
-    assert calls == [(x,)], "of tensors by name torch would not keep the random state of their GPU"
+    assert torch.equal(layer(input=x), nn.functional.linear(x, layer.weight, layer.bias)) and calls == [(x,)]
 
 
 LEARNER = """
@@ -260,13 +225,12 @@ def test_a_plan_counts_found_layers_and_has_a_lower_peak_with_them(learner):
     assert plain.layers == every.layers == 2 and (plain.chosen.recomputed, every.chosen.recomputed) == (0, 2)
     less, more = (plan.chosen.prediction for plan in (every, plain))
     assert less.by_category["activations"] < 0.7 * more.by_category["activations"] and less.peak_bytes < more.peak_bytes
-    assert "2 of 2" in planner.of_plan(every) and planner.of_plan(every) != planner.of_plan(plain)
     assert make(learner("Flat"), find_card("t4")).layers == 0
     with pytest.raises(BadInput, match="gradient_checkpointing is 2, but this model has no `blocks`"):
         make(learner("Flat", **{"training.gradient_checkpointing": 2}), find_card("t4"))
 
 
-def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not_recomputed(learner):
+def test_layers_that_change_their_input_are_refused_where_asked_for(learner):
     """A second pass would read what the first one left."""
     config = learner("InPlace", **{"training.gradient_checkpointing": "all"})
     sentence = "A Sequential that is to be recomputed changes its input in place"
@@ -275,11 +239,6 @@ def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not
     state, task = new_state(load_task(config), config), load_task(config)
     with pytest.raises(BadInput, match=sentence):
         task.loss(state.model, task.example_batch(2, state.device))
-    config = learner("InPlace", **{"training.effective_batch": 4096})
-    plain = make(config, find_card("t4"))
-    tight = 200 * 2**20 + 0.9 * plain.chosen.prediction.peak_bytes / FITS
-    plan = make(config, find_card(f"{tight / 2**30:.6f} GiB"))
-    assert plan.layers == 3 and plan.chosen.micro_batch < 4096 and {o.recomputed for o in plan.options} == {0}
 
 
 def test_a_task_names_its_layers_itself(learner):

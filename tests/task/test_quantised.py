@@ -11,10 +11,8 @@ from lib.task import quantised
 from lib.task.quantised import Linear4, quantise
 from tests.conftest import ROOT
 
-SHAPES = [(256, 512), (128, 640), (4864, 896)]
 
-
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(256, 512), (128, 640)])
 def test_bytes_and_values_are_those_of_bitsandbytes(shape):
     bnb = pytest.importorskip("bitsandbytes").functional
     torch.manual_seed(0)
