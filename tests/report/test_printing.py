@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from lib.report.printing import Informing
-from lib.report.progress import Live, Plain, Watched
-from lib.report.sampler import Sampler
+from lib.report.progress import Plain
 from tests.conftest import ROOT
 
 PROGRAM = """
@@ -21,7 +20,7 @@ open(sys.argv[1], "w").write("reached")
 """
 
 
-@pytest.mark.parametrize("redirection", ["", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "<&- >&-"])
+@pytest.mark.parametrize("redirection", ["", ">/dev/full 2>/dev/full", ">&- 2>&-"])
 def test_an_output_that_takes_nothing_ends_no_program_and_letters_that_it_lacks_are_escaped(tmp_path, redirection):
     command = f'"{sys.executable}" -S -c "$PROGRAM" "{tmp_path}/reached" {redirection}'
     variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
@@ -31,30 +30,16 @@ def test_an_output_that_takes_nothing_ends_no_program_and_letters_that_it_lacks_
     assert done.stdout.splitlines() == ["in the folder w\\xf6"] * (0 if redirection else 3)
 
 
-def fail(*arguments, **options):
-    raise ValueError("it is broken")
+def test_a_progress_that_fails_ends_no_run_and_says_once_that_it_failed(monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise ValueError("it is broken")
 
-
-def updated(shown):
+    monkeypatch.setattr(Plain, "_show", fail)
+    shown = Plain()
     for done in range(4):
         shown._last = float("-inf")
         shown.update(done, 3, "text")
     shown.close()
-
-
-@pytest.mark.parametrize(
-    "inform",
-    [
-        lambda watched: updated(Plain()),
-        lambda watched: updated(Live(watched)),
-        lambda watched: [sampler := Sampler(fail), sampler.row(), sampler.row()],
-    ],
-    ids=["progress", "live figure", "sampler"],
-)
-def test_what_only_informs_ends_no_run_and_says_once_that_it_failed(tmp_path, monkeypatch, capsys, inform):
-    monkeypatch.setattr(Plain, "_show", fail)
-    monkeypatch.setattr(Live, "_display", fail)
-    inform(Watched(tmp_path / "metrics.csv", "toy", 3))
     out = capsys.readouterr().out
     assert out.count("does not work: ValueError: it is broken. Training continues.") == 1
 

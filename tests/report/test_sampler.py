@@ -1,7 +1,6 @@
 """What the machine does while it trains: the thread, the columns, the advice. No test sleeps."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,25 +61,6 @@ def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_n
     assert advice.lines(slow | {"ram_share": 0.95}) == []
 
 
-@pytest.mark.parametrize("way, words", [(1e9, "set data.num_workers to 0 (now 2)"), (0.0, "data.prefetch_factor")])
-def test_where_a_batch_costs_less_than_its_way_no_worker_is_the_advice(toy, monkeypatch, way, words):
-    monkeypatch.setattr(data, "_WAY_SECONDS", way)
-    task = load_task(toy())
-    advice = Advice(2, lambda: 2, lambda: data.is_cheap(task, task.datasets()["train"], 8))
-    before = torch.random.get_rng_state()
-    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert words in sentence and torch.equal(before, torch.random.get_rng_state())
-    none = Advice(0, lambda: 2, lambda: True)
-    assert not [line for _ in range(9) for line in none.lines({"data_wait_share": 0.4})], "no worker makes it faster"
-
-
-def test_a_first_batch_that_opens_files_does_not_make_a_cheap_one_dear(toy, monkeypatch):
-    clock = iter([0.0, 1.0, 1.0, 1.001])
-    monkeypatch.setattr(data, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    task = load_task(toy())
-    assert data.is_cheap(task, task.datasets()["train"], 8) and not [*clock]
-
-
 def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Sampler, "row", lambda self: {"ram_share": 0.93})
     monkeypatch.setattr(Meter, "row", lambda self, size, row=Meter.row: {**row(self, size), "data_wait_share": 0.5})
@@ -90,14 +70,12 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
 
 
-@pytest.mark.parametrize("cpus, words", [(8.0, "Raise data.num_workers from 2 to 4, the most"),
-                                         (4.0, "Raise data.prefetch_factor against")])  # fmt: skip
-def test_the_advice_never_asks_for_more_workers_than_a_run_may_have(toy, monkeypatch, cpus, words):
-    monkeypatch.setattr(hardware, "cpus", lambda: cpus)
+def test_the_advice_never_asks_for_more_workers_than_a_run_may_have(toy, monkeypatch):
+    monkeypatch.setattr(hardware, "cpus", lambda: 4.0)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
     task, options = load_task(toy()), toy({"data.num_workers": 8}).data
     most = data.most_workers(task, [])
     assert most == data.limit_workers(task, [], options, print).num_workers
     advice = Advice(workers=2, most=lambda: most)
     (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert words in sentence
+    assert "Raise data.prefetch_factor against" in sentence

@@ -17,14 +17,13 @@ def test_what_is_written_is_read_back(tmp_path):
 
 def test_what_is_no_summary_is_none_and_what_it_lacks_or_has_of_another_type_has_its_default(tmp_path):
     assert Summary.read(tmp_path) is None
-    for content in ("", "{", "[1]", '"text"', "{}", "[" * 100_000, '{"reason": "lost"}'):
+    for content in ("", "[1]", "{}", "[" * 100_000):
         (tmp_path / FILE).write_text(content)
         assert Summary.read(tmp_path) is None
     for values, fields in (
         ({"error": "no", "session": 2, "colour": "red", "best": None}, {"error": "no", "session": 2}),
         ({"max_steps": 12, "session": "two", "step": True, "best": [1], "metrics": None, "test_loss": "low"},
          {"max_steps": 12}),
-        ({"test_loss": 1, "error": 5}, {"test_loss": 1}),
     ):  # fmt: skip
         (tmp_path / FILE).write_text(json.dumps({"reason": "failed", **values}))
         assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "failed", **fields)
@@ -50,14 +49,7 @@ def test_a_table_has_baselines_where_they_exist_the_loss_last_and_a_row_for_each
     assert single == [["metric", "baseline", "model", "difference"], ["mrr", "0.250", "0.500", "+0.250"]]
     assert wide[0] == ["model", "(baseline)", "mrr", "hits10", "hits1"]
     assert wide[1] == ["full_text", "0.100", "(0.250)", "0.200", "(0.250)"]
-    assert wide[2][0] == "masked" and wide[2][-2:] == ["0.400", "(0.250)"]
-    groups = {"mrr_a": 0.1, "hits_a": 0.2, "mrr_b": 0.3, "hits_b": 0.4}
-    assert tables(groups, {"mrr_a": 0.5})[0][1] == ["a", "0.100", "(0.500)", "0.200"]
-    ungrouped = {"rmse": 0.5, "mean_iou": 0.1, "mean_f1": 0.2, "top5_accuracy": 0.3}
-    assert [len(table) for table in tables(ungrouped, ungrouped)] == [5]
     (table,) = tables({"f1": 0.5, "exact": 0.25}, {"f1": 0.2}, test_loss=2.0)
     assert table[1:] == [["f1", "0.200", "0.500", "+0.300"], ["exact", "0.250"], ["loss", "2.000"]]
-    assert results(Summary("toy", "toy", "interrupted")) == ""
     scores = {"loss": 1.0, "exact": 0.1, "b": 0.2, "a": 0.3}
     assert list(with_all(scores, {"a": 0, "b": 0, "lost": 0}).items()) == [("a", 0.3), ("b", 0.2), ("exact", 0.1)]
-    assert with_all(scores, {"loss": 9.0}) == scores

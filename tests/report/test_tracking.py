@@ -87,12 +87,12 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tm
 
 
 def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb):
-    for number, state in enumerate(("", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}')):
+    for number, state in enumerate(("", '{"id": 1}')):
         folder = tmp_path / str(number)
         session(folder, [row(1, loss=3.0)], wandb=True)
         (folder / "tracking" / "ids.json").write_text(state)
         session(folder, [row(1, loss=3.0)], is_resumed=bool(state), wandb=True)
-    assert len({init["id"] for init in wandb.inits}) == 8 and all(len(run.rows) == 1 for run in wandb.runs)
+    assert len({init["id"] for init in wandb.inits}) == 4 and all(len(run.rows) == 1 for run in wandb.runs)
 
 
 def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_other_one_goes_on(
@@ -111,49 +111,28 @@ def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_o
     assert KEY not in out and KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
 
 
-def test_a_package_that_is_missing_is_named_and_training_goes_on(tmp_path, monkeypatch, capsys):
-    for name in ("wandb", "torch.utils.tensorboard"):
-        monkeypatch.setitem(sys.modules, name, None)
-    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, tensorboard=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and all("ModuleNotFoundError" in line and "training continues" in line for line in lines)
-
-
-@pytest.mark.parametrize("module", ["kaggle_secrets", "google.colab.userdata"])
-def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(
-    tmp_path, wandb, capsys, monkeypatch, module
-):
+def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(tmp_path, wandb, capsys, monkeypatch):
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
     assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out and not wandb.inits
     get = {"WANDB_API_KEY": KEY}.__getitem__
-    client = SimpleNamespace(UserSecretsClient=lambda: SimpleNamespace(get_secret=get), get=get)
-    monkeypatch.setitem(sys.modules, module, client)
+    client = SimpleNamespace(UserSecretsClient=lambda: SimpleNamespace(get_secret=get))
+    monkeypatch.setitem(sys.modules, "kaggle_secrets", client)
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
     assert wandb.inits[0]["mode"] == "online"
     assert KEY not in capsys.readouterr().out and KEY not in repr(wandb.inits)
 
 
-@pytest.mark.parametrize("error", [None, OSError("no room")])
-def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(
-    toy, tmp_path, quick, cut, wandb, board, monkeypatch, capsys, error
-):
-    """It has the results of a run that is not tracked; where ids cannot be copied, new runs begin."""
-
-    def fails(*_, **__):
-        raise error
-
+def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(toy, tmp_path, quick, cut, wandb, board):
+    """It has the results of a run that is not tracked."""
     launch.train(toy({"output_dir": str(tmp_path / "plain")}))
     options = {"tracking.wandb": True, "tracking.tensorboard": True, "checkpoint.every_steps": 5}
     cut(7)
     assert launch.train(toy(options)).reason == "deadline"
     cut(None)
-    if error:
-        monkeypatch.setattr("shutil.copytree", fails)
     moved = {"output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs"), **options}
     assert launch.train(toy(moved)).reason == "completed"
-    assert ("could not be copied (no room)" in capsys.readouterr().out) == bool(error)
     first, second = wandb.inits
-    assert (first["id"] == second["id"]) != bool(error) and first["config"]["seed"] == 0
+    assert first["id"] == second["id"] and first["config"]["seed"] == 0
     steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
     assert steps == [5, 10, 12] == [values[3] for values in board if values[1] == "train/loss"]
     assert [run.codes for run in wandb.runs] == [[1], [0]] and wandb.runs[1].summary["test/rmse"] > 0
