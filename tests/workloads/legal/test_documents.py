@@ -13,7 +13,7 @@ from tests.workloads.legal.conftest import CORPUS, judgments
 from workloads.legal import splits
 from workloads.legal.documents import Document, class_names, read, read_plain
 from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
-from workloads.legal.settings import Settings, Source, Split
+from workloads.legal.settings import Settings, Split
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
 
@@ -42,10 +42,6 @@ def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_n
     assert [one.name for one in documents(tmp_path / "a" / "deep" / "0" / "j00.txt")] == ["j00"]
     folder(tmp_path / "b", **{"x/a": FINE, "y/a": FINE, "b": FINE})
     assert [one.name for one in documents(tmp_path / "b")] == ["b", "x/a", "y/a"]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text("document,sentence,role\n7,one,F\n")
-    found, _ = read(tmp_path, Settings(source=Source(files="*.csv")))
-    assert [one.name for one in found] == ["test/7", "train/7"]
 
 
 def test_blank_lines_part_the_documents_of_a_file_and_lines_are_counted_in_the_file(tmp_path):
@@ -59,14 +55,7 @@ def test_blank_lines_part_the_documents_of_a_file_and_lines_are_counted_in_the_f
 def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path):
     folder(tmp_path, a=FINE, README="read me", categories="Tax\ta b\nCivil\tc\n")
     (found,), text = read(tmp_path, Settings())
-    assert found.name == "a" and found.category == "Tax"
-    assert text == (
-        "Sentences with a role: 2 in 1 documents; left out: 0.\nFiles without a tab, which are no documents: 1 "
-        "(README.txt)."
-    )
-    for wrong in ("Tax a b\n", "Tax\ta\n\nCivil\tb a\n"):
-        with pytest.raises(BadInput, match="categories.txt, line"):
-            documents(folder(tmp_path, categories=wrong))
+    assert found.name == "a" and found.category == "Tax" and "which are no documents: 1 (README.txt)" in text
     with pytest.raises(BadInput, match="There is no sentence with a role"):
         documents(folder(tmp_path / "notes", a="Notes on the judgments\n"))
 
@@ -76,11 +65,6 @@ def test_roles_that_are_numbers_have_the_names_of_a_file_of_labels_unless_the_co
     folder(tmp_path, **{"a": numbers, "deep/labels": "Facts\n\nIssue\nRuling\n", "b": FINE})
     assert [one.roles for one in documents(tmp_path)] == [("Facts", "Ruling")] * 2
     assert documents(tmp_path, classes=("0", "2", "Facts", "Ruling"))[0].roles == ("0", "2")
-    folder(tmp_path, c="It is remanded\t3\n")
-    with pytest.raises(BadInput, match=r"c.txt, line 1: The role '3' is none of labels.txt"):
-        documents(tmp_path)
-    (tmp_path / "deep" / "labels.txt").unlink()
-    assert [one.roles for one in documents(tmp_path)] == [("0", "2"), ("Facts", "Ruling"), ("3",)]
 
 
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
@@ -89,10 +73,6 @@ COLLECTIONS = {
     "a table of segments": (
         ("all.csv", 'Document,label,text,category\nd,FAC,"one\n two",Tax\nd,RLC,three,Tax\n'),
         "source: {files: '*.csv'}\ncolumns: {document: Document, sentence: text, role: label}",
-    ),
-    "numbers of a list of classes": (
-        ("train.tsv", "labels\tsegments\n0\tone two\n2\tthree\n"),
-        "classes: [FAC, ISSUE, RLC]\nsource: {files: '*.tsv'}\ncolumns: {sentence: segments, role: labels}",
     ),
     "a line of JSON a sentence": (
         ("a.jsonl", '{"id": 7, "sentence": "one two", "role": "FAC"}\n{"id": 7, "sentence": "three", "role": "RLC"}\n'),
@@ -114,9 +94,7 @@ def test_public_collections_load_by_six_lines(tmp_path, file, workload):
 
 BAD = {
     "no tab": ("The appeal is dismissed\n", "a.txt, line 2: There are 0 tabs"),
-    "a tab in the sentence": ("The\tappeal\tFacts\n", "a.txt, line 2: There are 2 tabs"),
     "no role": ("The appeal\t \n", "a.txt, line 2: There is no role"),
-    "one endless word": ("x" * 200_000 + "\tFacts\n", "a.txt, line 2: The sentence has 200,000 letters"),
     "an unknown role": ("Appeal\tRulings\n", "line 2: The role 'Rulings' is none of workload.classes. Is 'Ruling'"),
 }
 
@@ -172,11 +150,8 @@ def test_a_paragraph_is_split_where_its_sentences_end():
         ["Mr. A. K. Rao, for the appellant, relies on Art. 14.", "That is of no help."],
         ["See State of U.P. v. Ram, (1990) 2 S.C.C. 5 at p. 12.", "We agree."],
         ["Messrs. Tata Sons Ltd. is the owner.", "No. 5 is not."],
-        ["The suit is against Tata Sons Ltd.", "The trial court decreed it."],
-        ["He lived in U.P.", "The police came at 5.30 p.m. on 12.3.1996.", "He was gone."],
         ["Why?", "Because Sec. 5 says so!", "The court (per Rao, J.) held so."],
         ['He said "I am here."', '"You are not," said the other.'],
-        ["12. The High Court reversed the decree.", "13. Hence this appeal."],
         ["(iv) There was no notice.", "(v) There was no hearing."],
         ["It cost Rs. 500 in all."], ["no full stop at the end"], [],
     ):  # fmt: skip
@@ -202,7 +177,6 @@ def test_a_sentence_ends_as_those_of_the_corpus_do():
     for sentence in ("It is so.", "It is so .", 'It is "so."', "Is it so?", "It is (so).)"):
         assert as_in_corpus(sentence, "") == sentence.rstrip('.?") ')
         assert as_in_corpus(sentence, MARKS) == sentence
-    assert as_in_corpus("Is it so?", ".") == "Is it so" and as_in_corpus("...", "") == "..."
 
 
 GROUPS = ("civil", "criminal", "tax")
@@ -241,21 +215,6 @@ def test_parts_that_files_are_named_for_are_the_split_and_what_they_lack_is_deal
     assert len(names_of(documents, splits.deal(documents, Split(given=False))[0]["test"])) > 1
     with pytest.raises(BadInput, match=r"fold is 1, and the files' own test .* workload.split.given: false"):
         splits.deal(documents, Split(fold=1))
-    for file, held, dealt in (("dev.csv", "validation", "test"), ("test.csv", "test", "validation")):
-        documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
-        parts, _ = splits.deal(documents, Split())
-        assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
-        assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
-
-
-def test_a_split_that_cannot_be_is_refused():
-    for count, changes, sentence in (
-        (6, {"folds": 7}, "workload.split.folds is 7, and there are 6 documents: take 2 to 6"),
-        (6, {"validation": 0.999}, "No document is left for train"),
-        (1, {}, "There is one document alone"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            splits.deal(judgments(count, ("tax",)), Split(**changes))
 
 
 def test_a_copy_under_another_name_is_refused_and_equal_sentences_of_five_words_are_counted():

@@ -8,23 +8,15 @@ import torch
 from transformers import BertConfig, BertModel
 
 from lib.errors import BadInput
-from lib.report.progress import Plain
 from lib.supervised import Judged
 from lib.task import find_task, load_config
-from lib.training import checks, loop
+from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
-from lib.training.session import Session
-from tests.workloads.legal.conftest import CONFIG, load, write_encoder
+from tests.workloads.legal.conftest import CONFIG, load
 from workloads.legal import model, product
-from workloads.legal.generated import ROLES
-from workloads.legal.model import Network, Tokens
+from workloads.legal.model import Network
 from workloads.legal.samples import input_of
 from workloads.legal.settings import POSITIONS, Encoder, Head
-
-
-def train(task, folder, resume=None):
-    folder.mkdir(parents=True, exist_ok=True)
-    return loop.train(task, task.config, folder, Session(None, 0, 0), Plain(), resume)
 
 
 def batch_of(task):
@@ -62,7 +54,6 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
         ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "lacks classes"),
-        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "lacks encoder"),
         ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -106,14 +97,8 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
     for row in rows:
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
         assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["role"]]
-    text, best = (out / "one.html").read_text(), answers["one"][0]
+    text = (out / "one.html").read_text()
     assert "&lt;b&gt;wages&lt;/b&gt; &amp; notice" in text and "<b>wages" not in text
-    assert all(f"{role} (" in text for role in ROLES) and text.count("title=") == 3
-    assert f'title="{best["role"]}: {best["probability"]:.0%}' in text and "@media print" in text
-    for name, sentence in (("nothing", "There is no"), ("empty", "There is no .txt file")):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(BadInput, match=sentence):
-            task.predict([], tmp_path / name, None)
 
 
 def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
@@ -222,17 +207,15 @@ def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
 TINY = {"workload.encoder.weights": "ada/tinybert"}
 
 
-def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, monkeypatch, capsys):
+def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, capsys):
     for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
         chosen = model.choose(Encoder(weights=name))
         assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}
-    monkeypatch.setattr(model.memory, "device", lambda: torch.device("cuda"))  # where it costs no time
-    assert model.choose(Encoder(weights=str(mounted)))["options"] == {"attention_probs_dropout_prob": 0.1}
     chosen = model.choose(Encoder(weights="law-ai/InLegalBERT"))
     assert chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "layers"), [(True, 0), (False, 1), (True, 2)])
+@pytest.mark.parametrize(("words", "layers"), [(False, 1), (True, 2)])
 def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words, layers):
     frozen = {"workload.encoder.freeze_words": words, "workload.encoder.freeze_layers": layers}
     task = load(tmp_path, {**TINY, **frozen})
@@ -243,15 +226,12 @@ def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words,
     assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
 
 
-def test_layers_have_lower_rates_the_further_they_are_from_the_head_and_what_it_lacks_is_refused(tmp_path, mounted):
+def test_layers_have_lower_rates_the_further_they_are_from_the_head(tmp_path, mounted):
     task = load(tmp_path, {**TINY, "workload.rates.layer_decay": 0.5, "workload.rates.head": 9.0})
     rates = {name: group["lr"] for group in task.parameter_groups(task.model()) for name in group["names"]}
     layers = [f"encoder.encoder.layer.{n}.output.dense.weight" for n in (1, 0)]
     names = ["output.*", *layers, "encoder.embeddings.word_embeddings.weight"]
     assert [rates[name] for name in names] == [9.0, 1.0, 0.5, 0.25]
-    for key, value in (("encoder.freeze_layers", 3), ("context.length", 65)):
-        with pytest.raises(BadInput, match="the encoder has (2 layers|64 positions)"):
-            load(tmp_path, {**TINY, f"workload.{key}": value}).model()
 
 
 SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -280,22 +260,3 @@ def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
     assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [CLS, SEP]
     long = input_of(list(range(100, 20_100)), 12, CLS, SEP)
     assert long == [CLS, 100, 101, 102, 103, 104, 105, 106, 20_097, 20_098, 20_099, SEP]
-
-
-def test_an_alphabet_of_thousands_leaves_room_for_words_and_a_text_that_names_a_special_token_is_a_text():
-    texts = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
-    many = [" ".join(chr(0x4E00 + 40 * row + column) for column in range(40)) for row in range(60)]
-    assert len(Tokens(**model.trained([*many, *texts], 200)).numbers(["appeal"])[0]) < 6
-    values = model.trained(texts, 120)
-    assert [len(own) for own in Tokens(**values).numbers(["The appeal", "dismissed"])] == [2, 1]
-    assert not {values["cls"], values["sep"], values["pad"]} & {*Tokens(**values).numbers(["[SEP] [CLS] [PAD]"])[0]}
-
-
-def test_the_tokenizer_beside_published_weights_is_taken_without_its_limits_and_none_is_refused(tmp_path):
-    folder = str(write_encoder(tmp_path))
-    values = model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])
-    long = Tokens(**values).numbers(["the appeal " * 1000])[0]
-    assert len(long) >= 2000 and (values["cls"], values["sep"], values["pad"]) == (2, 3, 0)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadInput, match="needs tokenizer.json, or"):
-        model.tokenizer(Encoder(weights=folder), {"weights": folder}, [])

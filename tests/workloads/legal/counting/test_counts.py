@@ -1,6 +1,5 @@
 """Words, regressions and the chain beside scikit-learn's and sums by hand; honest scores of training documents."""
 
-import base64
 import json
 from dataclasses import replace
 from itertools import pairwise, product
@@ -12,7 +11,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from lib.errors import BadInput
-from lib.supervised import simple
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
 from workloads.legal.counting import features
 from workloads.legal.counting.features import Vocabulary
@@ -79,19 +77,6 @@ def test_few_documents_are_enough_and_a_class_may_have_no_example():
     assert {*found.held_out} == {"j00", "j01"}
     with pytest.raises(BadInput, match="two documents or more, and there are 1"):
         Stack.fit(TRAINING[:1], ROLES)
-
-
-def test_a_damaged_copy_is_refused(fitted):
-    kept = fitted.as_json()
-    arrays = simple.unpacked(kept["arrays"])
-    offsets = {"offsets": np.array([0.0, np.nan, 1.0])}
-    changes = {"no array": {}, "not finite": {**arrays, **offsets}}
-    for name in ("frequency", "scale", "transition", "sentence weights", "context bias"):
-        changes[name] = {**arrays, name: arrays[name][1:]}
-    texts = {name: simple.packed(change) for name, change in changes.items()}
-    for text in (*texts.values(), "no base64!", base64.b64encode(b"no zlib").decode(), None):
-        with pytest.raises(BadInput, match="The counts of this checkpoint cannot be read"):
-            Stack.from_json({**kept, "arrays": text})
 
 
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
