@@ -18,7 +18,6 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from safetensors.torch import save_file
 
 from lib import checkpoint, launch, ranks
 from lib.errors import BadInput, TrainingFailed
@@ -113,35 +112,6 @@ class TightUpdate(Toy):
 
             torch.optim.AdamW.step = tight
         return super().loss(model, batch)
-
-
-class Listed(Toy):
-    """Layers that no attribute `blocks` names."""
-
-    def model(self):
-        layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(2)]
-        return torch.nn.Sequential(torch.nn.Linear(3, 4), *layers, torch.nn.Linear(4, 1))
-
-
-class Exported(Listed):
-    """The first layer is frozen, and lies beside the last one outside all blocks; the model is exported."""
-
-    def model(self):
-        model = super().model()
-        model[0].requires_grad_(False)
-        return model
-
-    def export(self, model, folder):
-        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "all.safetensors")
-
-
-class CumulativeNorm(Toy):
-    """Batch statistics are the mean over all batches so far."""
-
-    def model(self):
-        model = super().model()
-        model.blocks[1].momentum = None
-        return model
 
 
 class Missing(Toy):

@@ -4,12 +4,9 @@ import json
 import socket
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from lib import checkpoint, ranks
 from lib.errors import BadInput
-from lib.ranks import sums
 from lib.report.metrics import read
 from tests import several
 from tests.conftest import VOLATILE_COLUMNS
@@ -21,32 +18,26 @@ def run(name, overrides=None, task="", **more):
     return {"config": {**SLOTS, "run.name": name, **(overrides or {})}, "task": task, **more}
 
 
-AVERAGED = {"training.ema_decay": 0.9, "training.evaluate_every_steps": 4, "checkpoint.keep_best": 0}
 # Each of these is done by one process and by two.
 BOTH = [
-    run("dropout", {"workload.dropout": 0.5, "training.ema_decay": 0.9, "data.num_workers": 1}),
+    run("dropout", {"workload.dropout": 0.5, "training.ema_decay": 0.9}),
     run("branches", task="Branching"),
     run("not finite", {"workload.poison_from": 35}),
     run("norms", {"workload.batch_norm": True}),
-    run("cumulative norms", {"workload.batch_norm": True}, task="CumulativeNorm"),
-    run("four slots", {"training.micro_batch_slots": 4, "training.effective_batch": 8, "training.max_steps": 24}),
     run("tight", task="Tight"),
     run("early", {"training.stop_after_evaluations": 1, "training.evaluate_every_steps": 2, "optimizer.lr": 5.0}),
     run("frozen", task="Frozen"),
-    run("momentum", {"optimizer.name": "sgd"}),
-    run("found layers", {"training.gradient_checkpointing": "all"}, task="Listed"),
 ]
 # And these by two alone.
 TWO = [
     run("undecided", task="Undecided"),
-    run("three slots", {"training.micro_batch_slots": 3, "training.effective_batch": 9}),
     run("missing", task="Missing"),
     run("deadline", cut=5, on=1),
 ]
 # This one changes hands: some steps in one process, then on two ranks, then in one again.
 PLAIN = {"training.clip_norm": 0}
 MOVED = [run("moved", PLAIN, "Figured", cut=n) for n in (3, 4)]
-SAME = ["dropout", "branches", "not finite", "found layers", "frozen", "momentum", "averaged and exported"]
+SAME = ["dropout", "branches", "not finite", "frozen"]
 
 
 class Ends:
@@ -54,13 +45,9 @@ class Ends:
 
     def __init__(self, base):
         self.base = base
-        self.given = several.Exported(None).model().state_dict()  # the weights that one of the runs starts from
-        save_file(self.given, base / "given.safetensors")
-        given = {**AVERAGED, "run.initial_weights": str(base / "given.safetensors")}
-        both = [*BOTH, run("averaged and exported", given, task="Exported")]
         several.here(base / "two", MOVED[:1])
-        there = [*both, *TWO, MOVED[1]]
-        several.here(base / "one", [*both, run("plain", PLAIN, "Figured")])
+        there = [*BOTH, *TWO, MOVED[1]]
+        several.here(base / "one", [*BOTH, run("plain", PLAIN, "Figured")])
         names = [each["config"]["run.name"] for each in there]
         results = zip(*several.on_ranks(base / "two", there), strict=True)
         self.said = dict(zip(names, results, strict=True))
@@ -99,18 +86,6 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
     assert ours == {key: value for key, value in two.state.items() if key != "identity"}
 
 
-def test_an_export_without_best_weights_has_the_average_and_what_is_frozen_of_any_number_of_ranks(ends):
-    name = "averaged and exported"
-    for place in ("one", "two"):
-        saved = ends.newest(place, name).tensors
-        exported = load_file(ends.base / place / "runs" / name / "export" / "all.safetensors")
-        frozen = {*exported} - {*saved["ema"]}
-        assert frozen == {"0.weight", "0.bias"} <= {*saved["model"]}
-        assert all(torch.equal(exported[n], ends.given[n]) for n in frozen)
-        assert all(torch.equal(value, saved["ema"][n]) for n, value in exported.items() if n in saved["ema"])
-        assert any(not torch.equal(value, saved["model"][n]) for n, value in exported.items() if n in saved["ema"])
-
-
 def test_all_ranks_stop_early_at_the_same_step(ends):
     one, two = ends.newest("one", "early"), ends.newest("two", "early")
     assert one.step == two.step < 12 and ends.furthest("early") == 0
@@ -134,15 +109,10 @@ def test_steps_that_are_not_finite_on_one_rank_are_skipped_by_all(ends):
     assert ends.summary("not finite")["skipped_steps"] == ends.newest("one", "not finite").state["skipped_steps"] > 0
 
 
-@pytest.mark.parametrize("name", ["norms", "cumulative norms"])
-def test_batch_statistics_are_those_of_one_process(ends, name):
-    assert ends.furthest(name) < 1e-5
-    counted = ends.newest("two", name).tensors["model"]["blocks.1.num_batches_tracked"]
+def test_batch_statistics_are_those_of_one_process(ends):
+    assert ends.furthest("norms") < 1e-5
+    counted = ends.newest("two", "norms").tensors["model"]["blocks.1.num_batches_tracked"]
     assert int(counted) == 12 * 2
-
-
-def test_more_slots_see_the_same_samples_and_differ_by_rounding(ends):
-    assert ends.furthest("four slots") < 1e-3
 
 
 def test_memory_that_runs_out_on_one_rank_repeats_the_step_on_all(ends):
@@ -166,21 +136,6 @@ def test_what_one_rank_lacks_is_a_sentence_on_every_rank(ends):
         assert each["kind"] == "BadInput"
         assert each["error"] == f"Rank 1 on {socket.gethostname()}: There is no graph in /data."
     assert not (ends.base / "two" / "runs" / "missing").exists()
-
-
-def test_slots_that_the_ranks_do_not_divide_are_refused_on_every_rank(ends):
-    for each in ends.said["three slots"]:
-        assert "training.micro_batch_slots is 3, which cannot be dealt to 2 processes" in each["error"]
-        assert "Rank" not in each["error"]  # all of them say it, so it is said once
-
-
-def test_in_one_process_everything_is_as_it_was_given():
-    assert ranks.highest(1, 2.5) == [1, 2.5] and ranks.gathered("a") == ["a"] and ranks.from_first({}) == {}
-    assert ranks.world() == ranks.local_world() == 1 and ranks.rank() == 0 and ranks.is_first()
-    assert ranks.anywhere(True) and not ranks.anywhere(False) and ranks.tensors_from_first(None) is None
-    tensor = torch.ones(2)
-    sums.add_up([tensor])
-    assert tensor.tolist() == [1, 1] and sums.add_counts([{"a": 1}, {"a": 2, "b": 1.0}]) == {"a": 3, "b": 1}
 
 
 def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):
