@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import TrainingFailed
 from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
@@ -71,7 +71,7 @@ def bad(checks):
 
 
 def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit_code(
-    staleness_counts, stub, built, graph, monkeypatch, capsys
+    staleness_counts, stub, built, graph, capsys
 ):
     settings = [f"--set={key}={value}" for key, value in KEYS.items()]
     command = ["kaggle", "preflight", str(built), "--data", graph, *settings]
@@ -84,18 +84,14 @@ def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit
     assert checks["verdict"] == "bad", "and nothing but JSON"
     row = {"section": "graphmer.yaml", "name": "checkpoints", "verdict": "bad", "advice": "Set it to 1 or more."}
     assert {**row, "value": "checkpoint.keep_last is 0: there would be nothing to resume from"} in checks["checks"]
-    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
-    last = check(built, graph)[-1]
-    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
 
 
-WASTEFUL = [
-    ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
-    ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
-    ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
-    ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
-    ({"training.maximum": 3}, "is refused"),
-]
+WASTEFUL = {
+    "training.precision": ("bf16", "bf16, which a T4 only emulates"),
+    "training.micro_batch_slots": (1, "1 slots cannot be divided among 2 T4s"),
+    "checkpoint.keep_last": (10**6, "GB of 20.0 GB"),
+    "session.minutes": (720, "session.minutes 720 is longer than the 690"),
+}
 
 
 def add_code(text):
@@ -107,52 +103,32 @@ FAILING = [
     (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
     (add_code(f"key = '{KEY}'"), "credential of your environment"),
     (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
-    (lambda notebook: carried.tagged(notebook, "carrier")[0].update(source=""), "does not carry lib"),
     (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
+    (add_code(""), "01_graphmer.ipynb is stale"),
 ]
 
 
 def test_what_would_waste_quota_or_fail_on_kaggle_is_bad(staleness_counts, stub, built, graph, edited):
-    for overrides, sentence in WASTEFUL:
-        assert any(sentence in value for value in bad(check(built, graph, **overrides))), sentence
+    stub.quota_hours = (29.6, 30.0)
+    values = bad(check(built, graph, **{key: value for key, (value, _) in WASTEFUL.items()}))
+    for sentence in [*(sentence for _, sentence in WASTEFUL.values()), "0.4 of 30 GPU hours are left this week"]:
+        assert any(sentence in value for value in values), sentence
+    (Path(graph) / "triples.jsonl").write_text("{")
     for change, sentence in FAILING:
         findings = check(edited(change), graph)
         assert any(sentence in value for value in bad(findings)), sentence
+        assert any("triples.jsonl:1" in value for value in bad(findings))
         assert all(finding.advice.strip() for finding in findings if finding.verdict != "ok"), sentence
-    assert any("01_graphmer.ipynb is stale" in value for value in bad(check(edited(add_code("")), graph)))
-    checks = check(edited(add_code("import some_package")), graph)
-    assert any("some_package" in finding.value and finding.verdict == "warning" for finding in checks)
-    stub.quota_hours = (29.6, 30.0)
-    (Path(graph) / "triples.jsonl").write_text("{")
-    values = bad(check(built, graph))
-    assert "0.4 of 30 GPU hours are left this week" in values and any("triples.jsonl:1" in value for value in values)
-
-
-UNPLANNED = [
-    (BadInput("Nothing fits."), "the step does not fit a T4: Nothing fits."),
-    (TrainingFailed("Traceback:\nValueError: x"), "a training step fails: ValueError: x"),
-]
 
 
 def test_the_time_is_counted_in_sessions_and_weeks_and_not_without_a_plan(stub, built, graph, monkeypatch):
-    time = named(check(built, graph))["time"]
-    assert time.verdict == "ok" and time.value == (
-        "1 run(s) take 1.4 h, as the planner expects: 1 session(s), 1 week(s) of quota"
-    )
     time = named(check(built, graph, **{"training.max_steps": 200_000}))["time"]
     assert time.verdict == "warning" and "take 27.8 h, as the planner expects: 3 session(s), 1 week(s)" in time.value
-    for error, words in UNPLANNED:
-        monkeypatch.setattr(preflight.planner, "plan", mock.Mock(side_effect=error))
-        checks = check(built, graph)
-        assert bad(checks) == [words] and named(checks)["time"].verdict == "warning"
-        assert "not known without a plan" in named(checks)["time"].value
-
-
-def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, graph, monkeypatch):
-    here = lambda config, card: preflight.planner.make(config, preflight.planner.find_card(card))  # noqa: E731
-    monkeypatch.setattr(preflight.planner, "plan", here)
-    checks = check(built, graph, **{"workload.model.hidden": 24})
-    assert any("GiB of a T4" in finding.value for finding in checks)
+    failure = TrainingFailed("Traceback:\nValueError: x")
+    monkeypatch.setattr(preflight.planner, "plan", mock.Mock(side_effect=failure))
+    checks = check(built, graph)
+    assert bad(checks) == ["a training step fails: ValueError: x"]
+    assert "not known without a plan" in named(checks)["time"].value
 
 
 class Published(Toy):
@@ -162,20 +138,10 @@ class Published(Toy):
         return torch.nn.Linear(64 if torch.empty(0).is_meta else 2, 1, bias=False)
 
 
-class Reads(Toy):
-    """A model that reads its own numbers while it is built, which `meta` has none of."""
-
-    def model(self):
-        net = torch.nn.Linear(4, 1)
-        assert float(net.weight.detach().abs().sum()) > 0
-        return net
-
-
 def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy):
     config = toy({"optimizer.name": "adamw", "training.ema_decay": 0})
-    for kind, weights in ((Published, 64), (Reads, 5)):
-        counted = saved_bytes(kind(config), config)
-        assert counted[1] == 4 * weights and counted[0] >= 12 * weights
+    checkpoint, weights = saved_bytes(Published(config), config)
+    assert weights == 4 * 64 and checkpoint >= 12 * 64
 
 
 IN_STEPS = {
@@ -192,20 +158,17 @@ def of(name, settings, *options):
     return sections, [finding for findings in sections.values() for finding in findings]
 
 
-def test_all_runs_of_a_queue_are_counted(stub, capsys):
+def test_all_runs_of_a_queue_are_counted(stub):
     findings = named(of("03_glacier_finetune", IN_STEPS)[0]["glacier_finetune.yaml"])
     assert "runs: glacier_pretrain-short, glacier_finetune-fold0, " in findings["configuration"].value
     assert findings["time"].value.startswith("6 run(s) take 2.6 h, as the planner expects: 1 session(s), 1 week(s)")
     assert findings["space"].value.startswith("checkpoints and archive of all runs take at most ")
-    assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
 
 
 def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epochs_is_made_up(stub, monkeypatch):
     monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
     found = named(of("02_glacier_pretrain", {})[1])
     assert found["time"].verdict == "warning" and "a length in epochs, the data" in found["time"].value
-    assert found["data"].value == "glacier_pretrain: none is given: the embedded data is used"
-    assert "internet" not in found, "the address on the page is an example"
     monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
     sections, findings = of("07_your_model", {})
     assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
@@ -213,25 +176,12 @@ def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epo
     stub.quota_hours = (30.0, 30.0)
     sections, findings = of("00_memory", {})
     assert not bad(findings) and list(sections) == ["Notebook", "Account"]
-    assert any("it trains nothing" in finding.value for finding in findings)
 
 
-def test_data_is_counted_where_it_is_given_and_a_warning_where_this_machine_cannot_make_it(stub, graph, monkeypatch):
+def test_data_that_this_machine_cannot_make_is_a_warning(stub):
     settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
     missing = named(of("01_graphmer", settings, "embedded")[1])["data"]
-    assert missing.verdict == "warning" and "cannot be made on this machine: " in missing.value
-    assert "no-such-package" in missing.value
-
-    def counted(config):
-        task = preflight.find_task(config.task)(config)
-        task.datasets = lambda: {"train": range(80), "validation": range(10), "test": range(10)}
-        return task
-
-    monkeypatch.setattr("lib.launch.run.load_task", counted)
-    settings |= {"training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]", "data.buckets": "0"}
-    for folder in (graph, "embedded"):
-        found = named(of("01_graphmer", settings, folder)[1])
-        assert "(80 train, " in found["data"].value and "1 run(s) take 0.0 h" in found["time"].value, "40 steps"
+    assert missing.verdict == "warning" and "no-such-package" in missing.value
 
 
 def test_what_a_session_downloads_needs_internet(stub):
