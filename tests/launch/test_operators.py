@@ -7,8 +7,10 @@ from torch.nn import functional as F
 
 from lib import launch
 from lib.launch import gpu
-from tests.launch.test_fp16 import FEW, small
+from lib.task import load_config
+from tests.conftest import ROOT
 from tests.toy import Toy
+from tests.workloads.graphmer.conftest import write_tree
 
 
 def spread(y):
@@ -49,25 +51,32 @@ def test_what_a_cpu_alone_looks_at_is_no_wait(toy):
     assert not gpu.operators_of_step(task(toy()), toy())["_local_scalar_dense"]
 
 
-def test_kernels_are_counted_with_what_they_take_a_cpu_to_launch(toy):
-    task = type("Own", (Planted,), {"planted": staticmethod(lambda y: y.T.T.view(-1).sum())})  # views are no kernels
-    few, many = gpu.operators_of_step(task(toy()), toy()).total(), 40
-    task.planted = staticmethod(lambda y: sum((y + k).sum() for k in range(many)))
-    counts = gpu.operators_of_step(task(toy()), toy())
-    assert counts["sum"] >= many and counts.total() > few + 2 * many
-    value = gpu.examine_operators(task(toy()), toy()).value
-    milliseconds = f"{0.015 * counts.total():.0f} to {0.034 * counts.total():.0f} ms"
-    assert f"{counts.total():,} kernels" in value and milliseconds in value
-
-
+# of the generated data
+FEW = {
+    "legal": {
+        "workload.generator.documents": 12, "workload.generator.sentences": 20, "workload.split.validation": 0.3,
+    },
+    "vqa": {"workload.generator.pictures": 24, "workload.generator.questions": 2},
+    "glacier_pretrain": {"workload.generator.scenes": 6, "workload.generator.size": 256},
+    "chat": {"workload.generated": 100},
+}  # fmt: skip
 # of transformers: whether rows are packed; of 5.0 alone, whether a mask of T5 is full
 LOOKS = {"chat": 1} | ({"vqa": 2} if transformers.__version__.startswith("5.0.") else {})
 
 
-@pytest.mark.parametrize("name", [*FEW, "graphmer", "chat"])
-def test_a_gpu_refuses_no_operator_of_the_workloads_and_their_losses_wait_for_it_once(name, tmp_path):
-    few = {"workload.generated": 100} if name == "chat" else {}
-    run = launch.prepare(small(name, tmp_path, **few, **{"training.deterministic": True}))
+@pytest.mark.parametrize("name", [*FEW, "graphmer"])
+def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator_of_it_and_is_waited_for_once(name, tmp_path):
+    path, changes = ROOT / "configs" / f"{name}_small.yaml", {"data.dir": "embedded", **FEW.get(name, {})}
+    if name == "graphmer":
+        write_tree(tmp_path)
+        path = tmp_path / "graphmer.yaml"
+        changes = {"data.dir": str(tmp_path / "tree"), "workload.objective.mlm_steps": 1}
+    if name == "chat":
+        del changes["data.dir"]
+    run = launch.prepare(load_config(path, {"output_dir": "runs", "training.deterministic": True, **changes}))
     assert gpu.examine_operators(run.task, run.config).verdict == "ok"
     counts = gpu.operators_of_step(run.task, run.config)
     assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts["_local_scalar_dense"] == LOOKS.get(name, 0)
+    if name != "chat":
+        checked = gpu.examine_fp16(run.task, run.config)
+        assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding

@@ -9,6 +9,8 @@ from lib.launch import run as prepared
 from lib.launch import smoke
 from lib.machine import memory
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def test_epochs_become_steps_and_are_printed(toy):
     run = launch.prepare(toy({"training.epochs": 2}))
