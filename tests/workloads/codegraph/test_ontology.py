@@ -3,11 +3,9 @@
 import pytest
 
 from lib.errors import BadInput
-from tests.conftest import SAMPLES
 from tests.workloads.codegraph.files import GOOD, given
 from workloads.codegraph import ontology, records
 
-GIVEN = SAMPLES / "graphmer_kg"
 SMALL = """
 version: 1.0
 entities: {T: a thing, U: {}}
@@ -18,8 +16,8 @@ relations:
 """
 MALFORMED = {
     ("domain: [T]", "domain: [Q]"): r"domain is \['Q'\], and entities are T, U",
-    ("domain: [U]", "domain: U"): "domain is 'U'", ("domain: [U], ", ""): "'domain'",
-    ("relations:", "relation:"): "'relations'", ("U: {}", "U: {"): "expected",
+    ("relations:", "relation:"): "'relations'",
+    ("U: {}", "U: {"): "expected",
 }  # fmt: skip
 
 
@@ -57,11 +55,3 @@ def test_structural_relations_are_marked_or_go_by_their_names(tmp_path):
     (tmp_path / "none").mkdir()
     ours = ontology.find(tmp_path / "none")
     assert ours.structural == {"defines", "contains", "overrides", "has_parameter", "has_attribute"}
-
-
-@pytest.mark.skipif(not GIVEN.is_dir(), reason="the sample data is not here")
-def test_the_given_data_is_read_with_its_known_faults():
-    graph, theirs = records.read(GIVEN), ontology.find(GIVEN)
-    assert (len(graph.triples), len(graph.entities)) == (24559, 9291)
-    assert (len(theirs.entities), len(theirs.relations)) == (15, 22) and "declares" in theirs.structural
-    assert [line.partition(":")[0] for line in ontology.check(graph, theirs)] == ["domain", "range"]

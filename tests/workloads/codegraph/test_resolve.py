@@ -68,17 +68,6 @@ class D(B, C):
         self.g()
         self.nothing()
 """
-BRANCHES = """
-def heap(): pass
-try:
-    from _c import heap
-    import fast as way
-except ImportError:
-    import slow as way
-def use():
-    heap()
-    way.go()
-"""
 
 
 def calls(**of):
@@ -116,11 +105,6 @@ def test_types_of_variables_attributes_and_results_where_they_are_certain(tmp_pa
     assert {(f"m.{name}", "calls", "m.Engine.start") for name in "abcde"} <= found
     assert ("m.d", "calls", "m.Car.new") in found
     assert {tail for _, _, tail in edges(tmp_path, "calls", m=UNCERTAIN)} == {"name::f", "name::g"}
-
-
-def test_accelerators_and_platform_branches_resolve_into_the_tree(tmp_path):
-    found = edges(tmp_path, "calls", m=BRANCHES, slow="def go(): pass")
-    assert found == {("m.use", "calls", "m.heap"), ("m.use", "calls", "slow.go")}
 
 
 def test_circles_of_imports_bases_and_values_end(tmp_path):

