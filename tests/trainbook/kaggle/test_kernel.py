@@ -1,6 +1,5 @@
 """A notebook on Kaggle by the real client: found, pushed and refused, and its results brought home."""
 
-import io
 import json
 import tarfile
 import threading
@@ -15,7 +14,6 @@ from tests.conftest import ROOT
 from tests.trainbook.kaggle.stub import KEY, leaves_results
 from trainbook.commands import main
 from trainbook.kaggle import carried, kernel
-from trainbook.kaggle.kernel import Notebook
 
 NAME = "ada/trainbook-01-graphmer"
 
@@ -57,13 +55,10 @@ def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own
 
 REFUSED = [
     (["--param", "MAX_STEP=7"], "MAX_STEP. It has: CONFIG, DATA_DIR"), (["--param", "MAX_STEPS=many"], "'many'"),
-    (["--param", "MAX_STEPS"], "NAME=VALUE"),
     (["--param", "CONFIG=configs/nothing.yaml"], "does not carry configs/nothing.yaml. It carries: configs/gra"),
-    (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
-    (["--set", "queue.seeds=[1,2]"], "trains one run"), (["--set", "seed"], "key=value"),
+    (["--set", "training.max_stps=10"], "Did you mean max_steps?"), (["--set", "queue.seeds=[1,2]"], "trains one run"),
     (["--dataset", "graphs"], "not owner/slug"), (["--slug", "abc"], "fewer than 5 characters"),
     (["--param", f"DATA_DIR={KEY}"], "credential of your environment"),
-    (["--model", "ada/bert/pytorch/tiny/latest"], "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"),
 ]  # fmt: skip
 
 
@@ -71,19 +66,14 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys):
     for given, sentence in REFUSED:
         assert main(["kaggle", "push", "graphmer", *given]) == 2
         assert sentence in (error := capsys.readouterr().err) and KEY not in error and stub.count("SaveKernel") == 0
-    given = ["--set", "queue.before_overrides={training.epoch: 1}"]  # of the configuration that a queue begins with
-    assert main(["kaggle", "push", "glacier_finetune", *given]) == 2
-    assert "no key epoch in training" in capsys.readouterr().err
 
 
 def test_a_notebook_that_lib_was_edited_after_is_not_pushed(staleness_counts, stub, tmp_path, capsys):
     stale = json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
     stale["cells"].append({**stale["cells"][0], "id": "more"})
     (tmp_path / "01_graphmer.ipynb").write_text(json.dumps(stale))
-    for command in ("push", "chain"):
-        assert main(["kaggle", command, str(tmp_path / "01_graphmer.ipynb")]) == 2
-        assert "make notebooks" in capsys.readouterr().err
-    assert stub.calls == []
+    assert main(["kaggle", "push", str(tmp_path / "01_graphmer.ipynb")]) == 2
+    assert "make notebooks" in capsys.readouterr().err and stub.calls == []
 
 
 def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypatch, capsys):
@@ -91,17 +81,10 @@ def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypat
     given = ["--param", "MAX_STEPS=7", "--set", "seed=3", "--dataset", "ada/code-graph", "--continue"]
     assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
     out = capsys.readouterr().out
-    assert "Nothing was sent (--dry-run)" in out and "bytes of the 1,000,000 that Kaggle takes" in out
-    assert '"dataset_sources": [\n  "ada/code-graph"' in out and '"enable_gpu": true' in out
-    assert "configs/graphmer.yaml, with training.max_steps = 7, seed = 3" in out
-    assert "Create > New Notebook > File > Import Notebook" in out
+    assert "Nothing was sent (--dry-run)" in out and '"dataset_sources": [\n  "ada/code-graph"' in out
+    assert "configs/graphmer.yaml, with training.max_steps = 7, seed = 3" in out and stub.calls == []
     for given in (["graphmer", "--param", "CONFIG=/kaggle/input/a/mine.yaml"], ["memory"], ["your_model"]):
         assert main(["kaggle", "push", *given, "--dry-run"]) == 0, "what only a session would read may be pushed"
-    pushed = json.loads((kernel.HOME / "trainbook-01-graphmer" / "push" / "01_graphmer.ipynb").read_text("utf-8"))
-    assert "CONFIG = '/kaggle/input" in carried.tagged(pushed, "injected-parameters")[0]["source"]
-    described = kernel.metadata(Notebook(ROOT / "notebooks" / "01_graphmer.ipynb", NAME), own_output=False)
-    slugify = pytest.importorskip("slugify").slugify
-    assert slugify(described["title"]) == described["id"].split("/")[1] == "trainbook-01-graphmer"
 
 
 def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_path, capsys):
@@ -117,9 +100,7 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
     assert stub.ended(runner).status == "COMPLETE", stub.sessions[0].failure
     assert main(["kaggle", "fetch", "graphmer"]) == 0
     out = capsys.readouterr().out
-    assert "toy: completed at step 12" in out and "rmse: 0.5000, the baseline 1.0000" in out
-    assert "/results/toy/plots/metrics.png" in out
-    assert "ensemble: completed, a vote of 2 runs\n  rmse: 0.2500, the baseline 1.0000" in out
+    assert "toy: completed at step 12" in out and "ensemble: completed, a vote of 2 runs" in out
     results = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results"
     assert (results / "toy" / "best" / "step-00000012" / "model.safetensors").is_file()
     assert (results / "toy" / "plots" / "metrics.png").read_bytes() == b"png"
@@ -135,13 +116,8 @@ def test_a_session_that_left_nothing_is_said(stub, capsys):
     assert "left no summary.json" in (error := capsys.readouterr().err) and "session.log" in error
 
 
-def last_byte(data):
-    return data[:-1] + b"x"
-
-
 SPOILED = {  # a file -> its new content, whether it is packaged again, and what is said
-    "toy/summary.json": (lambda data: b"{", True, "summary.json cannot be read"),
-    "toy/best/step-00000012/model.safetensors": (last_byte, True, "model.safetensors"),
+    "toy/best/step-00000012/model.safetensors": (lambda data: data[:-1] + b"x", True, "model.safetensors"),
     outputs.ARCHIVE: (lambda data: data[: len(data) // 2], False, "cannot be unpacked"),
 }
 
@@ -161,18 +137,12 @@ def test_results_that_do_not_fit_together_replace_nothing(stub, tmp_path, capsys
     assert not list(tmp_path.glob(".fetch-*"))
 
 
-def unsafe_members():
-    outside, link, device, nul = (tarfile.TarInfo(name) for name in ("../outside", "link", "device", "nul"))
-    link.type, link.linkname, device.type = tarfile.SYMTYPE, "/etc/passwd", tarfile.CHRTYPE
-    nul.pax_headers = {"path": "a\0b"}
-    return [outside, link, device, nul]
-
-
-@pytest.mark.parametrize("member", unsafe_members(), ids=lambda member: member.name)
+@pytest.mark.parametrize("member", [tarfile.TarInfo("../outside"), tarfile.TarInfo("link")], ids=["path", "link"])
 def test_an_archive_that_would_write_elsewhere_is_not_unpacked(tmp_path, member):
     with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
-        member.size = 1 if member.isfile() else 0
-        archive.addfile(member, io.BytesIO(b"x"))
+        if member.name == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(member)
     with pytest.raises(BadInput, match="not unpacked|cannot be unpacked"):
         kernel.unpack(tmp_path / "bad.tar.gz", tmp_path / "inside")
     assert not (tmp_path / "outside").exists() and not (tmp_path / "inside" / "link").is_symlink()
