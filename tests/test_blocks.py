@@ -71,14 +71,3 @@ def test_every_block_of_a_document_runs_or_says_why_not(document, checkout, caps
             run(code) if language == "sh" else exec(compile(code, f"{document.name}:{line}", "exec"), {})
         except Exception as error:
             pytest.fail(f"{document.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")
-
-
-def test_a_block_that_fails_or_cannot_run_is_seen(checkout):
-    marked = "<!-- not run here: it needs an account -->\n```sh\nkaggle auth login\n```\n"
-    assert not list(blocks(marked))
-    (_, language, code), *none = blocks(marked + "```sh\npip install x\n```\n")
-    assert (language, code, none) == ("sh", "pip install x\n", [])
-    with pytest.raises(AssertionError, match="not run here"):
-        run(code)
-    with pytest.raises(AssertionError):
-        run("trainbook plan configs/nothing.yaml   # a comment\n")

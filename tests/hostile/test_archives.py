@@ -153,10 +153,6 @@ def test_a_hostile_run_in_an_archive_or_folder_runs_and_reads_nothing(nothing_ou
         nothing_outside.attempt(predict, path, "")
 
 
-def test_a_task_file_runs_only_where_it_is_given(nothing_outside, mine):
-    assert "give it: --task file.py:Class." in nothing_outside.attempt(predict, archive_of(mine), "")
-
-
 def test_a_configuration_of_a_far_larger_model_takes_no_memory(nothing_outside, mine, monkeypatch):
     own = nothing_outside.root / "wide.py"
     own.write_text("import torch\nfrom tests.toy import Toy\nclass Wide(Toy):\n"

@@ -184,9 +184,3 @@ def test_a_checkpoint_that_nobody_touched_is_resumed(nothing_outside, resumed):
     seal(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006")
     told, steps = resumed()
     assert steps == [6] and "damaged" not in told
-
-
-def test_an_identity_cannot_steer_the_terminal(nothing_outside, resumed):
-    tamper = with_state(identity={f"key\n{FORGED}": f"\x1b[2J\n{FORGED}", "seed": f"0\n{FORGED}"})
-    tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
-    assert "cannot be resumed" in resumed()[0]

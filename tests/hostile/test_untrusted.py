@@ -96,11 +96,3 @@ def test_only_a_regular_file_within_the_limit_is_read(nothing_outside, make):
         untrusted.read(path, 9)
     if path.is_file():
         assert untrusted.read(path, 10) == path.read_bytes()
-
-
-def test_a_link_counts_as_a_file_only_where_that_is_allowed(tmp_path):
-    (tmp_path / "file").write_bytes(b"123")
-    (tmp_path / "link").symlink_to("file")
-    assert untrusted.size_of(tmp_path / "link") == 3
-    with pytest.raises(OSError, match="it is a link, not a regular file"):
-        untrusted.size_of(tmp_path / "link", links=False)

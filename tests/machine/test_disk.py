@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lib.machine import disk
-from lib.machine.disk import Disk, whole
+from lib.machine.disk import whole
 
 
 def test_a_file_is_replaced_only_when_the_block_ends_without_an_error(tmp_path):
@@ -33,22 +33,6 @@ def test_a_folder_appears_with_everything_in_it_and_leftovers_of_a_kill_are_not_
         (aside / "a.txt").write_text("a")
         assert not (tmp_path / "run").exists()
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["a.txt"]
-
-
-def test_a_file_is_synced_before_it_is_renamed_and_a_cache_is_not(tmp_path, monkeypatch):
-    synced = []
-
-    class Recorder(Disk):
-        def sync(self, handle, path):
-            synced.append((path.name, path.exists(), (tmp_path / "a").exists()))
-            super().sync(handle, path)
-
-    monkeypatch.setattr(disk, "calls", Recorder())
-    with whole(tmp_path / "a") as aside:
-        aside.write_text("a")
-    with whole(tmp_path / "b", cache=True) as aside:
-        aside.write_text("b")
-    assert synced == [("a.tmp", True, False)]
 
 
 HOLD = """

@@ -1,7 +1,6 @@
 """What a process may use of its machine, all of it imitated; and the table of cards."""
 
 import os
-import sys
 from types import SimpleNamespace
 
 import psutil
@@ -28,33 +27,6 @@ def test_the_limits_of_a_container_count(monkeypatch, container):
     }
     container("0::/job/step\n", values)
     assert (hardware.ram(), hardware.cpus()) == (hardware.Ram(2 * memory.GIB, 4 * memory.GIB, True), 1.5)
-
-
-def test_version_1_of_control_groups_is_read_too(container):
-    values = {
-        "memory/memory.limit_in_bytes": memory.GIB,
-        "memory/memory.usage_in_bytes": memory.GIB // 2,
-        "cpu/cpu.cfs_quota_us": -1,
-        "cpu/cpu.cfs_period_us": 100000,
-    }
-    container("9:memory:/docker/abc\n5:cpu,cpuacct:/docker/abc\n", values)
-    assert hardware.ram().total == memory.GIB and hardware.ram().available <= memory.GIB // 2
-    assert hardware.cpus() == len(os.sched_getaffinity(0))
-
-
-def test_the_load_of_a_gpu_counts_other_processes_by_nvml_and_by_torch(card, monkeypatch):
-    card("Tesla T4", (7, 5), 14, used=2)
-    assert hardware.gpu_reader(0)() == hardware.GpuLoad(2 * memory.GIB, 14 * memory.GIB)
-    asked = []
-    fake = SimpleNamespace(
-        NVMLError=RuntimeError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid),
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=55),
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=7, total=10),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    assert hardware.gpu_reader(0)() == hardware.GpuLoad(7, 10, 0.55) and asked == ["GPU-1"]
 
 
 def test_oom_is_told_from_other_errors():

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from lib.planner import make, predict
-from lib.planner.card import find_card
+from lib.planner import predict
 from lib.supervised import IGNORED, Supervised, chunks
 from tests.supervised.test_supervised import Loader, batch_of
 
@@ -72,9 +71,6 @@ def test_a_task_may_return_a_pair_and_is_trained_and_scored_as_before(task, monk
     assert scores[1] == pytest.approx(scores[0], rel=1e-6)
     grads = [torch.autograd.grad(loss, [*model.parameters()]) for loss in losses]
     assert all(torch.allclose(*pair, rtol=1e-5, atol=1e-6) for pair in zip(*grads, strict=True))
-    monkeypatch.setattr(type(following), "balanced", True)
-    monkeypatch.setattr(type(following), "model", lambda self: Causal())
-    assert make(each.config, find_card("t4")).chosen.prediction.fits
 
 
 class Long(Supervised):

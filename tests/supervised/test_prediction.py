@@ -2,12 +2,10 @@
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from lib.errors import BadInput
@@ -139,52 +137,6 @@ def test_new_rows_keep_their_order_and_a_target_that_they_lack_takes_no_feature_
     assert predicted({"a": 1, "b": 2, "y": 9.0}, {"y": None, "a": 5, "b": 6}) == [{"a": 5, "b": 6, "y": 9.0}]
     with pytest.raises(BadInput, match=r"is \(5,\), and Heights.example\(\) is \(1, 2, 9.0\)"):
         predicted((1, 2, 9.0), (5,))
-
-
-class Masks(Supervised):
-    """Samples are images in one folder, and an image of classes in another: those above a half are class 1."""
-
-    kind, metrics = "tokens", ("macro_f1",)
-
-    def model(self):
-        return nn.Conv2d(1, 3, 1)
-
-    def read(self, source):
-        return [(path, source / "masks" / path.name) for path in (source / "images").glob("*.npy")]
-
-    def example(self):
-        return np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64)
-
-    def outputs(self, model, batch):
-        return model(batch["x"]).permute(0, 2, 3, 1)
-
-    def batch(self, samples, training):
-        x, y = ([np.load(a) if isinstance(a, Path) else a for a in each] for each in zip(*samples, strict=True))
-        return {"x": torch.from_numpy(np.stack(x))[:, None], "labels": torch.from_numpy(np.stack(y))}
-
-
-def test_images_of_classes_are_files_and_masks_are_no_samples(configured, tmp_path):
-    for folder in ("data/images", "data/masks", "new/images", "new/masks", "flat"):
-        (tmp_path / folder).mkdir(parents=True)
-    pixels = np.random.default_rng(0).random((20, 2, 3), np.float32)
-    for k, x in enumerate(pixels):
-        np.save(tmp_path / "data" / "images" / f"{k}.npy", x)
-        np.save(tmp_path / "data" / "masks" / f"{k}.npy", (x > 0.5).astype(np.int64))
-        for folder in ("new/images", "new/masks", "flat")[: 3 * (k < 2)]:
-            np.save(tmp_path / folder / f"{k}.npy", x)
-    trained, net = Masks(configured("Heights"), tmp_path / "data"), nn.Conv2d(1, 3, 1)
-    with torch.no_grad():
-        net.weight.copy_(torch.tensor([0.0, 1.0, -1.0]).view(3, 1, 1, 1))
-        net.bias.copy_(torch.tensor([0.0, -0.5, -9.0]))
-    task = Masks(configured("Heights"))
-    task.take_learned(trained.learned())
-    for source, names in (("new", ["images/0.npy", "images/1.npy"]), ("flat", ["0.npy", "1.npy"])):
-        out = tmp_path / "out" / source
-        assert list(task.predict([net], tmp_path / source, out)) == names
-        assert rows(out)[1:] == [[name, f"predictions/{name[:-4]}.png"] for name in names]
-        for name, x in zip(names, pixels, strict=False):
-            image = np.asarray(Image.open(out / "predictions" / f"{name[:-4]}.png"))
-            assert image.dtype == np.uint8 and np.array_equal(image, x > 0.5)
 
 
 def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):

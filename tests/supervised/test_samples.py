@@ -56,7 +56,6 @@ def test_samples_have_an_order_and_a_hash_that_a_later_session_finds_again():
     assert sum(map(len, split([({"a": np.ones(2)}, torch.ones(3), 1.5, None, b"x", 0)]).values())) == 1
     mixed = [(Path("/d/b.txt"), "2"), (Path("/d/a.txt"), "9"), (Path("/d/b.txt"), "1")]
     assert [text for _, text in in_order(mixed, Path("/d"))] == ["9", "2", "1"]  # of paths, in a file its own
-    assert in_order([("b", 1), ("a", 2)], None) == [("b", 1), ("a", 2)] and in_order(iter([3, 1]), None) == [3, 1]
 
 
 def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path):

@@ -48,14 +48,6 @@ def test_a_layer_computes_as_a_linear_one_with_its_unpacked_weights(bias, monkey
             assert one.dtype == other.dtype and torch.equal(one, other)
 
 
-def test_layers_that_are_spared_or_have_no_whole_blocks_stay_and_all_is_frozen():
-    net = quantise(
-        nn.ModuleDict({"a": nn.Linear(64, 64), "head": nn.Linear(64, 64), "odd": nn.Linear(3, 5)}), ("head",)
-    )
-    assert [type(layer) for layer in net.values()] == [Linear4, nn.Linear, nn.Linear]
-    assert not any(value.requires_grad for value in net.parameters())
-
-
 def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time():
     rows, width = 512, 1024
 
