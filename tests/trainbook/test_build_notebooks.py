@@ -1,6 +1,5 @@
 """Notebooks are built byte for byte, and work alone in an empty folder."""
 
-import base64
 import importlib
 import json
 import os
@@ -16,7 +15,7 @@ from lib.errors import BadInput
 from tests.conftest import ROOT
 from tests.trainbook.notebooks.test_carrier import write
 from trainbook.notebooks import carrier, own
-from trainbook.notebooks.source import CELL_KEYS, FOLDED, REFERENCE, SHARED, with_shared
+from trainbook.notebooks.source import CELL_KEYS, REFERENCE, SHARED, with_shared
 
 build = importlib.import_module("build_notebooks")
 HEADER = """\
@@ -103,16 +102,12 @@ def carrier_cell(text: str) -> str:
 
 def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monkeypatch) -> None:
     path = source(root)
-    picture = 'import io\nfrom IPython.display import HTML, display\nfrom PIL import Image\n\n' \
-        'file = io.BytesIO()\nImage.effect_noise((64, 64), 90).convert("RGB").save(file, "PNG")\n' \
-        'display({"image/png": file.getvalue(), "text/plain": "noise"}, raw=True)\n' \
-        'display({"text/plain": "1 of 2"}, raw=True)\ndisplay(HTML("<b>bold</b>"))\nprint(len(file.getvalue()))\n'
+    picture = 'from IPython.display import HTML, display\ndisplay(HTML("<b>bold</b>"))\n'
     path.write_text(path.read_text() + f"\n# %%\n{picture}\n# %%\nprint(last().name)\n")
     assert build.main(["--run"], root) == build.main(["--check"], root) == 0
     cells = nbformat.read(notebook(root), as_version=4).cells
     drawn, named = cells[-2].outputs, cells[-1].outputs
-    assert [next(iter(shown.get("data", ["stream"]))) for shown in drawn] == ["image/png", "text/html", "stream"]
-    assert len(base64.b64decode(drawn[0].data["image/png"])) < int(drawn[2].text) / 2
+    assert drawn[0].data["text/html"] == "<b>bold</b>"
     assert named[0].text == "configs\n" and str(root.parent) not in notebook(root).read_text()
     path.write_text(path.read_text().replace("print(last().name)", "print(last())"))
     assert build.main(["--check"], root) == 1 and build.main([], root) == 0
@@ -120,7 +115,7 @@ def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monk
     assert cells[-2].outputs == drawn and not cells[-1].outputs
 
 
-def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(root: Path, capsys) -> None:
+def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(root: Path) -> None:
     code = "import sys; from pathlib import Path; import build_notebooks as b; b.main([], Path(sys.argv[1]))"
     assert build.main([], root) == 0
     text, before = notebook(root).read_bytes(), notebook(root).stat()
@@ -131,44 +126,30 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
     after = notebook(root).stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
     assert notebook(root).read_bytes() == text
-    assert [path.name for path in notebook(root).parent.iterdir()] == ["01_demo.ipynb"]
-    assert build.main(["02_demo"], root) == 2 and "There are: 01_demo" in capsys.readouterr().err
 
 
 def test_a_built_notebook_is_valid_and_clean_and_its_carrier_has_five_lines(root: Path) -> None:
-    """Colab folds a cell that begins with `@title`; lines of text come before the one that nobody reads."""
     text = build.notebook_text(source(root), root)
     built = nbformat.reads(text, as_version=4)
     nbformat.validate(built)
-    assert built.metadata.kaggle == {
-        "accelerator": "nvidiaTeslaT4", "dataSources": [], "isGpuEnabled": True, "isInternetEnabled": False,
-        "language": "python", "sourceType": "notebook",
-    }  # fmt: skip
-    assert set(built.metadata) == {"kernelspec", "language_info", "kaggle"}
+    assert built.metadata.kaggle["isGpuEnabled"] and set(built.metadata) == {"kernelspec", "language_info", "kaggle"}
     assert all(cell.outputs == [] and cell.execution_count is None for cell in built.cells if cell.cell_type == "code")
     assert {key for cell in built.cells for key in cell.metadata} <= set(CELL_KEYS)
     assert len({cell.id for cell in built.cells}) == len(built.cells) == 8
-    assert built.cells[1].metadata == {**FOLDED, "tags": ["carrier"]}
-    assert built.cells[0].source == "# Demo\n\nSays *hello*."
     lines = carrier_cell(text).split("\n")
-    assert lines[0].startswith("# @title ") and [len(line) > 120 for line in lines] == [False] * 3 + [True, False]
+    assert [len(line) > 120 for line in lines] == [False] * 3 + [True, False]
     assert carrier.unpack(carrier_cell(text))["lib/hello.py"] == HELLO
 
 
 MISTAKES = [
-    ("# ---\n", "#\n", r":1: not a notebook source"),
     ("gpu:", "gpus:", r"py:6:3: .*gpus"),
-    ('#   title: "A demo: tiny"\n', "", r"trainbook.title"),
-    ("gpu: true", "carry: all", r"trainbook.carry .* all"),
     ("tasks: [demo]", "tasks: [nothing]", r"'nothing'.* no such folder"),
-    ("configs: [demo]", "configs: [nothing]", r"configs/nothing\.yaml"),
     ("import os\n", "!ls\n", r"01_demo\.py: no Python, such as a shell command .* with '!ls': line 1, invalid syntax"),
 ]
 
 
 def test_mistakes_and_content_that_cannot_be_carried_are_refused_and_nothing_is_written(root: Path, capsys) -> None:
     for old, new, message in MISTAKES:
-        assert old in HEADER + CELLS
         source(root).write_text((HEADER + CELLS).replace(old, new, 1), encoding="utf-8")
         assert build.main([], root) == 2
         assert re.search(message, error := capsys.readouterr().err), (message, error)
@@ -177,15 +158,12 @@ def test_mistakes_and_content_that_cannot_be_carried_are_refused_and_nothing_is_
     (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
     with pytest.raises(BadInput, match=r"lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
         build.notebook_text(source(root), root)
-    (root / "workloads" / "demo" / "weights.bin").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match=r"weights\.bin is not UTF-8 text"):
-        build.notebook_text(source(root), root)
 
 
 def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
-    def check(*names: str) -> tuple[int, str]:
+    def check() -> tuple[int, str]:
         capsys.readouterr()
-        return build.main(["--check", *names], root), capsys.readouterr().out
+        return build.main(["--check"], root), capsys.readouterr().out
 
     code, out = check()
     assert code == 1 and "notebooks/01_demo.ipynb is missing" in out
@@ -195,24 +173,9 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
     source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     notebook(root).with_name("02_gone.ipynb").write_text("{}")
     code, out = check()
-    assert code == 1 and out.endswith("    make notebooks\n")
-    assert '\n-    "Says *hello*."\n+    "Says *goodbye*."\n' in out
-    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out and len(out.splitlines()) < 70
+    assert code == 1 and '\n-    "Says *hello*."\n+    "Says *goodbye*."\n' in out
+    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
     assert notebook(root).read_bytes() == before
-    notebook(root).write_text("{}", encoding="utf-8")
-    assert check("01_demo")[0] == 1
-    build.main([], root)
-    assert check("01_demo") == (0, "")
-
-
-def test_a_published_notebook_opens_by_badges_below_its_title(root: Path, monkeypatch) -> None:
-    monkeypatch.setattr(build, "repository", lambda: "https://github.com/someone/trainbook")
-    build.main([], root)
-    title, badges, *rest = nbformat.read(notebook(root), 4).cells[0].source.split("\n\n")
-    path = "someone/trainbook/blob/main/notebooks/01_demo.ipynb"
-    assert title.startswith("# ") and "\n" not in badges and "Open in" not in "".join(rest)
-    assert f"(https://kaggle.com/kernels/welcome?src=https://github.com/{path})" in badges
-    assert f"(https://colab.research.google.com/github/{path})" in badges
 
 
 def run_carrier(cell: str, cwd: Path, code: str) -> str:
@@ -257,17 +220,6 @@ def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_ca
     assert not list((root / "notebooks").iterdir())
 
 
-def test_shared_cells_stand_in_for_themselves(root: Path, capsys) -> None:
-    text = build.notebook_text(source(root), root)
-    placeholder = '# %% tags=["carrier"]\n# The build puts lib here.'
-    short = (HEADER + CELLS).replace(placeholder, "# %% shared: library")
-    source(root).write_text(short, "utf-8")
-    assert build.notebook_text(source(root), root) == text
-    source(root).write_text(short.replace(": library", ": librari"), "utf-8")
-    assert build.main([], root) == 2
-    assert "01_demo.py: there are no shared cells librari. There are: library" in capsys.readouterr().err
-
-
 SOURCES = sorted((ROOT / "notebooks_src").glob("*.py"))
 
 
@@ -282,17 +234,3 @@ def test_a_cell_of_several_notebooks_is_written_once_and_every_name_of_a_cell_is
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", "--config=builtins=['HOME']", "-"]
         done = subprocess.run(command, input=with_shared(texts[path], ""), capture_output=True, text=True)
         assert done.returncode == 0, f"{path.name}: {done.stdout}"
-
-
-PLAN = """
-from lib import planner, task
-from lib.planner.card import find_card
-for name in ("graphmer_small", "glacier_finetune_small"):  # in this process: children are the matter of other tests
-    print(planner.make(task.load_config(HOME / "configs" / f"{name}.yaml"), find_card("t4")).overrides)
-"""
-
-
-def test_a_planning_notebook_carries_what_a_plan_of_each_workload_needs(tmp_path: Path) -> None:
-    """What a task imports in a function is not carried: no plan may come to it."""
-    cell = carrier_cell(build.notebook_text(ROOT / "notebooks_src" / "00_memory.py"))
-    assert run_carrier(cell, tmp_path / "alone", PLAN).count("training.micro_batch") == 2

@@ -78,17 +78,11 @@ def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_pa
     (note,) = read.notes
     assert "workload.more names" in note and "more.bin is not UTF-8 text" in note
     assert main(["notebook", str(config)]) == 0 and note in capsys.readouterr().out
-    config.write_text(config.read_text().replace("deep/more.bin", str(config.parent / "words.txt")))
-    assert "its path does not lead from the configuration's folder" in own.read(config).notes[-1]
-    config.write_text(config.read_text().replace(str(config.parent / "words.txt"), "deep"))
-    assert "deep, which the notebook does not carry (it is a folder or large: mount it as" in own.read(config).notes[-1]
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):
-    assert main(["notebook", str(config), "--out", "a.ipynb"]) == 0
-    out = capsys.readouterr().out
-    assert "Built a.ipynb" in out and f"kaggle push {config}" in out and "There is no " in out
-    assert main(["notebook", str(config)]) == 0
+    assert main(["notebook", str(config), "--out", "a.ipynb"]) == main(["notebook", str(config)]) == 0
+    assert "Built a.ipynb" in capsys.readouterr().out
     first = (tmp_path / "a.ipynb").read_bytes()
     assert (tmp_path / "my.ipynb").read_bytes() == first
     with config.with_name("late.py").open("a") as file:
@@ -108,13 +102,7 @@ def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_o
     built_there = json.loads((ROOT / "notebooks" / "02_glacier_pretrain.ipynb").read_text("utf-8"))
     headings = [line for line in text.split("\n") if line.startswith("## ")]
     assert headings == [line for line in text_of(built_there).split("\n") if line.startswith("## ")]
-    assert len(headings) == 12  # and before them the title and the library
     assert list(carried.parameters(made)) == list(carried.parameters(built_there))
-    code = {"notebook.show(doctor.admit(config))", "notebook.show(outputs.table(run.output_dir))"}
-    assert code <= {"".join(cell["source"]) for cell in made["cells"]}, "the template's cells are theirs"
-    (config.parent / "mine.py").write_text(project.TASK.replace('"""Sums of', "'''Sums of") .replace(
-        'index.\n    """', "index.\n    '''").replace("Sums of sines from", "A long title " * 9))  # fmt: skip
-    assert text_of(built(config)).startswith("# my\n\nA long title A long title")
 
 
 def test_a_small_configuration_goes_along_and_without_one_the_same_is_trained(config, monkeypatch, capsys):
@@ -146,7 +134,6 @@ REFUSED = [
     (lambda c: c.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n"), "asks for a queue of several runs"),
     (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
     (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
-    (lambda c: c.with_name("late.py").write_bytes(b"# \xff\n"), r"late\.py"),
     (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
 ]
 
@@ -157,10 +144,6 @@ def test_what_no_notebook_can_carry_and_a_python_without_jupytext_are_sentences(
         with pytest.raises(BadInput, match=sentence):
             built(config)
     project.write(config.parent)
-    for name in ('m"y.yaml', "my.yml"):
-        with pytest.raises(BadInput, match="A notebook carries a configuration whose name has"):
-            built(config.rename(config.with_name(name)))
-        config.with_name(name).rename(config)
     assert main(["notebook", str(config), "--out", "my.txt"]) == main(["notebook", "nothing.yaml"]) == 2
     monkeypatch.setitem(sys.modules, "jupytext", None)
     assert main(["notebook", str(config)]) == 2 and "needs jupytext" in capsys.readouterr().err
