@@ -4,24 +4,13 @@ import pytest
 import torch
 
 from lib import checkpoint, launch
-from lib.machine import memory, platform
+from lib.machine import platform
 from lib.task import load_config
-from lib.training.precision import allow_tf32, choose_precision
 from tests.conftest import ROOT
 from tests.training.test_loop import check_resume
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
-
-
-def test_auto_takes_bf16_or_fp16_by_the_card_and_fp32_stays_fp32():
-    device = memory.device()
-    modern = torch.cuda.get_device_capability(device) >= (8, 0)
-    assert choose_precision("auto", device) == ("bf16" if modern else "fp16")
-    allow_tf32("fp32", device)
-    assert torch.get_float32_matmul_precision() == "highest"
-    allow_tf32(choose_precision("auto", device), device)
-    assert torch.get_float32_matmul_precision() == ("high" if modern else "highest")
 
 
 def test_a_deterministic_run_is_the_same_twice_to_the_bit(toy):

@@ -6,11 +6,8 @@ import types
 import pytest
 import torch
 
-from lib import launch, notebook, planner
+from lib import launch, notebook
 from lib.errors import BadInput
-from lib.notebook import panel
-from lib.report.summary import Summary
-from lib.task import load_config
 from tests.conftest import ROOT
 
 EMPTY = {
@@ -41,41 +38,14 @@ def test_every_parameter_reaches_the_configuration_and_a_queue_is_refused_with_i
         notebook.configure("graphmer", ROOT, given)
 
 
-def test_a_run_says_how_it_ended_what_is_left_and_how_it_compares(tmp_path):
-    assert "60 steps left" in notebook.compare(Summary("toy", "toy", "deadline", 40, 100))
-    said = {reason: notebook.ended(Summary("toy", "toy", reason, 4, 600)) for reason in ("completed", "interrupted")}
-    assert said["completed"] == "completed at step 4 of 600."
-    assert said["interrupted"] == "interrupted at step 4 of 600: everything is saved. Run this cell again to continue."
-    scores, trivial = {"b": 1.0, "a": 2.0}, {"b": 0.5, "a": 0.5}
-    summary = Summary("toy", "toy", "completed", metrics=scores, baseline=trivial, report="Ok.")
-    summary.write(tmp_path)
-    text = notebook.compare(Summary.read(tmp_path))
-    assert text.endswith("\n\nOk.") and text.splitlines()[1].split() == ["b", "0.500", "1.000", "+0.500"]
-
-
-def test_smoke_only_ends_the_notebook_with_a_sentence(monkeypatch, capsys):
-    from IPython.core.interactiveshell import InteractiveShell
-
-    notebook.end_if(False)
-    shell = InteractiveShell()
-    monkeypatch.setitem(shell.user_ns, "notebook", notebook)
-    result = shell.run_cell("notebook.end_if(True)")
-    assert isinstance(result.error_in_exec, notebook.Ended), "run all goes no further"
-    said = capsys.readouterr().out
-    assert said.startswith("SMOKE_ONLY is True") and "Traceback" not in said and len(said.splitlines()) == 1
-
-
-def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch, capsys):
+def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch):
     cells = ["", "class A:\n    x = 1\n", "class A:\n    x = 2\n", "class B:\n    pass"]
     monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(In=cells))
     notebook.save_cells("\ntask: mine.py:A\nseed: 3\n", tmp_path / "configs" / "my.yaml")
     assert (tmp_path / "configs" / "mine.py").read_text() == "class A:\n    x = 2\n"
     assert (tmp_path / "configs" / "my.yaml").read_text() == "task: mine.py:A\nseed: 3\n"
-    assert str(tmp_path / "configs" / "mine.py") in capsys.readouterr().out
-    for text, sentence in (("task: mine.py:C", "the class C.* Classes of cells: A, B. Run t"), ("seed: 3", "a class")):
-        with pytest.raises(BadInput, match=sentence):
-            notebook.save_cells(text, tmp_path / "other" / "my.yaml")
-    assert not (tmp_path / "other").exists()
+    with pytest.raises(BadInput, match="the class C.* Classes of cells: A, B. Run t"):
+        notebook.save_cells("task: mine.py:C", tmp_path / "other" / "my.yaml")
 
 
 def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_path, capsys):
@@ -88,15 +58,3 @@ def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_p
     said = capsys.readouterr().out
     assert "Nothing is planned." in said and "no batch (mine.py:6: raise ValueError" in said
     assert len(said.splitlines()) == 1
-
-
-def test_a_plan_is_shown_once_for_this_machines_card_or_a_t4(planned, monkeypatch, capsys):
-    plan = panel.Choice(path := ROOT / "configs" / "graphmer.yaml", {}, "t4").plan()
-    monkeypatch.setattr(planner, "plan", lambda config, card: plan)
-    run = types.SimpleNamespace(config=load_config(path), plan=None)
-    notebook.plan(run)
-    said = capsys.readouterr().out
-    assert said.count("At the peak, GiB") == 1 and "no GPU here to plan for. On Kaggle's T4s" in said
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    notebook.plan(run)
-    assert "There is no plan; the lines under Data say why." in capsys.readouterr().out

@@ -101,7 +101,7 @@ def image_step(batch: int, size: int, classes: int, dtype: torch.dtype = torch.f
 
 
 def _xmem_model(name: str, batch: int):
-    if name in vision.PARAMETERS:
+    if name in vision.NETS:
         return functools.partial(vision.make, name), image_step(batch, 86, 10)
     model = language.model(name)
     return model, language.step(batch, 128, language.vocabulary(name))

@@ -8,8 +8,7 @@ from torch import nn
 from lib.errors import NotTraceable
 from lib.planner import predict
 from lib.planner.allocator import MIB
-from lib.planner.card import find_card
-from lib.planner.cuda import attention_kernel, simulated_cuda
+from lib.planner.cuda import attention_kernel
 
 
 def linear():
@@ -44,15 +43,6 @@ def test_attention_takes_the_first_kernel_that_can_or_those_that_sdpa_kernel_nam
         predicted(kinds.FLASH_ATTENTION, "t4")
 
 
-def test_autocast_casts_products_down_and_losses_up():
-    x, targets = torch.empty(4, 8, device="meta"), torch.empty(4, dtype=torch.long, device="meta")
-    with simulated_cuda(find_card("t4")), torch.autocast("cuda", torch.float16):
-        logits = F.linear(x, torch.empty(8, 8, device="meta"))
-        losses = F.cross_entropy(logits, targets), logits.softmax(-1), logits.sum()
-        assert logits.dtype is torch.half and {loss.dtype for loss in losses} == {torch.float32}
-        assert F.cross_entropy(logits, targets, reduction="none").shape == (4,)
-
-
 # --- torch.cuda -------------------------------------------------------------------------------------------------------
 
 
@@ -60,19 +50,12 @@ def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
     answers = []
 
     def step(net):
-        held = torch.empty(2**20, device="cuda" if torch.cuda.is_available() else "cpu")
-        result = loss(net, torch.device("cuda", torch.cuda.current_device()))
-        torch.cuda.synchronize()
-        answers.append((
-            torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.device_count(),
-            torch.cuda.memory_allocated() >= 4 * held.numel(),
-            torch.cuda.get_device_properties(0).total_memory == torch.cuda.mem_get_info()[1] > 39 * 2**30 - 1,
-        ))  # fmt: skip
-        return result
+        answers.append((torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.device_count()))
+        return loss(net, torch.device("cuda" if torch.cuda.is_available() else "cpu", torch.cuda.current_device()))
 
     before = torch.cuda.is_available
     predict(linear, step, "a100-40")
-    assert answers == [("A100 40 GB", (8, 0), 1, True, True)] * 2
+    assert answers == [("A100 40 GB", (8, 0), 1)] * 2
     assert torch.cuda.is_available is before
 
 

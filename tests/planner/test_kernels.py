@@ -9,7 +9,7 @@ from lib.planner import predict
 from lib.planner.card import find_card
 from lib.planner.kernels import bounds, cost, temporaries, workspace
 
-T4, L4 = find_card("t4"), find_card("l4")
+T4 = find_card("t4")
 mm, add, view = torch.ops.aten.mm.default, torch.ops.aten.add.Tensor, torch.ops.aten.view.default
 
 
@@ -27,22 +27,6 @@ def test_a_product_takes_its_arithmetic_in_the_cards_format_a_sum_its_traffic_an
     assert cost(add, (a, row), {}, a, T4)[0] < 0.7 * gpu_seconds
     assert not cost(view, (meta(4), [2, 2]), {}, meta(2, 2), T4).any()
     assert bounds(np.array([1.0, 2.0, 3.0, 1.0, 5.0])) == (3, 2)
-
-
-def test_convolutions_that_are_not_channels_last_are_slower_on_tensor_cores():
-    def arithmetic(target, dtype, layout=torch.contiguous_format, kernel=3):
-        """The best time of a convolution of 512 channels as a share of what its FLOPs take at the card's peak."""
-        x, weight = meta(64, 512, 28, 28, dtype=dtype), meta(512, 512, kernel, kernel, dtype=dtype)
-        args = (x.contiguous(memory_format=layout), weight, None, [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 1)
-        seconds, *_, flops = cost(torch.ops.aten.convolution.default, args, {}, x, target)
-        return flops / seconds / target.flops("fp16" if dtype is torch.half else "fp32")
-
-    last = torch.channels_last
-    assert arithmetic(L4, torch.half, last) == pytest.approx(0.7)
-    assert arithmetic(L4, torch.half) == pytest.approx(0.6 * 0.7)
-    assert arithmetic(L4, torch.half, kernel=1) == arithmetic(L4, torch.half, last, 1), "a product of matrices"
-    assert arithmetic(T4, torch.half, last) == pytest.approx(24 / 65)
-    assert arithmetic(T4, torch.float32) == pytest.approx(1.0), "fp32 has no tensor cores there"
 
 
 def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_last():

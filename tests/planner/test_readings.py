@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from lib.planner import find_card, predict
 from tests.bench.bench_readings import RECORD, summary
-from tests.conftest import ROOT
 from tests.planner import readings, speeds, vision
 from tests.planner.models import ConvNextTiny, MnasNet
 
@@ -20,7 +19,6 @@ XMEM, OTHERS, ADAPTERS, SPEEDS = readings.xmem(), readings.others(), readings.ad
 FOUND = json.loads(RECORD.read_text())
 ROWS = FOUND["memory"]["xmem"] | FOUND["memory"]["others"] | FOUND["memory"]["adapters"]
 WAITING = "ViT-L/16 bf16 weights, batch 4 x 4, A100"
-NETS = tuple(vision.PARAMETERS)
 MIB = 2**20
 
 
@@ -41,7 +39,7 @@ def test_the_record_has_every_row_of_the_table_and_no_other():
 
 def test_readings_are_met_as_well_as_the_documents_say():
     fitted = [row for row in XMEM if not row.ran_out]
-    texts = [row for row in fitted if not row.name.startswith(NETS)]
+    texts = [row for row in fitted if not row.name.startswith(vision.NETS)]
     reserved = [ROWS[row.name]["reserved_error"] for row in ADAPTERS if row.reserved]
     sets = {name: errors_of(rows) for name, rows in (("xmem", fitted), ("others", OTHERS), ("adapters", ADAPTERS))}
     sets["reserved"] = reserved
@@ -77,7 +75,7 @@ def test_the_upper_end_of_a_convolution_nets_interval_is_no_underestimate():
     chosen, others = ([ROWS[name]["at_most_error"] for name in names] for names in readings.WORKSPACES)
     assert len(chosen) == 5 and len(others) >= 10 and min(chosen) >= 0 and min(others) >= 0
     assert summary(others)["mean"] <= 0.18 and max(chosen + others) <= 0.37
-    nets = [row for row in [*XMEM, *OTHERS] if row.name.startswith((*NETS, "U-Net")) and not row.ran_out]
+    nets = [row for row in [*XMEM, *OTHERS] if row.name.startswith((*vision.NETS, "U-Net")) and not row.ran_out]
     assert {row.name for row in nets} == {*readings.WORKSPACES[0], *readings.WORKSPACES[1]}
 
 
@@ -100,26 +98,6 @@ def test_the_record_is_what_is_predicted_now(name):
 def test_a_speed_of_the_record_is_what_is_forecast_now():
     row = next(row for row in SPEEDS if row.name == "GPT-124M bf16 weights, fused attention, batch 8, A100")
     assert row.forecast() == pytest.approx(FOUND["speed"][row.name]["forecast"], rel=0.02)
-
-
-def test_the_readme_quotes_the_figures_of_the_record():
-    text = " ".join((ROOT / "docs" / "ideas" / "memory.md").read_text().split())
-    xmem, others = FOUND["summary"]["xmem"], FOUND["summary"]["others"]
-    tensors, reserved = FOUND["summary"]["adapters"], FOUND["summary"]["reserved"]
-    upper = [100 * ROWS[name]["at_most_error"] for names in readings.WORKSPACES for name in names]
-    for quoted in (
-        f"from {100 * xmem['lowest']:.1f} % to +{100 * xmem['highest']:.1f} %",
-        f"23 of these are a test (mean {100 * xmem['mean']:.1f} %",
-        f"{others['rows']} readings of other sources (mean {100 * others['mean']:.1f} %",
-        f"half of them within {100 * others['median']:.1f} %",
-        f"none of {len(upper)} convolution nets is underestimated (+{min(upper):.1f} to +{max(upper):.1f} %)",
-        f"20 of {len(SPEEDS)} published training speeds lie inside",
-        f"within {100 * tensors['mean']:.1f} % on average ({100 * tensors['lowest']:.1f} to "
-        f"+{100 * tensors['highest']:.1f} %) in tensors",
-        f"within {100 * reserved['mean']:.1f} % in what",
-        f"underestimated by at most {-100 * reserved['lowest']:.1f} %",
-    ):
-        assert quoted in text
 
 
 # --- readings on which rules were settled -----------------------------------------------------------------------------

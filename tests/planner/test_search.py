@@ -13,8 +13,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lib import launch
 from lib.checkpoint.saver import Saver
@@ -25,7 +23,7 @@ from lib.planner import make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
 from lib.planner.search import host_memory
-from lib.task import find_task, load_config, load_task
+from lib.task import load_config, load_task
 from tests.markup import unbalanced
 from tests.toy import Toy
 from trainbook import commands
@@ -118,18 +116,11 @@ def peak(config, card, micro_batch, recomputed):
 
 def test_the_micro_batch_is_the_largest_even_one_that_fits(tall):
     """By brute force over every size."""
-    card, config = "0.33 GiB, capability 7.5", tall({"training.effective_batch": 8})
+    card, config = "0.5 GiB, capability 7.5", tall({"training.effective_batch": 8})
     plain = next(option for option in made(config, card).options if option.recomputed == 0)
     fitting = [m for m in range(1, 9) if peak(config, card, m, 0).fits]
-    assert plain.micro_batch == max({*fitting} & {*search.even_sizes(8)}) < 8
+    assert plain.micro_batch == max({*fitting} & {*search.even_sizes(8)}) == 4 < max(fitting)
     assert plain.passes == -(-8 // max(fitting))  # no other size would save a pass
-
-
-@settings(derandomize=True, max_examples=20, deadline=None)
-@given(st.integers(1, 64))
-def test_even_sizes_are_those_that_split_a_slot_best(slot):
-    smallest = (min(m for m in range(1, slot + 1) if -(-slot // m) <= passes) for passes in range(1, slot + 1))
-    assert search.even_sizes(slot) == sorted({*smallest})
 
 
 def test_recomputation_is_a_last_resort(tall):
@@ -315,21 +306,3 @@ def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_s
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
-
-
-def test_cards_sum_the_gradients_of_what_is_trained_and_of_no_frozen_base(tall, monkeypatch):
-    kind = find_task(tall({}).task)
-    whole = kind.model
-
-    def frozen(self):
-        model = whole(self)
-        for parameter in list(model.parameters())[:-1]:
-            parameter.requires_grad_(False)
-        return model
-
-    monkeypatch.setattr(kind, "model", frozen)
-    two = made(tall({"training.micro_batch_slots": 2, "training.micro_batch": 8}), "t4", 2).option_of(8, 0)
-    prediction, trained = two.prediction, 256  # the last bias
-    assert prediction.trained == trained < prediction.parameters / 1000
-    summing = two.step_seconds[0] - two.passes * prediction.pass_seconds[0] - prediction.rest_seconds[0]
-    assert summing == pytest.approx(4 * trained / 11e9, rel=1e-3), "of each card, half is sent and half received"

@@ -56,15 +56,6 @@ def written(tmp_path, in_a_notebook):
     return draw
 
 
-def test_the_charts_have_the_best_and_the_baseline(written):
-    rows = [train_row(50, 3.0), validation_row(50, loss=2.0, mrr=0.5), validation_row(100, loss=1.5, mrr=0.25)]
-    html = written(rows, shown=["mrr"], selection=("mrr", "max"), baseline={"mrr": 0.2})
-    assert "120 of 480 steps (25%)" in html and "epoch 2.40 · 0:10:00 left" in html
-    assert html.count(">mrr, baseline (test)</text>") == html.count(">best: 0.5 at step 50</text>") == 1
-    rows = [validation_row(step, loss=loss) for step, loss in ((1, 3.0), (2, math.nan), (3, 1.0), (4, 1.0))]
-    assert "best: 1 at step 3" in written([train_row(4, 1.0), *rows])
-
-
 def test_no_name_and_number_of_a_stranger_and_no_failing_chart_breaks_the_page_or_ends_a_run(written, monkeypatch):
     rows = [train_row(1, 1.0), validation_row(1, **{"<b>&\"'": 0.5, "loss": 1.0})]
     html = written(rows, shown=["<b>&\"'"], baseline={"<b>&\"'": 0.1})

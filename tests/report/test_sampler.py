@@ -8,7 +8,6 @@ import torch
 from lib import ranks
 from lib.machine import hardware
 from lib.report import sampler
-from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sampler
@@ -59,15 +58,6 @@ def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_n
     (sentence,) = advice.lines({"ram_share": 0.85})
     assert "RAM is 85% full" in sentence and "data.num_workers (now 1)" in sentence
     assert advice.lines(slow | {"ram_share": 0.95}) == []
-
-
-def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Sampler, "row", lambda self: {"ram_share": 0.93})
-    monkeypatch.setattr(Meter, "row", lambda self, size, row=Meter.row: {**row(self, size), "data_wait_share": 0.5})
-    monkeypatch.setattr(data, "is_cheap", lambda *_: False)
-    fit(toy({"training.log_every_steps": 1}), tmp_path / "run")
-    out = capsys.readouterr().out
-    assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
 
 
 def test_the_advice_never_asks_for_more_workers_than_a_run_may_have(toy, monkeypatch):

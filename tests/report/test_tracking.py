@@ -86,15 +86,6 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tm
     assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
-def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb):
-    for number, state in enumerate(("", '{"id": 1}')):
-        folder = tmp_path / str(number)
-        session(folder, [row(1, loss=3.0)], wandb=True)
-        (folder / "tracking" / "ids.json").write_text(state)
-        session(folder, [row(1, loss=3.0)], is_resumed=bool(state), wandb=True)
-    assert len({init["id"] for init in wandb.inits}) == 4 and all(len(run.rows) == 1 for run in wandb.runs)
-
-
 def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_other_one_goes_on(
     tmp_path, wandb, board, capsys, monkeypatch
 ):
