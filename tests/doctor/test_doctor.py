@@ -38,10 +38,6 @@ def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy
     report = json.loads(capsys.readouterr().out)
     sections = {row["section"] for row in report["checks"]}
     assert report["verdict"] == "warning" and sections == {"machine", "versions", "run"}
-    assert set(report["checks"][0]) == {"section", "name", "value", "verdict", "advice"}
-    names = {row["name"] for row in report["checks"]}
-    assert {"platform", "GPU", "RAM", "CPUs", "session", "versions"} <= names
     (tmp_path / "file").touch()
     assert commands.main(["doctor", config, "--set", f"output_dir={tmp_path / 'file'}"]) == 2
     assert "cannot be written to" in capsys.readouterr().out
-    assert commands.main(["doctor", str(tmp_path / "nothing.yaml")]) == 2

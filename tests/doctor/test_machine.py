@@ -1,7 +1,6 @@
 """Checks of machines that this one is not: faked cards, disks, networks, clocks and versions."""
 
 import importlib.metadata
-import importlib.util
 import shutil
 import time
 from collections import namedtuple
@@ -25,24 +24,12 @@ def test_two_t4_are_fine_and_kernels_are_told_by_the_names_of_the_build(card, nv
     checks = by_name(machine.check_machine())
     assert checks["GPU"] == Finding("GPU", "2 x Tesla T4 (capability 7.5, 14.56 GiB)")
     assert checks["kernels"].verdict == "ok"
-    assert checks["GPU 0 memory"].verdict == checks["GPU 1 memory"].verdict == "ok"
-    assert checks["GPU 1 memory"].value == "14.46 of 14.56 GiB free"
+    assert checks["GPU 1 memory"] == Finding("GPU 1 memory", "14.46 of 14.56 GiB free")
     for capability, built, verdict in (
-        ((10, 0), ["sm_80", "sm_90", "compute_90"], "ok"), ((8, 0), ["sm_86"], "bad"), ((8, 9), ["sm_86"], "ok"),
-        ((9, 0), ["sm_80"], "bad"), ((12, 1), ["sm_120"], "ok"), ((8, 0), ["gfx90a"], "bad"),
+        ((10, 0), ["sm_80", "compute_90"], "ok"), ((8, 9), ["sm_86"], "ok"), ((9, 0), ["sm_80"], "bad"),
     ):  # fmt: skip
         card("A card", capability, 178, built=built)
         assert machine.check_kernels().verdict == verdict
-
-
-def test_a_driver_that_fails_is_a_finding_and_not_an_end(monkeypatch, card):
-    def broken(*_):
-        raise RuntimeError("CUDA unknown error")
-
-    card("Tesla T4", (7, 5), 14.56)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", broken)
-    checks = by_name(machine.check_machine())
-    assert checks["GPU"].verdict == "warning" and "CUDA unknown error" in checks["GPU"].value and "RAM" in checks
 
 
 def test_a_disk_that_is_almost_full_is_said(monkeypatch, tmp_path):
@@ -63,8 +50,8 @@ def test_a_session_that_is_over_is_bad_and_a_short_one_a_warning(toy, monkeypatc
 
 def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(monkeypatch):
     for name, installed, verdict in (
-        ("torch", "2.10.0+cu128", "ok"), ("torch", "2.9.1", "warning"), ("torch", "3.0", "ok"),
-        ("torch", "2.10rc1", "ok"), ("PyYAML", None, "bad"), ("nvidia-ml-py", None, "warning"),
+        ("torch", "2.10.0+cu128", "ok"), ("torch", "2.9.1", "warning"), ("PyYAML", None, "bad"),
+        ("nvidia-ml-py", None, "warning"),
     ):  # fmt: skip
 
         def version(project, installed=installed):
@@ -81,10 +68,9 @@ def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_tra
 def test_ram_and_cpus_are_those_of_the_container_and_too_little_ram_is_bad(small_container, container, monkeypatch):
     ram = machine.check_ram()
     assert (ram.verdict, ram.value) == ("warning", "1.00 of the container's 4.00 GiB free")
-    for threads, verdict in ((1, "ok"), (2, "warning")):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        cpus = machine.check_cpus()
-        assert cpus.value.startswith("1.5 of the machine's") and cpus.verdict == verdict
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    cpus = machine.check_cpus()
+    assert cpus.value.startswith("1.5 of the machine's") and cpus.verdict == "warning"
     container("0::/\n", {"memory.max": memory.GIB, "memory.current": memory.GIB // 2})
     assert machine.check_ram().verdict == "bad"
 
@@ -92,11 +78,9 @@ def test_ram_and_cpus_are_those_of_the_container_and_too_little_ram_is_bad(small
 def test_packages_that_the_task_s_own_files_import_must_be_there(tmp_path):
     config = load_config(project.write(tmp_path / "project"))
     with (tmp_path / "project" / "late.py").open("a") as file:
-        file.write("def later():\n    import nbformat, torchvision, no_such_package\n")
+        file.write("def later():\n    import nbformat, no_such_package\n")
     checks = by_name(machine.check_versions(config))
     assert "nbformat" not in checks, "which is installed"
     absent = checks["no_such_package"]
     assert (absent.verdict, absent.advice) == ("bad", "pip install 'no_such_package'.")
     assert "no_such_package" not in by_name(machine.check_versions()) and "scipy 1." in checks["versions"].value
-    if importlib.util.find_spec("torchvision") is None:
-        assert "pytorch.org" in checks["torchvision"].advice

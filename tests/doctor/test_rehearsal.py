@@ -15,8 +15,6 @@ from tests.doctor.conftest import by_name
 @pytest.mark.parametrize("changes", [{}, {"training.ema_decay": 0.9, "checkpoint.lightweight": True}])
 def test_a_runs_numbers_are_said_and_its_save_comes_back_bit_for_bit(toy, tmp_path, changes):
     checks = by_name(rehearsal.check_run(toy(changes)))
-    assert checks["precision"].value == "fp32 on the CPU; training.precision is auto"
-    assert checks["save interval"].value.startswith("every 3 steps: a kill loses that")
     assert checks["resume"].value == "No earlier checkpoint of toy: training starts at step 0 of 12."
     assert "the same bit for bit" in checks["save and resume"].value
     assert not [check for check in checks.values() if check.verdict != "ok"] and not (tmp_path / "runs").exists()
@@ -78,5 +76,3 @@ def test_every_bit_counts():
     zeros, nan = {"a": {"x": torch.zeros(2)}}, {"a": {"x": torch.tensor([float("nan")])}}
     assert rehearsal.differences(zeros, {"a": {"x": torch.tensor([0.0, -0.0])}}) == ["a/x"]
     assert rehearsal.differences(nan, {"a": {"x": torch.tensor([float("nan")])}}) == []
-    halves = {"a": {"x": torch.zeros(2, dtype=torch.float16)}, "b": {"y": torch.zeros(1)}}
-    assert rehearsal.differences(zeros, halves) == ["a/x", "b/y"]
