@@ -37,14 +37,3 @@ def test_every_kind_of_bad_line_is_named_with_its_number(tmp_path):
         assert "x.jsonl:2: " in str(refusal.value) and reason in str(refusal.value)
         graph = records.read(tmp_path, bad_input_limit=1)
         assert len(graph.triples) == 1 and len(graph.skipped) == 1
-
-
-def test_missing_and_empty_files_of_triples_say_so(tmp_path):
-    with pytest.raises(BadInput, match="There is no graph"):
-        records.read(tmp_path)
-    (tmp_path / "x.jsonl").write_text("")
-    with pytest.raises(BadInput, match=r"x\.entities\.jsonl cannot be read \(No such file"):
-        records.read(tmp_path)
-    (tmp_path / "x.entities.jsonl").write_text('{"id": "a", "type": "T"}\n')
-    with pytest.raises(BadInput, match="is empty"):
-        records.read(tmp_path)

@@ -17,7 +17,6 @@ from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from workloads.glacier import baselines
 from workloads.glacier.baselines import compared, fit, sample, scored
-from workloads.glacier.judging import judged, summed, tile_counts
 from workloads.glacier.scores import IGNORE, scores_of
 from workloads.glacier.settings import Settings, Source
 
@@ -76,16 +75,6 @@ def test_settings_that_do_not_go_together_are_refused(tiny):
     ):
         with pytest.raises(BadInput, match=sentence):
             tiny({f"workload.{key}": value for key, value in change.items()})
-
-
-def test_counts_of_many_tiles_are_those_of_each():
-    draw = np.random.default_rng(0)
-    predicted, truth = (torch.from_numpy(draw.integers(0, 3, (4, 5, 6)).astype(np.uint8)) for _ in "ab")
-    truth[1], truth[2, :2] = IGNORE, IGNORE
-    counts = tile_counts(predicted, truth, 3)
-    for matrix, guess, true in zip(counts, predicted, truth, strict=True):
-        assert matrix.tolist() == [[int(((guess == b) & (true == a)).sum()) for b in range(3)] for a in range(3)]
-    assert np.array_equal(summed(judged(counts.numpy()), 3), counts.sum(0))
 
 
 class Fixed(nn.Module):

@@ -13,7 +13,7 @@ from lib.checkpoint import weights
 from lib.training.recomputation import recompute
 from workloads.glacier import losses
 from workloads.glacier.losses import distance_maps
-from workloads.glacier.model import FIRST, HEAD, STATISTICS, Net, carry, carry_bands, encoder
+from workloads.glacier.model import FIRST, HEAD, STATISTICS, Net, carry, encoder
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import TERMS, Loss, Model
 
@@ -53,16 +53,6 @@ PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacie
 def network(bands, classes, seed=0):
     torch.manual_seed(seed)
     return Net(len(bands), len(classes), NARROW)
-
-
-def test_bands_are_taken_by_their_names_and_one_that_the_source_lacks_is_the_mean_of_all():
-    weight = torch.randn(4, 3, 7, 7)
-    assert torch.equal(carry_bands(weight, "abc", "abc")[0], weight)
-    assert torch.allclose(carry_bands(weight, "abc", "cab")[0], weight[:, [2, 0, 1]])
-    carried, text = carry_bands(weight, ("red", "green", "blue"), ("blue", "radar"))
-    factor = carried[:, 0] / weight[:, 2]
-    assert torch.allclose(carried[:, 1], weight.mean(1) * factor[0, 0, 0], rtol=1e-4)
-    assert "1 of 2 bands by name, the mean of all for: radar" in text
 
 
 def test_a_pretrained_network_is_carried_whole_and_counted():

@@ -106,19 +106,6 @@ def test_the_completed_graph_has_what_is_likely_and_several_models_answer_by_the
     assert probability(both) == pytest.approx((probability(one) + probability(other)) / 2, abs=1e-3)
 
 
-def test_a_method_of_a_builtin_is_known_where_no_source_of_training_has_it(run, elsewhere, tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.py").write_text("def f(x):\n    x.startswith('a')\n    x.nowhere_at_all()\n")
-    task, models = ensemble.load(run / "graphmer")
-    believing(models)
-    answers = task.predict(models, tmp_path / "text", tmp_path / "out")
-    tails = {row["asked"]: (row["tail"], row["where"]) for row in answers.values()}
-    assert tails["name::startswith"] == ("builtins.str.startswith", "outside")
-    assert tails["name::nowhere_at_all"] == ("", "not in this tree")
-    entities = {line["id"]: line["type"] for line in lines_of(tmp_path / "out" / "entities.jsonl")}
-    assert entities["builtins.str.startswith"] == "API" and "builtins.str.zfill" not in entities, "what is used"
-
-
 def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere, tmp_path, capsys):
     (elsewhere / "broken.py").write_text("def (:\n")
     ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
@@ -126,36 +113,15 @@ def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere
     found = ensemble.run(run / "graphmer", elsewhere / "shop" / "main.py", tmp_path / "one")
     assert "predictions of one model" in found and "facts of 1 file." in capsys.readouterr().out
     assert {row["file"] for row in rows_of(tmp_path / "one")} == {"main.py"}
-    (tmp_path / "clear").mkdir()
-    (tmp_path / "clear" / "a.py").write_text("def f(x):\n    return len(x)\n\n\ndef g(x):\n    f(x)\n")
-    ensemble.run(run / "graphmer", tmp_path / "clear", tmp_path / "out")
-    assert "could be followed: nothing to resolve" in capsys.readouterr().out
-    assert rows_of(tmp_path / "out") == []
 
 
-def test_trees_with_nothing_to_predict_are_refused_with_what_to_do(run, elsewhere, tmp_path):
-    (tmp_path / "none").mkdir()
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "a.py").write_text("def (:\n")
-    (tmp_path / "text.txt").write_text("")
-    refusals = {"none": "no .py file", "bad": "No Python file", "text.txt": "is no Python file", "no": "no folder"}
-    for place, why in refusals.items():
-        with pytest.raises(BadInput, match=why):
-            ensemble.run(run / "graphmer", tmp_path / place, tmp_path / "out")
-    with pytest.raises(BadInput, match="one folder or file"):
-        ensemble.load(run / "graphmer")[0].predict([], {"Band1": Path()}, None)
-
-
-def test_a_run_without_its_kept_data_is_refused_and_damaged_data_too(run, elsewhere, tmp_path, capsys):
+def test_a_run_whose_kept_data_is_damaged_is_refused(run, elsewhere, tmp_path, capsys):
     shutil.copytree(run / "graphmer", tmp_path / "copy")
     corpus = tmp_path / "copy" / "data" / "corpus.npz"
     corpus.write_bytes(corpus.read_bytes()[:-1] + b"x")
     with pytest.raises(BadInput, match="counts that the model begins at are not there"):
         ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
     assert "corpus.npz is not used: it is not as it was written" in capsys.readouterr().out
-    shutil.rmtree(tmp_path / "copy" / "data")
-    with pytest.raises(BadInput, match="counts that the model begins at are not there"):
-        ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
 
 
 def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp_path):
@@ -164,15 +130,9 @@ def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp
     arrays = dict(np.load(run / "graphmer" / "data" / "corpus.npz"))
     shutil.copytree(run / "graphmer" / "data", tmp_path / "data")
     task.take_learned({**task.learned(), "corpus": tmp_path / "data" / "corpus.npz"})
-    fewer = {name: array for name, array in arrays.items() if name != "head"}
     wrong = {
         "objects": {**arrays, "head": np.array([Evil()] * len(arrays["head"]), object)},
         "other tails": {**arrays, "tail": arrays["tail"] + 2**40},
-        "negative": {**arrays, "relation": arrays["relation"] - 2},
-        "broken numbers": {**arrays, "split": arrays["split"].astype(float)},
-        "short": {**arrays, "entity_type": arrays["entity_type"][1:]},
-        "no pieces": {**arrays, "tokenizer": np.frombuffer(b"{}", np.uint8)},
-        "no heads": fewer,
     }
     for content in wrong.values():
         np.savez(tmp_path / "data" / "corpus.npz", **content)
@@ -182,9 +142,6 @@ def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp
     with pytest.raises(BadInput, match="no array of plain numbers"):
         task.predict(models, elsewhere, None)
     assert not Path("ran").exists()
-    models[0].get_buffer("of_references").zero_()
-    task.take_learned({**task.learned(), "corpus": run / "graphmer" / "data" / "corpus.npz"})
-    assert task.predict(models, elsewhere, None) == {}, "without fitted probabilities nothing is asked"
 
 
 class Evil:

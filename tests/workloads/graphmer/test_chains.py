@@ -1,34 +1,16 @@
 """Samples as tensors: how text is laid out, what is hidden, who competes, and what must never be shown."""
 
-from collections import Counter
-
 import numpy as np
-import pytest
 import torch
 
 from lib.supervised.samples import Item
 from tests.workloads.graphmer.conftest import batch_of, generator, pieces_of
-from workloads.codegraph.facts import WORD
-from workloads.graphmer import corpus as arrays
-from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, Questions
+from workloads.graphmer.counts import MASKED, NAME_ONLY, Questions
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.model import IMPOSSIBLE
-from workloads.graphmer.settings import IGNORE, PAD, SEP, SPECIALS, UNKNOWN
+from workloads.graphmer.settings import IGNORE, PAD, SEP
 
 NOTHING = np.zeros(0, int)
-WORDS = ["open_door", "close_door", "door", "JSONDecoder", "decoder"]
-
-
-def test_words_are_cut_at_the_seams_of_names_alike_in_every_corpus():
-    assert WORD.findall("x = obj.call(1, 'a')[0]  # note") == ["x", "=", "obj", ".", "call", "(", "a", "note"]
-    assert arrays.name_parts("json.decoder.JSONDecoder") == ["JSONDecoder", "decoder", "json"]
-    learned = arrays.learn(Counter(WORDS * 20), 300)
-    (flat, begin), (alone, _) = arrays.cut(learned, [*WORDS, "doors", "open"]), arrays.cut(learned, WORDS)
-    assert np.array_equal(flat[: len(alone)], alone) and np.diff(begin)[[2, 0]].tolist() == [1, 2]
-    assert flat[begin[1] - 1] != flat[begin[2]], "_door is a piece of its own"
-    assert max(flat) < 300 and UNKNOWN not in flat[begin[5] : begin[6]]
-    with pytest.raises(ValueError, match="pieces of words cannot be read"):
-        arrays.cut("{}", WORDS)
 
 
 def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
@@ -95,16 +77,6 @@ def test_training_never_shows_a_name_that_it_hides_and_repeats_with_the_generato
     assert first["chance"].shape != other["chance"].shape or not torch.equal(first["chance"], other["chance"])
 
 
-def test_all_facts_of_a_sample_are_asked_in_time_and_a_few_at_once(shared):
-    samples, corpus = shared.data.samples, shared.data.corpus
-    index = int(np.diff(samples.begin).argmax())
-    facts = samples.facts[samples.begin[index] : samples.begin[index + 1]]
-    drawn = [shared.data.collator.draw([index], generator(seed)) for seed in range(30)]
-    assert all(len(d.tail) == 3 < len(facts) for d in drawn)
-    assert {tail for d in drawn for tail in d.tail.tolist()} == set(corpus.tail[facts].tolist())
-    assert {condition for d in drawn for condition in d.asked.condition.tolist()} in ({FULL_TEXT, MASKED}, {NAME_ONLY})
-
-
 def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_head_or_without(graphmer):
     for ratio in (0.0, 0.4, 1.0):
         task = graphmer({"workload.objective.name_only_ratio": ratio})
@@ -140,15 +112,3 @@ def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told
         want = np.bincount(corpus.tail[same], minlength=len(corpus.entities))[drawn.among.entities]
         assert batch["own"][place].tolist() == want.tolist()
     assert checked > 3 and batch["own"].max() > 0
-
-
-def test_span_masking_hits_its_ratio_and_spares_specials(graphmer):
-    task = graphmer({"workload.objective.mlm_steps": 5, "workload.objective.mlm_ratio": 0.3})
-    batch = batch_of(task, range(40))
-    asked = batch["root_targets"] != IGNORE
-    share = asked.sum() / (batch["roots"] != PAD).sum()
-    assert 0.15 < share < 0.35  # 0.3 asked for, less what falls on separators and on one another
-    assert (batch["root_targets"][asked] >= len(SPECIALS)).all()
-    assert torch.equal(batch["root_targets"][asked], batch["roots"][asked])
-    assert (batch["masked_roots"] != batch["roots"])[asked].float().mean() > 0.5
-    assert torch.equal(batch["masked_roots"][~asked], batch["roots"][~asked])

@@ -1,21 +1,15 @@
 """The data of a run: windows and splits, what is cached and resumed on, and what is refused."""
 
-import dataclasses
 import itertools
-import pickle
-import shutil
 import zipfile
 
 import numpy as np
 import pytest
-import torch
 
 from lib import launch
 from lib.errors import BadInput
-from lib.training import workers
-from tests.conftest import SAMPLES
-from tests.workloads.graphmer.conftest import generator, words_of
-from workloads.codegraph import records, trees
+from tests.workloads.graphmer.conftest import words_of
+from workloads.codegraph import trees
 from workloads.graphmer.corpus import split_files
 
 
@@ -64,25 +58,6 @@ def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_
         assert all(np.array_equal(array, want[name]) for name, array in corpus.arrays().items())
 
 
-def test_workers_get_no_graph_and_no_evaluation_and_make_the_same_batches(shared):
-    train = shared.datasets()["train"]
-    shared.evaluator.counted  # noqa: B018  what has been computed for the evaluation is not sent
-    sent = workers._pickled((shared, train), [])
-    assert b"graph.Graph" not in sent and b"Evaluator" not in sent
-    again, their_train = pickle.loads(sent)
-    ours, theirs = shared.collate([train[0]], generator()), again.collate([their_train[0]], generator())
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-
-
-@pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
-def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
-    sizes = {"workload.chain.vocabulary": 2000, "workload.split.validation": 0.05, "workload.split.test": 0.1}
-    task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), **sizes})
-    assert len(task.data.corpus.relation) == 24_559
-    batch = task.collate([task.datasets()["train"][i] for i in range(4)], generator())
-    assert all(torch.isfinite(value) for value in task.loss(task.model(), batch)[0].values())
-
-
 def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(graphmer, tmp_path, capsys):
     task = graphmer()
     (tmp_path / "tree" / "latin.py").write_bytes(b"name = '\xe9\xff'\n")
@@ -100,10 +75,6 @@ def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
     (tmp_path / "lone" / "one.py").write_text("def f():\n    g()\n")
     with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
         graphmer({"data.dir": str(tmp_path / "lone")}).data.corpus  # noqa: B018
-    file = tmp_path / "tree" / "house0.py"
-    for given in (str(file), [str(tmp_path / "tree"), str(file)]):
-        with pytest.raises(BadInput, match=rf"one Python file.*data.dir={tmp_path / 'tree'}\."):
-            graphmer({"data.dir": given}).data  # noqa: B018
 
 
 def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys):
@@ -113,32 +84,6 @@ def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path,
     assert task.fingerprint() == shared.fingerprint()
     assert task.data.stored["corpus"].is_file(), "the run stores it all the same"
     assert "The corpus is not kept for the next run" in capsys.readouterr().out
-
-
-def test_a_graph_and_a_tree_are_not_mixed_and_several_of_a_kind_are_one(graphmer, shared, tmp_path):
-    graphmer()
-    records.write(shared.data.graph, tmp_path / "given")
-    with pytest.raises(BadInput, match=r"graphs in JSON lines beside trees of Python files \(.*given, .*tree\)"):
-        graphmer({"data.dir": [str(tmp_path / "given"), str(tmp_path / "tree")]}).describe_data()
-    shutil.copytree(tmp_path / "given", tmp_path / "given2")
-    two = graphmer({"data.dir": [str(tmp_path / "given"), str(tmp_path / "given2")]})
-    assert len(two.data.graph.triples) == len(shared.data.graph.triples)
-    (tmp_path / "given2" / "own.yaml").write_text("entities: {A: {}}\nrelations: {}\n")
-    with pytest.raises(BadInput, match="have different ontologies"):
-        graphmer({"data.dir": [str(tmp_path / "given"), str(tmp_path / "given2")]}).data.rules  # noqa: B018
-
-
-def test_two_trees_train_together_in_any_order(graphmer, shared, tmp_path):
-    text = graphmer({"workload.packages": ["numpy"]}).describe_data()
-    assert text.startswith(f"Data: {tmp_path / 'tree'}. workload.packages is left out") and text.endswith(" test).")
-    shutil.copytree(tmp_path / "tree", tmp_path / "other")
-    (tmp_path / "other" / "house1.py").write_text("import helper2\ndef lone(): helper2.open_door(1)\n")
-    both = [str(tmp_path / "tree"), str(tmp_path / "other")]
-    task, turned = graphmer({"data.dir": both}), graphmer({"data.dir": both[::-1]})
-    assert task.fingerprint() == turned.fingerprint() != shared.fingerprint()
-    corpus = task.data.corpus
-    assert {"house1", "tree.house1", "tree.helper2.open_door"} <= set(corpus.entities)
-    assert any("lone" in words_of(corpus, window) for window in range(len(corpus)))
 
 
 @pytest.fixture
@@ -158,22 +103,11 @@ def another_python(tmp_path):
     (tmp_path / "tree" / "house1.py").write_text("def f(): return g()\n")
 
 
-def test_a_run_resumes_on_its_corpus_where_library_and_packages_are_others(embedded, tmp_path, monkeypatch):
-    package = dataclasses.replace(trees.folder(tmp_path / "tree"), name="some", is_own=False)
-    with monkeypatch.context() as patched:
-        patched.setattr(trees, "installed", lambda texts: [package] if texts else [])
-        began = embedded({"workload.packages": ["some==1.0"]})
-        assert "and the packages some==1.0" in began.describe_data()
-        with_package = began.learned()
-    task = resumed(embedded({"workload.packages": ["some==1.0"]}), with_package)
-    text = task.describe_data()
-    assert "the standard library, some, cannot be read as then" in text and "some is not installed" in text
-    assert task.fingerprint() == began.fingerprint() and task.datasets()["train"]
+def test_a_run_resumes_on_its_corpus_where_the_library_is_another(embedded, tmp_path):
     values, before = embedded().learned(), embedded().fingerprint()
     assert values["about"]["names"] == ["the standard library"] and str(tmp_path) not in str(values["about"])
     assert not resumed(embedded({"workload.bad_input_limit": 9}), values).data.changed
-    shutil.copytree(tmp_path / "tree", tmp_path / "tree2")
-    for change in ({"workload.chain.roots": 32}, {"workload.split.test": 0.4}, {"data.dir": "tree2"}):
+    for change in ({"workload.chain.roots": 32}, {"workload.split.test": 0.4}):
         assert resumed(embedded(change), values).data.stored["about"] != values["about"]
     another_python(tmp_path)
     assert embedded().fingerprint() != before
@@ -183,24 +117,12 @@ def test_a_run_resumes_on_its_corpus_where_library_and_packages_are_others(embed
     assert task.fingerprint() == before and task.learned() == values
 
 
-def test_what_this_version_cannot_read_is_built_again_and_that_is_said(embedded, tmp_path):
-    values, before = embedded().learned(), embedded().fingerprint()
-    fewer = {name: array for name, array in embedded().data.corpus.arrays().items() if name != "head"}
-    np.savez(tmp_path / "fewer.npz", **fewer)
-    for changes in ({"corpus": tmp_path / "fewer.npz"}, {"about": {}}):
-        task = resumed(embedded(), {**values, **changes})
-        assert "cannot be read by this version" in task.describe_data() and task.fingerprint() == before
-        assert task.learned() == values
-
-
-def test_a_run_trains_on_with_a_worker_and_a_new_image_as_if_there_had_been_none(
-    embedded, tmp_path, monkeypatch, cut, capsys
-):
+def test_a_run_trains_on_with_a_new_image_as_if_there_had_been_none(embedded, tmp_path, monkeypatch, cut, capsys):
     monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
     small = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "data.buckets": 3}
 
-    def config(name, workers=0):
-        return embedded({**small, "output_dir": str(tmp_path / name), "data.num_workers": workers}).config
+    def config(name):
+        return embedded({**small, "output_dir": str(tmp_path / name), "data.num_workers": 0}).config
 
     def weights(name):
         folder = tmp_path / name / "graphmer" / "checkpoints" / "step-00000004"
@@ -212,5 +134,5 @@ def test_a_run_trains_on_with_a_worker_and_a_new_image_as_if_there_had_been_none
     assert "The data of the run is kept in" in capsys.readouterr().out
     another_python(tmp_path)
     cut(None)
-    assert launch.train(config("runs", workers=1)).reason == "completed"
+    assert launch.train(config("runs")).reason == "completed"
     assert weights("runs") == weights("whole")

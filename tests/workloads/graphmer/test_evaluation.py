@@ -10,7 +10,6 @@ from lib.scores import resampled
 from lib.supervised import Judged
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import batch_of, generator, moved
-from workloads.graphmer import figures
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.evaluation import GATES, Answering
 from workloads.graphmer.settings import COMBINED, ENCODER
@@ -139,16 +138,6 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
                 assert namesake > 0
                 checked += 1
     assert checked > 3
-
-
-def test_figures_are_means_over_the_questions_of_each_condition():
-    ranks, first = np.array([1.0, 2.0, 4.0, 20.0]), np.array([1.0, 1.0, 0.0, np.nan])
-    judged = Judged(np.array([0, 0, 1, 1]), np.stack([ranks, 2 * ranks, first], 1))
-    scores = figures.figures(judged)
-    assert (scores["mrr_full_text"], scores["mrr_trained_full_text"], scores["mrr_masked"]) == (0.75, 0.375, 0.15)
-    assert scores["mrr"] == pytest.approx((0.75 + 0.375 + 0.15 + 0.075) / 6) and scores["mrr_name_only"] == 0.0
-    assert [scores[f"hits{k}_masked"] for k in (1, 3, 10)] == [0.0, 0.0, 0.5] and scores["resolved"] == 1.0
-    assert figures.Figure("hits1_full_text")(judged.true, judged.guess) == 0.5
 
 
 def test_an_interval_draws_whole_files(graphmer):

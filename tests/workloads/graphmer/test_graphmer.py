@@ -1,8 +1,6 @@
 """The task as the trainer sees it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from lib.task import find_task, load_config
 from lib.training import checks, loop
 from lib.training.evaluation import evaluate
 from lib.training.session import Session
-from tests.conftest import ROOT
 from tests.workloads.graphmer.conftest import CONFIG, batch_of
 
 
@@ -29,9 +26,8 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
         assert "data" not in vars(task)
 
 
-@pytest.mark.parametrize("steps", [0, 5])
-def test_the_contract_is_kept(graphmer, steps):
-    task = graphmer({"workload.objective.mlm_steps": steps, "training.micro_batch": 2, "training.effective_batch": 4})
+def test_the_contract_is_kept(graphmer):
+    task = graphmer({"workload.objective.mlm_steps": 5, "training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 
 
@@ -62,15 +58,9 @@ def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
         batch_of(damaged, [0])
 
 
-def test_a_plan_of_the_memory_imports_neither_data_nor_evaluation():
-    code = "import sys, workloads.graphmer; print(*(m for m in sys.modules if m.startswith('workloads.graphmer.')))"
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {name.rpartition(".")[2] for name in out.split()} == {"figures", "model", "settings"}
-
-
 def test_fp16_learns_what_the_text_shows_keeps_its_loss_scale_and_evaluates_as_fp32_does(graphmer, tmp_path):
     """A candidate that no place names has a gradient of up to exp(15) times 0 on its way, which fp16 cannot hold."""
-    steps = {"training.max_steps": 60, "training.evaluate_every_steps": 60, "training.effective_batch": 8,
+    steps = {"training.max_steps": 45, "training.evaluate_every_steps": 45, "training.effective_batch": 8,
              "training.log_every_steps": 5}  # fmt: skip
     fitted = {"optimizer.lr": 5e-3, "workload.model.hidden": 16, "workload.objective.fitting_steps": 60}
     task = graphmer({**steps, **fitted, "training.precision": "fp16"})

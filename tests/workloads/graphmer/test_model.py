@@ -110,11 +110,3 @@ def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     elsewhere = batch["near"][:, None, :, -1].bool().expand_as(trusting)
     assert torch.equal(trusting[~elsewhere], without[~elsewhere])
     assert not torch.allclose(trusting[elsewhere], without[elsewhere])
-
-
-def test_before_training_both_scores_are_those_of_the_counts(shared):
-    model, batch = shared.model().eval(), batch_of(shared, range(12))
-    batch["own"].zero_()
-    trusting, alike = model(batch)
-    want = batch["prior"] + pointed(batch["places"], torch.tensor(0.0), batch, batch["name"][0], batch["name_owner"][0])
-    assert torch.allclose(trusting, want, atol=1e-5) and torch.allclose(alike, want, atol=1e-5)

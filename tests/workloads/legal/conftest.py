@@ -59,11 +59,11 @@ def legal(tmp_path, learned):
     return make
 
 
-def write_encoder(folder, layers=2, positions=64):
+def write_encoder(folder):
     """A published encoder of next to no size: weights, configuration and tokenizer."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 4, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 8}
-    BertModel(BertConfig(vocab_size=60, max_position_embeddings=positions, **sizes)).save_pretrained(folder)
+    sizes = {"hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=60, max_position_embeddings=64, **sizes)).save_pretrained(folder)
     words = model.trained(["The appeal is allowed with costs .", "The trial court convicted the accused ."], 60)
     (folder / "tokenizer.json").write_text(words["text"])
     (folder / "tokenizer_config.json").write_text(

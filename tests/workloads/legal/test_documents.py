@@ -11,7 +11,7 @@ from lib.errors import BadInput
 from lib.task import load_config
 from tests.workloads.legal.conftest import CORPUS, judgments
 from workloads.legal import splits
-from workloads.legal.documents import Document, class_names, read, read_plain
+from workloads.legal.documents import class_names, read, read_plain
 from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
 from workloads.legal.settings import Settings, Split
 
@@ -60,13 +60,6 @@ def test_files_without_a_tab_are_none_and_named_and_categories_are_read(tmp_path
         documents(folder(tmp_path / "notes", a="Notes on the judgments\n"))
 
 
-def test_roles_that_are_numbers_have_the_names_of_a_file_of_labels_unless_the_configuration_names_them(tmp_path):
-    numbers = "The appeal is heard\t0\nIt is dismissed\t2\n"
-    folder(tmp_path, **{"a": numbers, "deep/labels": "Facts\n\nIssue\nRuling\n", "b": FINE})
-    assert [one.roles for one in documents(tmp_path)] == [("Facts", "Ruling")] * 2
-    assert documents(tmp_path, classes=("0", "2", "Facts", "Ruling"))[0].roles == ("0", "2")
-
-
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
 TWO = [("one two", "three"), ("FAC", "RLC")]
 COLLECTIONS = {
@@ -106,16 +99,6 @@ def test_a_bad_line_is_refused_with_file_and_line_or_left_out_within_the_limit(t
         documents(tmp_path, classes=("Facts", "Ruling"))
     (found,), text = read(tmp_path, Settings(bad_input_limit=1, classes=("Facts", "Ruling")))
     assert found.sentences == ("Good", "Better") and sentence in text
-
-
-def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():
-    def of(*roles):
-        return [Document("a", "", roles, roles)]
-
-    assert class_names(of("b", "a", "b"), 2) == ("a", "b")
-    assert class_names(of("10", "2", "0"), 3) == ("0", "2", "10")
-    with pytest.raises(BadInput, match="3 roles, more than workload.classes \\(2\\)"):
-        class_names(of("b", "a", "c"), 2)
 
 
 def test_a_plain_judgment_is_a_sentence_a_line_or_running_text_and_a_labelled_one_without_its_roles(tmp_path):

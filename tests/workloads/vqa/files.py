@@ -6,14 +6,14 @@ from pathlib import Path
 from PIL import Image
 
 from workloads.vqa.data import Record, read
-from workloads.vqa.settings import Columns, Settings, Source
+from workloads.vqa.settings import Settings
 
 
-def picture(path, colour=1, size=(6, 4), mode="RGB", **options):
+def picture(path, colour=1, size=(6, 4)):
     """Writes a picture of one colour: another number, another picture."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, (37 * colour % 256, colour // 256 % 256, 7)).save(path, **options)
+    Image.new("RGB", size, (37 * colour % 256, colour // 256 % 256, 7)).save(path)
     return path
 
 
@@ -33,9 +33,9 @@ def lines(path, *rows):
     return text(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows))
 
 
-def collected(folder, limit=0, columns=None, **source):
+def collected(folder, limit=0):
     """Returns the records of a folder, and the notes on them."""
-    return read(folder, Settings(source=Source(**source), columns=Columns(**(columns or {})), bad_input_limit=limit))
+    return read(folder, Settings(bad_input_limit=limit))
 
 
 def record(number, picture=None, question="what color is it?", answer="red", **more):

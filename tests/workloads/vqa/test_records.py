@@ -1,12 +1,9 @@
 """Questions in the documented layout or drawn, what is wrong with rows, and whole pictures dealt to parts."""
 
-import json
-import random
 import unicodedata
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -15,9 +12,8 @@ from hypothesis import strategies as some
 from lib.errors import BadInput
 from lib.task import load_config
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
-from workloads.vqa import generated
 from workloads.vqa.data import fingerprint, read, split
-from workloads.vqa.settings import Generator, Split
+from workloads.vqa.settings import Split
 
 
 def said(records):
@@ -51,14 +47,6 @@ COLLECTIONS = {
         "source: {files: '*.csv', picture: 'images/{split}2014/COCO_{split}2014_{image:0>12}.jpg'}\n"
         "columns: {image: img_id, kind: type}",
         [("màu gì", "cam", "COCO_train2014_000000000007.jpg", "2", "train")],
-    ),
-    "a Vietnamese teacher": (
-        {"out.jsonl": json.dumps({"img_id": "8", "image_path": "/kaggle/x/8.jpg", "question": "màu gì",
-                                  "reasoning_type": "COLOR", "teacher_answer": "đỏ", "teacher_reasoning": "Vì"})},
-        ["pictures/8.jpg"],
-        "source: {picture: 'pictures/{name}'}\n"
-        "columns: {answer: teacher_answer, image: image_path, kind: reasoning_type, reasoning: teacher_reasoning}",
-        [("màu gì", "đỏ", "8.jpg", "COLOR", "")],
     ),
 }  # fmt: skip
 
@@ -153,27 +141,3 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
     assert {one.part for one in split(records, Split(given=False), 0)["test"]} == set(names)
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
         split([record(1), record(2)], Split(), 0)
-
-
-def test_the_same_records_and_pictures_are_drawn_every_time_in_the_documented_layout(tmp_path):
-    for name in "ab":
-        generated.write(tmp_path / name, Generator(pictures=20, side=32))
-    for file in (generated.RECORDS, "images/7.png"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-    content = (tmp_path / "a" / generated.RECORDS).read_text("utf-8")
-    rows = [json.loads(line) for line in content.splitlines()]
-    assert unicodedata.is_normalized("NFC", content)
-    assert {*rows[0]} == {"image", "question", "answer", "kind", "reasoning"}
-    assert len({(row["image"], row["question"]) for row in rows}) == len(rows), "each has one answer"
-
-
-def test_the_shapes_are_painted_in_their_cells_and_the_answers_are_true_of_them():
-    circle, square, _ = generated.SHAPES
-    things = [generated.Thing(*one) for one in ((circle, "đỏ", 0, 1), (square, "đen", 2, 0), (square, "đỏ", 1, 2))]
-    image = np.asarray(generated.paint(things, 96, random.Random(0)), int)
-    for thing in things:
-        x, y = (int((place + 0.5) * 32) for place in (thing.column, thing.row))
-        assert abs(image[y, x] - generated.COLOURS[thing.colour]).max() < 20
-    assert image[48, 48].min() > 200  # an empty cell
-    answers = {(one.kind, one.answer) for one in generated.questions(things, random.Random(1))}
-    assert {("COUNTING", "ba"), ("DESCRIPTIVE", "màu đỏ"), ("SPATIAL", "bên trái")} <= answers

@@ -14,7 +14,7 @@ from lib.errors import BadInput
 from lib.machine import disk
 from lib.task import load_task
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes
-from workloads.glacier.data import datasets, layout, records, sampling, terrain
+from workloads.glacier.data import datasets, layout, records, sampling
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut
@@ -40,17 +40,6 @@ def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_
     got, target = cut(tmp_path / "small").read(0)
     assert np.array_equal(got[:, :20, :24], image[:, :20, :24]) and np.isnan(got[:, 20:]).all()
     assert (target[20:] == IGNORE).all() and (target[:, 24:] == IGNORE).all()
-
-
-def test_filters_leave_tiles_out_and_half_precision_refuses_what_it_cannot_hold(tmp_path, capsys):
-    image, classes = scene()
-    image[:, :32, 32:] = np.nan  # the tile of class 1 has no data
-    write_bands(tmp_path / "data", "img001", image, classes)
-    assert cut(tmp_path / "data", min_label_share=0.05).table.counts.sum(0).tolist() == [0, 0, 1024, 1024]
-    assert "left out 1 with fewer than 10% valid pixels and 1 with fewer than 5% labelled" in capsys.readouterr().out
-    write_bands(tmp_path / "data", "img001", image * 1000, classes)
-    with pytest.raises(BadInput, match=r"Band1/img001.tif holds values above 65,504"):
-        cut(tmp_path / "data", storage="float16")
 
 
 def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, capsys):
@@ -164,17 +153,6 @@ def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_poi
 
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 4, "workload.generator.size": 64}
-
-
-def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny):
-    task = load_task(tiny({**GENERATED, "workload.source.bands": "[swir1, blue]"}))
-    text = task.describe_data()
-    assert "The embedded default is used: 4 generated scenes of 64 x 64 pixels" in text
-    image, classes = terrain.scene(0, 0, 64)
-    got, target = task.data.store.read(0)
-    known = ~np.isnan(got[0])
-    assert np.array_equal(got[:, known], image[[4, 0], :32, :32][:, known])
-    assert np.array_equal(target[known], classes[:32, :32][known])
 
 
 def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):

@@ -132,24 +132,6 @@ def test_files_named_differently_in_each_folder_are_matched_by_a_regular_express
     assert names(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")) == ["02_07"]
 
 
-def test_a_band_that_a_scene_lacks_is_named_and_a_band_that_all_lack_is_refused(tmp_path):
-    source = Source(bands=("red", "nir"), images="{band}/{scene}.tif", masks="gt/{scene}.tif")
-    write_empty(tmp_path, "red/a", "red/b", "nir/a", "gt/a", "gt/b")
-    scenes, problems, _ = layout.find(tmp_path, source)
-    assert len(scenes) == 1 and "b has no file by nir/{scene}.tif: a band is missing" in problems[0]
-    with pytest.raises(BadInput, match=r"no file swir/\{scene\}.tif.*name the bands as the files do in workload"):
-        layout.find(tmp_path, dataclasses.replace(source, bands=("red", "swir")))
-
-
-def test_images_of_a_folder_without_any_mask_are_left_out_and_one_among_labelled_is_a_mistake(tmp_path):
-    write_empty(tmp_path, "train/images/a", "train/images/b", "train/gt/a", "test/images/c", "test/images/d")
-    source = Source(bands=("a",), images="{part}/images/{scene}.tif", masks="{part}/gt/{scene}.tif")
-    scenes, problems, text = layout.find(tmp_path, source)
-    assert [one.name for one in scenes] == ["train/a"]
-    assert len(problems) == 1 and "images/b.tif has no mask" in problems[0]
-    assert "2 images in" in text and "test/images have no masks and are left out" in text
-
-
 @pytest.mark.parametrize("below, name", [("", "scenes"), ("GlacierHack/data", "")])
 def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(monkeypatch, tmp_path, capsys, below, name):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])

@@ -10,7 +10,6 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from lib.errors import BadInput
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
 from workloads.legal.counting import features
 from workloads.legal.counting.features import Vocabulary
@@ -68,15 +67,6 @@ def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores
         assert (again.scores(document) == fitted.scores(document)).all()
         assert all((again.parts(document)[name] == one).all() for name, one in fitted.parts(document).items())
     assert again.as_json() == Stack.fit(TRAINING[::-1], ROLES).as_json() == kept
-
-
-def test_few_documents_are_enough_and_a_class_may_have_no_example():
-    found = Stack.fit(TRAINING[:2], (*ROLES, "Dissent"))
-    scores = found.scores(NEW[0])
-    assert scores.shape == (12, 4) and np.isfinite(scores).all() and (scores.argmax(1) != 3).all()
-    assert {*found.held_out} == {"j00", "j01"}
-    with pytest.raises(BadInput, match="two documents or more, and there are 1"):
-        Stack.fit(TRAINING[:1], ROLES)
 
 
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
