@@ -1,54 +1,64 @@
 """The examples for clusters, as far as they can be checked without one."""
 
-import json
 import os
 import re
 import subprocess
-import sys
 import time
 
 import yaml
+from torch.distributed.run import parse_args
 
 from lib.config import Config
 from lib.config.reader import sentences
-from tests.conftest import ROOT, TOY
+from tests.conftest import ROOT
+from trainbook.commands import _parser
 
 CLUSTER = ROOT / "configs" / "cluster"
 
-# Stand-ins on one machine: srun starts a task for each of two nodes, scontrol names them and notes a requeue.
-SRUN = """#!/bin/bash
+# Stand-ins: srun starts a task for each of two nodes, scontrol names them and notes a requeue, and Python notes what it
+# was asked and leaves the summary of a run that its deadline stopped.
+PROGRAMS = {
+    "srun": """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
-pids=()
-for node in 0 1; do SLURM_NODEID=$node "$@" & pids+=($!); done
-for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
-"""
-SCONTROL = """#!/bin/bash
+for node in 0 1; do SLURM_NODEID=$node "$@" || exit 1; done
+""",
+    "scontrol": """#!/bin/bash
 case $1 in
     show) printf '127.0.0.1\\n127.0.0.2\\n' ;;
     requeue) echo "$2" > requeued.txt ;;
 esac
-"""
+""",
+    "python": """#!/bin/bash
+printf '%s\\n' "$@" > "asked-$SLURM_NODEID.txt"
+mkdir -p shared/toy
+echo '{"reason": "deadline"}' > shared/toy/summary.json
+""",
+}
 
 
-def test_the_slurm_example_trains_on_two_nodes_stops_before_the_jobs_end_and_requeues_itself(tmp_path):
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
-        (tmp_path / "bin").mkdir(exist_ok=True)
+def test_the_slurm_example_starts_both_nodes_with_the_jobs_end_as_deadline_and_requeues_itself(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, text in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "toy.yaml").write_text(TOY)
     environment = {
-        **os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-        "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2",
-        "SLURM_JOB_END_TIME": str(int(time.time()) + 100),  # less than the margin: one step, then the end
-        "CONFIG": "toy.yaml", "OUTPUT_DIR": str(tmp_path / "shared"), "PYTHON": sys.executable,
-        "PROCESSES": "1", "SLOTS": "2", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+        **os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2",
+        "SLURM_JOB_END_TIME": str(int(time.time()) + 100),
+        "CONFIG": "toy.yaml", "OUTPUT_DIR": "shared", "PYTHON": "python", "PROCESSES": "1", "SLOTS": "2",
     }  # fmt: skip
     command = ["bash", str(CLUSTER / "slurm.sh")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads((tmp_path / "shared" / "toy" / "summary.json").read_text())
-    assert (summary["reason"], summary["world_size"]) == ("deadline", 2)
-    assert (tmp_path / "requeued.txt").read_text().strip() == str(os.getpid())
+    assert (tmp_path / "requeued.txt").read_text() == "77\n"
+    asked = (tmp_path / "asked-0.txt").read_text()
+    assert (tmp_path / "asked-1.txt").read_text() == asked and "\nsession.minutes=1\n" in asked
+    launcher, *arguments = asked.split("\n")[1:-1]
+    parsed = parse_args(arguments)
+    assert launcher == "torch.distributed.run" and (parsed.nnodes, parsed.nproc_per_node) == ("2", "1")
+    assert parsed.module and parsed.training_script == "trainbook" and parsed.rdzv_endpoint == "127.0.0.1:20077"
+    trained = _parser().parse_args(parsed.training_script_args)
+    assert trained.run and {"output_dir=shared", "run.name=toy", "training.micro_batch_slots=2"} <= {*trained.set}
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode != 0 and "Give a folder that all nodes see" in done.stderr
@@ -79,8 +89,3 @@ def test_the_trainjob_fits_its_runtime_and_its_slots_its_processes():
     assert f"--set=output_dir={mounted['runs']}" in trainer["args"]
     assert trainer["numProcPerNode"] == trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
     assert f"--set=training.micro_batch_slots={trainer['numNodes'] * trainer['numProcPerNode']}" in trainer["args"]
-
-
-def test_the_shell_parts_of_the_skypilot_example_parse():
-    for part in ("setup", "run"):
-        assert subprocess.run(["bash", "-n"], input=documents()[2][part], text=True).returncode == 0

@@ -1,6 +1,7 @@
 """Every configuration in the folder loads, and the sizes are those that are promised."""
 
 import pytest
+import torch
 import yaml
 
 from lib.config import to_yaml
@@ -23,13 +24,11 @@ def test_every_configuration_loads_round_trips_and_comes_in_two_sizes(tmp_path):
         assert path.with_name(f"{other}.yaml").is_file()
 
 
-@pytest.mark.parametrize(
-    ("name", "least", "most"),
-    [("graphmer", 80e6, 100e6), ("glacier_pretrain", 24e6, 26e6), ("vqa_small", 0.6e6, 0.75e6)],
-)
+@pytest.mark.parametrize(("name", "least", "most"), [("graphmer", 80e6, 100e6), ("glacier_pretrain", 24e6, 26e6)])
 def test_a_model_has_the_size_that_is_promised(name, least, most):
     config = load_config(ROOT / "configs" / f"{name}.yaml")
-    parameters = sum(p.numel() for p in load_task(config).model().parameters())
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in load_task(config).model().parameters())
     assert least < parameters < most
     # weights and two moments in fp32 of each checkpoint, and the best weights: within Kaggle's 20 GB
     assert config.checkpoint.keep_last * 12 * parameters + 4 * parameters < 20e9
@@ -43,11 +42,10 @@ def test_graphmers_packages_are_in_kaggles_image():
     assert {package.partition("==")[0] for package in packages} <= projects
 
 
-@pytest.mark.parametrize("size", ["", "_small"])
-def test_glaciers_runs_hand_their_weights_on(size):
+def test_glaciers_runs_hand_their_weights_on():
     """Fine-tuning and ensemble share data, split and model; they start from the pretraining's bands and classes."""
     pretrain, finetune, ensemble = (
-        load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml") for name in ("pretrain", "finetune", "ensemble")
+        load_config(ROOT / "configs" / f"glacier_{name}.yaml") for name in ("pretrain", "finetune", "ensemble")
     )
     for key in ("source", "tiles", "split", "model", "generator", "loss", "sampling", "initial"):
         assert getattr(finetune.workload, key) == getattr(ensemble.workload, key)

@@ -35,14 +35,6 @@ def commands(text):
     return [one for one in found if "|" not in one and "..." not in one]
 
 
-def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
-    (tmp_path / "a.md").write_text("<!-- table cards -->\nold\n<!-- end -->\n")
-    monkeypatch.setattr(tables, "DOCS", tmp_path)
-    assert tables.main(["--check"]) == 1 and "make docs" in capsys.readouterr().out
-    assert tables.main([]) == 0 and "| T4 | 7.5 |" in (tmp_path / "a.md").read_text()
-    assert tables.main(["--check"]) == 0
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_command_link_test_file_and_key_that_a_document_names_exists(document):
     text, folders = document.read_text(), [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"]
@@ -95,16 +87,9 @@ def test_the_bounds_agree_with_the_survey_and_with_each_other():
     assert 28 <= surveyed.tflop <= 33  # the survey's figure of a step
 
 
-@pytest.mark.parametrize("entry", [*facts.FACTS.values(), *CARDS.values()], ids=str)
-def test_every_fact_and_card_has_a_source_and_a_month(entry):
-    assert entry.source
-    assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry.checked)
-
-
-def test_a_fact_that_the_code_names_is_in_lib():
-    """What docs/facts.py has alone is in no notebook."""
-    text = "".join(path.read_text() for path in (ROOT / "lib").rglob("*.py") if path.name != "facts.py")
-    assert not [name for name in facts.FACTS.keys() - facts.USED.keys() if f'"{name}"' in text]
+def test_every_fact_and_card_has_a_source_and_a_month():
+    for entry in (*facts.FACTS.values(), *CARDS.values()):
+        assert entry.source and re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry.checked), entry
 
 
 def test_every_key_stands_in_the_reference_with_its_sentence():
@@ -116,10 +101,7 @@ def test_every_key_stands_in_the_reference_with_its_sentence():
 
 
 def test_pictures_are_small_and_the_table_below_the_run_is_its_own():
-    assert pictures.PLOT.read_bytes()[:4] == b"\x89PNG" and pictures.PLOT.stat().st_size < 200_000
     sizes = {path.name: path.stat().st_size for path in pictures.FOLDER.glob("*.png")}
     assert sizes.keys() == {"run.png", "cell.png", "panel.png"} and max(sizes.values()) < 200_000
     assert pictures.TABLE.read_text() in (ROOT / "docs" / "own.md").read_text()
-    assert pictures.TABLE.read_text().split()[:2] == ["metric", "baseline"]
-    assert "(docs/pictures/killed.svg)" in (ROOT / "README.md").read_text()
     assert killed.PICTURE.read_text().count("<polyline") == 2 + len(killed.KILLS)

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import lib
 from lib.planner import process
 from lib.ranks import boot
-from tests.conftest import ROOT, TOY
+from tests.conftest import ROOT
 
 pytest.importorskip("setuptools", minversion="77", reason="it builds the wheel; torch 2.13 brings it")
 
@@ -65,61 +66,40 @@ def test_the_wheel_is_one_package_and_one_command_with_every_file_the_release_nu
         assert there == {path for path in files if "__pycache__" not in path.parts}
 
 
-def test_the_command_trains_with_a_process_that_loads_data_beside_a_folder_lib_of_ones_own(installed, empty):
-    shutil.copy(ROOT / "tests" / "toy.py", empty / "my_task.py")
-    text = TOY.replace(str(ROOT / "tests" / "toy.py"), "my_task.py").replace("num_workers: 0", "num_workers: 1")
-    (empty / "my.yaml").write_text(text)
-    done = run(installed, empty, "-m", "trainbook", "train", "my.yaml", "--set", "training.max_steps=3")
-    assert done.returncode == 0 and "completed at step 3" in done.stdout, done.stderr
-    assert (empty / "runs" / "toy" / "summary.json").is_file()
-
-
-def test_the_first_commands_of_the_readme_work_from_the_wheel_in_an_empty_folder(installed, empty):
+def test_the_first_commands_of_the_readme_work_from_the_wheel_beside_a_folder_lib_of_ones_own(installed, empty):
+    """One process: each would take seconds to begin. In the end it imports lib anew, as a notebook run again does."""
     few = ("--set", "training.max_steps=3", "--set", "training.evaluate_every_epochs=0")
     done = run(installed, empty, str(installed / "bin" / "trainbook"), "--version")
     assert (done.returncode, done.stdout) == (0, f"Trainbook {lib.__version__}\n"), done.stderr
     said = {
         "trainbook doctor": ["new", "my", "--like", "tabular"],
         "Tabular passes all checks": ["doctor", "my.yaml", *few],
-        "completed at step 3": ["train", "my.yaml", *few],
+        "completed at step 3": ["train", "my.yaml", *few, "--set", "data.num_workers=1"],
         "my fits on": ["plan", "my.yaml", "--gpu", "t4"],
         "Built my.ipynb": ["notebook", "my.yaml"],
     }
-    code = (
-        f"import sys, trainbook; from trainbook import commands; sys.exit(any(map(commands.main, {[*said.values()]})))"
-    )
-    done = run(installed, empty, "-c", code)  # one process: each would take seconds to begin
-    assert done.returncode == 0 and not [words for words in said if words not in done.stdout], done.stdout + done.stderr
-
-
-def test_importing_the_package_lets_lib_be_found_here_and_in_children(installed, empty):
-    code = (
-        "import trainbook, subprocess, sys; from lib import errors; print(errors.__file__)\n"
-        "subprocess.run([sys.executable, '-P', '-c', 'import lib; print(lib.__file__)'])"
-    )
-    done = run(installed, empty, "-c", code)
-    home = installed / "trainbook" / "home" / "lib"
-    assert done.stdout.split() == [str(home / "errors.py"), str(home / "__init__.py")], done.stderr
-
-
-def test_another_lib_that_is_imported_already_is_named_and_a_checkout_has_the_same_package(installed, tmp_path):
-    done = run(ROOT, tmp_path, "-c", "import trainbook, lib; print(lib.__file__)")
-    assert done.stdout.strip() == str(ROOT / "lib" / "__init__.py"), done.stderr
-    (tmp_path / "lib").mkdir()
-    done = run(installed, tmp_path, "-c", "import lib; import trainbook")
-    assert f"Another module named lib is imported already ({tmp_path / 'lib'})" in done.stderr
-
-
-def test_lib_is_imported_anew_in_the_same_process_as_a_notebook_that_is_run_again_does():
-    code = """
-import importlib, pkgutil, sys
-for _ in range(2):
+    code = f"""
+import sys, trainbook
+from trainbook import commands
+if __name__ == "__main__":
+    assert not any(map(commands.main, {[*said.values()]}))
+    import importlib, pkgutil
     for name in [name for name in sys.modules if name.split(".")[0] == "lib"]:
         del sys.modules[name]
     for module in pkgutil.walk_packages(importlib.import_module("lib").__path__, "lib."):
         importlib.import_module(module.name)
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    done = run(installed, empty, "-c", code)
+    assert done.returncode == 0 and not [words for words in said if words not in done.stdout], done.stdout + done.stderr
+
+
+def test_importing_the_package_lets_lib_be_found_in_children_and_another_lib_is_named(installed, empty):
+    code = "import trainbook, subprocess, sys; subprocess.run([sys.executable, '-P', '-c', 'import lib; print(lib)'])"
+    done = run(installed, empty, "-c", code)
+    assert str(installed / "trainbook" / "home" / "lib" / "__init__.py") in done.stdout, done.stderr
+    (empty / "lib" / "__init__.py").write_text("")
+    done = run(installed, empty, "-c", "import lib; import trainbook")
+    assert f"Another module named lib is imported already ({empty / 'lib'}" in done.stderr
 
 
 # --- the processes that lib starts ------------------------------------------------------------------------------------
@@ -143,4 +123,4 @@ def test_the_process_that_plans_takes_no_folder_lib_of_ones_own_for_the_library(
 
     monkeypatch.setattr(process.subprocess, "Popen", ask)
     with pytest.raises(process.TrainingFailed, match=str(Path(ROOT, "lib", "__init__.py"))):
-        process.plan(toy())
+        process.plan(toy(), cancelled=threading.Event())

@@ -27,10 +27,9 @@ def targets():
 def test_the_release_number_stands_in_one_place(capsys):
     assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "lib.__version__"}
-    for option, words in (("--version", f"Trainbook {lib.__version__}\n"), ("--help", "usage: trainbook ")):
-        with pytest.raises(SystemExit) as end:
-            commands.main([option])
-        assert end.value.code == 0 and capsys.readouterr().out.startswith(words)
+    with pytest.raises(SystemExit) as end:
+        commands.main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == f"Trainbook {lib.__version__}\n"
     assert load("CITATION.cff")["version"] == lib.__version__
     assert f"## {lib.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
@@ -52,33 +51,15 @@ def test_the_lists_of_packages_build_on_each_other_and_pin_each_once():
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pins)
     names = [line.partition("==")[0].lower() for line in pins]
     assert len(names) == len(set(names)) and names[0] == "torch"
-    assert "-r run.txt" in lists[1] and "-r build.txt" in lists[2]
-    assert "-r requirements/test.txt" in (ROOT / "requirements.txt").read_text()
     runtime = {re.match(r"[\w-]+", one)[0].lower() for one in PROJECT["project"]["dependencies"]}
     assert runtime == {line.partition("==")[0].lower() for line in lists[0] if "==" in line and line[0] != "#"}
 
 
 def test_the_workflow_runs_the_whole_check_on_every_supported_python():
-    """PyYAML reads `on` as true. The schema of GitHub itself is asked in no test: it is not in our packages."""
-    workflow = load(".github/workflows/check.yml")
-    job = workflow["jobs"]["check"]
+    job = load(".github/workflows/check.yml")["jobs"]["check"]
     oldest, newest = re.findall(r"3\.(\d+)", PROJECT["project"]["requires-python"])
     assert job["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in range(int(oldest), int(newest))]
-    assert {"push", "pull_request"} == workflow[True].keys() and workflow["permissions"] == {"contents": "read"}
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run", "make types"]
-    used = re.findall(r"\$\{?(\w+)", (ROOT / ".ci" / "run").read_text()) + re.findall(r"\$\((\w+)\)", MAKEFILE)
-    assert job["steps"][-2]["env"].keys() <= set(used) | {"PYTHON", "TORCH"}
-
-
-def test_badges_open_each_notebook_where_the_repository_is_published_and_are_left_out_elsewhere(monkeypatch):
-    row = "[file](notebooks/01_graphmer.ipynb)"
-    monkeypatch.setattr(notebooks, "repository", lambda: "")
-    assert row in notebooks.notebooks() and "badge" not in notebooks.notebooks()
-    monkeypatch.setattr(notebooks, "repository", lambda: "https://github.com/someone/trainbook")
-    (line,) = [line for line in notebooks.notebooks().splitlines() if row in line]
-    path = "someone/trainbook/blob/main/notebooks/01_graphmer.ipynb"
-    assert f"(https://kaggle.com/kernels/welcome?src=https://github.com/{path})" in line
-    assert f"(https://colab.research.google.com/github/{path})" in line
 
 
 def test_every_notebook_is_in_the_table():
