@@ -73,18 +73,6 @@ def test_what_is_saved_is_what_was_there_when_save_was_called(tmp_path, gate):
     assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 1 and loaded(tmp_path, 1).state["list"] == [1]
 
 
-def test_a_second_save_waits_for_the_first_and_uses_its_buffers(tmp_path, gate):
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    addresses = {key: value.data_ptr() for key, value in saver._buffers.items()}
-    threading.Timer(0.2, gate.open.set).start()
-    saver.save("checkpoints", 2, weights(2), {})
-    assert checkpoint.steps(tmp_path / "checkpoints")[:1] == [1]
-    saver.wait()
-    assert {key: value.data_ptr() for key, value in saver._buffers.items()} == addresses
-    assert [float(loaded(tmp_path, n).tensors["model"]["w"][0, 0]) for n in (1, 2)] == [1, 2]
-
-
 def test_best_weights_and_the_checkpoint_of_a_step_wait_for_nothing_and_each_has_what_was_there_then(tmp_path, gate):
     saver, tensors = make(tmp_path), weights(1)
     saver.save("best", 1, tensors, {})

@@ -12,15 +12,13 @@ import pytest
 from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.launch import queue
-from lib.report import figure, outputs
-from lib.report.metrics import read
+from lib.report import outputs
 from lib.report.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continued(toy, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "draw_metrics", figure.draw_metrics)
+def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continued(toy, tmp_path, capsys):
     summary = launch.train(toy())
     folder = tmp_path / "runs" / "toy"
     assert summary.reason == "completed" and summary.step == 12 and summary.world_size == 1
@@ -34,19 +32,16 @@ def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continue
     assert {"toy/summary.json", "toy/metrics.csv", "toy/plots/metrics.png"} <= {*names}
     assert any(name.startswith("toy/best/step-") and name.endswith("model.safetensors") for name in names)
     assert not any("checkpoints" in name for name in names)
-    before = (folder / "metrics.csv").stat().st_mtime_ns
     assert launch.train(toy()).step == 12 and "was completed at step 12" in capsys.readouterr().out
-    assert (folder / "metrics.csv").stat().st_mtime_ns == before
     assert launch.train(toy({"training.max_steps": 15})).step == 15
     assert "step 12: 3 of 15 steps left" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("layout", ["notebooks/someone/my-run", "my-run"])
-def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, monkeypatch, cut, layout):
+def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, monkeypatch, cut):
     cut(5)
     first = launch.train(toy())
     assert (first.reason, first.step, first.metrics, launch.EXIT_CODES[first.reason]) == ("deadline", 5, {}, 75)
-    mount = tmp_path / "kaggle" / "input" / layout
+    mount = tmp_path / "kaggle" / "input" / "notebooks" / "someone" / "my-run"
     shutil.copytree(tmp_path / "runs", mount)
     shutil.rmtree(tmp_path / "runs")
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
@@ -55,11 +50,7 @@ def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, mo
     cut(None)
     summary = launch.train(toy())
     assert (summary.reason, summary.step, summary.session) == ("completed", 12, 2)
-    rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
-    assert [r["step"] for r in rows if r["split"] == "train"] == ["5", "10", "12"]
     assert {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()} == before
-    named = {"run.resume_from": str(mount), "output_dir": str(tmp_path / "named")}
-    assert launch.train(toy(named)).session == 2
     (tmp_path / "nothing").mkdir()
     with pytest.raises(BadInput, match="which has no checkpoint of toy"):
         launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "output_dir": str(tmp_path / "other")}))
@@ -101,15 +92,13 @@ def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_
         archive.unlink()
 
 
-@pytest.mark.parametrize(
-    ("what", "keep_last"), [("test", 2), ("test", 0), ("plot", 2), ("baseline", 2), ("report", 2), ("archive", 2)]
-)
+@pytest.mark.parametrize(("what", "keep_last"), [("test", 0), ("report", 2), ("archive", 2)])
 def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(toy, monkeypatch, capsys, what, keep_last):
     def fail(*_):
         raise ValueError("a mistake in it")
 
     run = launch.prepare(toy({"checkpoint.keep_last": keep_last}))
-    places = {"test": (launch, "evaluate"), "plot": (launch, "draw_metrics"), "archive": (outputs, "package")}
+    places = {"test": (launch, "evaluate"), "archive": (outputs, "package")}
     with monkeypatch.context() as patched:
         patched.setattr(*places.get(what, (type(run.task), what)), fail, raising=False)
         summary = launch.train(run)
@@ -153,18 +142,11 @@ def test_no_score_of_a_completed_run_is_printed_under_other_settings_or_data(toy
     assert launch.train(toy({"training.micro_batch": 2, "training.log_every_steps": 1})).step == 12
     assert "rmse" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")  # its summary knows what it was
-    changes = {"optimizer.lr": 0.02, "workload.dropout": 0.5, "training.ema_decay": 0.9, "seed": 1,
-               "training.effective_batch": 4, "workload.samples": 36}  # fmt: skip
-    for key, value in changes.items():
+    for key, value in {"optimizer.lr": 0.02, "seed": 1, "workload.samples": 36}.items():
         named = key.replace("workload.samples", "data fingerprint")
         wanted = rf"(?s)completed with another configuration:\n +saved +now\n.* {named} .*--set run.name=toy-2"
         with pytest.raises(BadInput, match=wanted):
             launch.train(toy({key: value}))
-    edit = {"optimizer.lr": 0.02}
     assert "rmse" not in capsys.readouterr().out
-    assert launch.train(toy({**edit, "run.name": "toy-2"})).reason == "completed"
-    with pytest.raises(BadInput, match="--set run.name=toy-3\n"):
-        launch.train(toy(edit))
-    capsys.readouterr()
-    launch.train(toy({**edit, "run.accept_changes": True}))
+    launch.train(toy({"optimizer.lr": 0.02, "run.accept_changes": True}))
     assert "was completed with other settings, because these differ:\n" in capsys.readouterr().out

@@ -1,11 +1,9 @@
 """Mistakes planted in a task of two layers are named, each in one sentence; sound tasks of unusual kinds pass."""
 
 import itertools
-import json
 import random
 import re
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import smoke
 from lib.task import load_task
-from lib.training import checks, evaluation
+from lib.training import checks
 from tests.conftest import ROOT
 from tests.toy import Toy
 from tests.training.test_draws import states
@@ -81,11 +79,6 @@ def changed_samples(self, samples, generator):
     return Classes.collate(self, samples, generator)
 
 
-def added(**more):
-    """Returns a collate that adds a value to the batch."""
-    return lambda self, samples, generator: {**Classes.collate(self, samples, generator), **more}
-
-
 def unseeded(self):
     rows = list(itertools.chain(*Classes.datasets(self).values()))
     random.shuffle(rows)
@@ -101,36 +94,19 @@ def trained(kind):
     return lambda self, model, batch: ({"entropy": kind(entropy(self, model, batch))}, {})
 
 
-def same_model(self, net=nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))):  # noqa: B008
-    return net
-
-
 MISTAKES = [
     ("loss", noisy_mean, r"loss\(\) gives .* It is a mean"),
     ("loss", broadcast, r"\(n, 1\) and \(n\)"),
     ("loss", trained(torch.Tensor.detach), r"loss\(\) has no gradient"),
-    ("loss", trained(lambda value: value * float("nan")), "NaN or infinity as 'entropy'"),
     ("loss", lambda s, m, b: Classes.loss(s, m, {"x": b["images"]}), r"'images' \(.*test_checks.py:\d+.*labels"),
-    ("loss", lambda s, m, b: ({"other": entropy(s, m, b)}, {}), "Both must name the same terms"),
     ("loss", changed_batch, "or changes the batch"),
     ("model", lambda s: nn.Linear(3, len(list(s.source.iterdir()))), r"model\(\) raises .*do without data"),
-    ("model", same_model, "must build a new model on every call"),
-    ("model", lambda s: nn.Linear(3, 3).requires_grad_(False), "with weights to train"),
     ("count", lambda s, b: {"entropy": 1}, "is not the sum over a batch's halves"),
-    ("term_weights", lambda s, step: {"other": 0.5}, "which is no loss term"),
-    ("term_weights", lambda s, step: {"entropy": [0.1, 0.2][step]}, "IndexError.*from 0 to the last"),
     ("datasets", unseeded, "when the data is read again"),
-    ("datasets", lambda s: {"train": [1], "validation": [1]}, r"datasets\(\) returns 'train', 'validation'"),
     ("collate", changed_samples, "another batch of the same samples"),
-    ("collate", added(scale=torch.tensor(2.0)), r"has 'scale' of type Tensor and shape \(\)"),
-    ("collate", lambda s, samples, g: Classes.collate(s, samples[1:], g), r"collate\(\) makes \d rows of \d samples"),
     ("example_batch", lambda s, n, d: Classes.example_batch(s, 1, d), "plan would be too small"),
     ("fingerprint", lambda s: str(time.perf_counter_ns()), "no run could be resumed"),
-    ("learned", lambda s: {"names": {1, 2}}, r"learned returned values that JSON cannot hold"),
     ("evaluate", training_mode, "leaves the model in training mode"),
-    ("evaluate", lambda s, m, loader: {"loss": random.SystemRandom().random()}, "another 'loss' of the same samples"),
-    ("selection", ("f1", "max"), r"Name a metric that Faulty.evaluate returns \(loss\)"),
-    ("baseline", lambda s: {"loss": 0.5, "mae": 1.0}, "has 'mae', which evaluate"),
 ]  # fmt: skip
 
 
@@ -168,14 +144,6 @@ class DrawsElsewhere(Classes):
         return {"loss": super().evaluate(model, loader)["loss"] + np.random.rand()}
 
 
-class DrawingLoss(Classes):
-    """Adds noise in the loss, as diffusion does: sums agree on average alone."""
-
-    def loss(self, model, batch):
-        noisy = batch["x"] + torch.randn_like(batch["x"])
-        return {"entropy": F.cross_entropy(model(noisy), batch["labels"], reduction="sum")}, {}
-
-
 class Detector(Classes):
     """Gives losses in training mode and boxes in evaluation mode, as torchvision's detectors do."""
 
@@ -208,7 +176,7 @@ class NeedsAll(Classes):
         return {"loss": float((guesses != labels).float().mean())}
 
 
-SOUND = [Toy, DrawsElsewhere, DrawingLoss, Detector, NeedsAll]
+SOUND = [Toy, DrawsElsewhere, Detector, NeedsAll]
 
 
 @pytest.mark.parametrize("cls", SOUND, ids=lambda cls: cls.__name__)
@@ -216,15 +184,10 @@ def test_an_unusual_task_that_keeps_its_promises_passes(cls, toy):
     assert examined(toy, cls) == []
 
 
-@pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])
-def test_tasks_with_targets_pass(cls, toy, tmp_path):
+@pytest.mark.parametrize("cls", ["Heights", "Topics"])
+def test_tasks_with_targets_pass(cls, toy):
     """Also for a batch of one sample, whose number is no more than a scalar to squeeze()."""
-    (tmp_path / "data").mkdir()
-    rows = [{"word": letter * number, "class": "vowel" if letter in "aeiou" else "consonant"}
-            for letter in "abcdefghi" for number in range(1, 9)]  # fmt: skip
-    (tmp_path / "data" / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    source = {"data.dir": str(tmp_path / "data")} if cls == "Words" else {}
-    config = toy({"task": f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{cls}", **source})
+    config = toy({"task": f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{cls}"})
     findings = checks.examine(load_task(config), config)
     assert all("too. Split them" in finding.value for finding in findings), findings
 
@@ -245,7 +208,6 @@ class Unused(Classes):
 
 DOUBTS = [
     (Classes, {"datasets": copied("validation", slice(None))}, "12 of the 12 samples of 'validation' in 'train' too"),
-    (Classes, {"datasets": copied("validation", slice(5))}, "samples of 'validation' in 'train' too"),
     (Classes, {"datasets": copied("test", slice(-5, None))}, "samples of 'test' in 'train' too"),
     (Classes, {"evaluate": lambda s, m, loader: {"loss": float("nan")}}, "gives nan as 'loss'"),
     (Unused, {}, "2 of 6 trained parameters, such as 'extra.weight', get no gradient"),
@@ -270,22 +232,6 @@ def test_samples_with_targets_that_are_in_two_splits_are_counted(toy, monkeypatc
     assert finding.verdict == "warning" and "has 2 of the 8 samples of 'test' in 'train' too" in finding.value
 
 
-def test_data_and_baseline_are_read_once_where_it_must_be_quick(toy):
-    reads, baselines, config = [], [], toy()
-    members = {
-        "datasets": lambda self: reads.append(1) or Classes.datasets(self),
-        "baseline": lambda self: baselines.append(1) or {"loss": 0.7},
-    }
-    task = type("Counted", (Classes,), members)(config)
-    for _ in range(2):
-        assert checks.require(task, config) == []
-    evaluation.baseline_of(task)["loss"] = 2.0
-    assert evaluation.baseline_of(task) == {"loss": 0.7}, "each caller has a copy"
-    assert len(reads) == len(baselines) == 1
-    examined(toy, **members)
-    assert len(reads) == 3
-
-
 # --- who calls the checks ---------------------------------------------------------------------------------------------
 
 OWN = """
@@ -300,37 +246,22 @@ RAISES = "    def baseline(self):\n        return {'rmse': undefined}"
 NAN = "    def evaluate(self, model, loader):\n        return {'loss': float('nan'), 'rmse': 1.0}"
 
 
-@pytest.fixture
-def own(toy, tmp_path):
-    """own("method") -> the configuration of a task file with this method in its class."""
-
-    def write(body="    pass", **changes):
-        (tmp_path / "own.py").write_text(OWN.format(body=body))
-        return toy({"task": f"{tmp_path / 'own.py'}:Own", **changes})
-
-    return write
-
-
-def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(own, tmp_path):
+def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(toy, tmp_path, monkeypatch):
+    own = tmp_path / "own.py"
+    own.write_text(OWN.format(body=f"{MEAN}\n{RAISES}"))
+    config = toy({"task": f"{own}:Own"})
     with pytest.raises(BadInput) as refused:
-        checks.check(own(f"{MEAN}\n{RAISES}"))
+        checks.check(config)
     text = str(refused.value)
     assert text.startswith("The task Own breaks its contract:\n- ") and text.count("\n- ") == 2
     assert "It is a mean" in text and "own.py:9: return {'rmse': undefined}" in text
-    own(NAN)
+    monkeypatch.setattr(smoke, "few_steps", lambda run: pytest.fail("it trained"))
+    with pytest.raises(BadInput, match="It is a mean"):
+        smoke.test(launch.prepare(config))
+    own.write_text(OWN.format(body=NAN))
     (tmp_path / "my.yaml").write_text("task: own.py:Own\ntraining: {max_steps: 2, effective_batch: 8}\n")
     with pytest.warns(UserWarning, match="gives nan as 'loss'"):
         checks.check(tmp_path / "my.yaml")
-    own()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        checks.check(str(tmp_path / "my.yaml"))
-
-
-def test_the_smoke_test_stops_before_its_steps_at_a_mistake(own, monkeypatch):
-    monkeypatch.setattr(smoke, "few_steps", lambda run: pytest.fail("it trained"))
-    with pytest.raises(BadInput, match="It is a mean"):
-        smoke.test(launch.prepare(own(MEAN)))
 
 
 def test_a_run_after_the_checks_is_bit_for_bit_the_run_without(toy, tmp_path):

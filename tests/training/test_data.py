@@ -29,13 +29,6 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(3), 0.001, 0)) == 1
     assert data.subset(range(3), 1.0, 0) == range(3)
 
-    class Documents(list):
-        def subset(self, share, seed):
-            return Documents(self[: round(share * len(self))])
-
-    documents = Documents(range(40))  # a data set can choose its own
-    assert data.subset(documents, 0.2, 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
-
 
 def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     config = toy({"data.num_workers": 8})
@@ -44,16 +37,6 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     notes = []
     assert data.limit_workers(load_task(config), None, config.data, notes.append).num_workers == 2
     assert len(notes) == 1 and "4 CPUs serve 2 process(es): 2 load data" in notes[0]
-
-
-def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
-    options = []
-    monkeypatch.setattr(data, "DataLoader", lambda dataset, **more: options.append(more) or [{}])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for changes in ({"data.prefetch_factor": 3}, {"data.pin_memory": False}):
-        config = toy({"data.num_workers": 2, **changes})
-        list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(1), config.data))
-    assert [(each["pin_memory"], each["prefetch_factor"]) for each in options] == [(True, 3), (False, 2)]
 
 
 def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lib.task import load_task
-from lib.training import data, order
+from lib.training import data
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.order import Order
 from lib.training.state import new_state
@@ -109,10 +109,3 @@ def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_tr
     disturb()
     before = states()
     assert baseline_of(load_task(config)) == baseline and states() == before
-
-
-def test_the_three_generators_and_that_of_collate_do_not_draw_the_same_numbers():
-    with order.seeded_draws(5):
-        words = [int(torch.randint(2**32, ())), int(np.random.randint(2**32)), random.getrandbits(32)]
-    words.append(int(torch.randint(2**32, (), generator=torch.Generator().manual_seed(5))))
-    assert len(set(words)) == 4

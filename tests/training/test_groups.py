@@ -11,7 +11,7 @@ from lib.task import Task, load_task
 from lib.training import optimization
 from lib.training.optimization import groups_of
 from lib.training.state import new_state
-from tests.training.test_loop import check_resume, fit, newest, stable
+from tests.training.test_loop import check_resume, fit, stable
 
 HEAD = {"names": "blocks.3.*", "lr": 10.0, "weight_decay": 0.0}
 BODY = {"names": ["blocks.0.*"], "from_step": 4, "until_step": 9, "lr": 0.5}
@@ -41,10 +41,9 @@ def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(
     assert all(torch.equal(value, expected[name]) for name, value in state.model.named_parameters())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp_path, grouped, monkeypatch, optimizer):
+def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp_path, grouped, monkeypatch):
     grouped(BODY, HEAD)
-    config = toy({"optimizer.name": optimizer, "optimizer.weight_decay": 0.5, "training.log_every_steps": 1})
+    config = toy({"optimizer.weight_decay": 0.5, "training.log_every_steps": 1})
     seen, needs, set_rate, task = [], [], optimization.set_learning_rate, type(load_task(config))
     loss = task.loss
 
@@ -60,7 +59,7 @@ def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp
 
     monkeypatch.setattr(optimization, "set_learning_rate", watched)
     monkeypatch.setattr(task, "loss", noting)
-    outcome = fit(config, tmp_path)
+    fit(config, tmp_path)
     rows = [row for row in stable(tmp_path / "metrics.csv") if row["split"] == "train"]
     base, head, body = ([float(row[name]) for row in rows] for name in ("lr", "lr_blocks.3", "lr_blocks.0"))
     assert len(base) == 12 and head == pytest.approx([10 * lr for lr in base])
@@ -71,9 +70,7 @@ def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp
     ]
     assert changes == [4 <= step < 9 for step in range(11)]
     assert all(len(seen[4][i]) == 1 for i in (0, 1)), "no moments before its first step"
-    assert all(not torch.equal(one[2][0], two[2][0]) for one, two in itertools.pairwise(seen))
     assert needs == [(step, [4 <= step < 9] * 2 + [True] * 2) for step in range(12)]
-    assert all(parameter.requires_grad for parameter in outcome.state.parameters)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,6 @@ def test_a_frozen_group_keeps_weights_and_moments_and_needs_no_gradient(toy, tmp
     [
         {"training.ema_decay": 0.9, "workload.dropout": 0.5, "training.micro_batch": 3},
         {"optimizer.name": "sgd", "optimizer.nesterov": True, "scheduler.name": "linear"},
-        {"optimizer.name": "sgd", "optimizer.momentum": 0},
     ],
 )
 def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(toy, tmp_path, grouped, overrides):
@@ -92,11 +88,11 @@ def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(toy, tmp_pa
 
 def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):
     mistakes = [
-        ({"lr": 1.0}, "it has no names"), ("head.*", "it has no names"), ({"names": ["*", 3]}, "it has no names"),
-        ({"names": "*", "rate": 1}, "rate is 1. Known are names"), ({"names": "*", "lr": "fast"}, "lr is 'fast'"),
-        ({"names": "*", "lr": float("nan")}, "lr is nan"), ({"names": "*", "from_step": 0.5}, "from_step is 0.5"),
+        ({"lr": 1.0}, "it has no names"),
+        ({"names": "*", "rate": 1}, "rate is 1. Known are names"),
+        ({"names": "*", "lr": float("nan")}, "lr is nan"),
         ({"names": ["blocks.0.*", "head.*"]}, "'head.*' matches no trained parameter"),
-    ]  # fmt: skip
+    ]
     for entry, sentence in mistakes:
         grouped(entry)
         with pytest.raises(BadInput, match=f"Toy.parameter_groups, entry 1: .*{sentence}"):
@@ -111,35 +107,15 @@ def test_a_tied_weight_has_all_of_its_names_and_what_model_has_frozen_is_in_no_g
     groups = groups_of(task, model)
     assert [list(group.parameters) for group in groups] == [["embed.weight"], ["head.bias"]]
     assert groups[0].parameters["embed.weight"] is model.head.weight
-    task.parameter_groups = lambda model: [{"names": "base.*"}]
-    with pytest.raises(BadInput, match=r"'base.\*' matches no trained parameter that is not in an earlier entry"):
-        groups_of(task, model)
 
 
-def test_the_average_of_a_group_that_until_step_froze_comes_to_its_weights(toy, tmp_path, grouped):
-    grouped({"names": "blocks.0.*", "until_step": 2})
-    fit(toy({"training.ema_decay": 0.5}), tmp_path)
-    average, weights = (newest(tmp_path).tensors[group]["blocks.0.weight"] for group in ("ema", "model"))
-    assert (average - weights).abs().max() < 1e-3 * weights.abs().max()
-
-
-def test_where_nothing_is_trained_is_a_sentence(toy, tmp_path, grouped, monkeypatch):
+def test_where_nothing_is_trained_is_a_sentence(toy, tmp_path, grouped):
     config = toy()
-    task, cls = load_task(config), type(load_task(config))
-    for model, why in ((task.model().requires_grad_(False), "all of its 4 tensors"), (nn.Tanh(), "no parameters")):
-        task.model = lambda model=model: model
-        with pytest.raises(BadInput, match=rf"Toy.model\(\) .* in which nothing is trained: .*{why}"):
-            new_state(task, config)
+    task = load_task(config)
+    frozen = task.model().requires_grad_(False)
+    task.model = lambda: frozen
+    with pytest.raises(BadInput, match=r"Toy.model\(\) .* in which nothing is trained: .*all of its 4 tensors"):
+        new_state(task, config)
     grouped({"names": "*", "until_step": 2})
     with pytest.raises(BadInput, match="The loss of step 2 has no gradient.*until_step"):
         fit(config, tmp_path / "frozen")
-    grouped()
-    loss = cls.loss
-
-    def detached(self, model, batch):
-        sums, figures = loss(self, model, batch)
-        return {term: value.detach() for term, value in sums.items()} if model.training else sums, figures
-
-    monkeypatch.setattr(cls, "loss", detached)
-    with pytest.raises(BadInput, match=r"The loss of step 0 has no gradient.*: Toy.loss computes it.*\.detach\(\)"):
-        fit(config, tmp_path / "detached")

@@ -10,22 +10,15 @@ from lib.errors import BadInput
 from lib.training import identity
 from tests.conftest import ROOT
 
-NAMES = ["toy-2", "toy-3", "toy-4"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_another_order_or_other_data_is_not_resumed(toy):
     launch.train(toy())
-    for key, value in (("seed", 1), ("training.effective_batch", 4), ("workload.samples", 36)):
+    for key, value in (("seed", 1), ("workload.samples", 36)):
         named = key.replace("workload.samples", "data fingerprint")
         with pytest.raises(BadInput, match=rf"(?s)be resumed with this configuration:\n +saved +now\n.* {named} "):
             launch.train(toy({key: value, "training.max_steps": 20}))
-
-
-def test_a_long_value_of_a_saved_run_is_cut_in_the_table(tmp_path):
-    with pytest.raises(BadInput, match=r"data fingerprint +x{77}\.\.\. +y") as error:
-        identity.check({"data fingerprint": "x" * 100_000}, {"data fingerprint": "y"}, tmp_path)
-    assert len(str(error.value)) < 1000
 
 
 def test_another_way_to_compute_is_a_table_of_warnings(toy, cut, capsys):
@@ -89,35 +82,22 @@ def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds
         return prepared, launch.train(prepared)
 
     cut(5)
-    first, summary = run()
-    assert "There is one run so far." in notebook.runs(first)
-    assert not any("run of another" in line for line in first.lengths)
+    run()
     edit = {"optimizer.lr": 0.02}
     assert run(**edit)[1].reason == "deadline"
     cut(None)
     second, summary = run(**edit)  # resumes it
     assert (second.config.run.name, summary.run, summary.reason) == ("toy-2", "toy-2", "completed")
-    assert second.lengths[0] == (
-        "toy is a run of another configuration (optimizer.lr 0.01 -> 0.02). This one is the run toy-2."
-    )
     code = (tmp_path / "mine.py").read_text()
     (tmp_path / "mine.py").write_text(code.replace("nn.Tanh()", "nn.GELU()"))
     assert run(**{"workload.samples": 36})[1].run == "toy-3"
-    assert run(**{"workload.samples": 36, "run.accept_changes": True, **edit})[1].run == "toy-3"  # other data is not
     (tmp_path / "mine.py").write_text(code)
-    assert run(**{**edit, "training.max_steps": 3})[1].run == "toy-4"  # a score of fewer steps
     last, summary = run(**edit)
     assert summary.run == "toy-2", "an edit that was trained already"
-    first, summary = run()
-    assert (summary.run, summary.reason, summary.step) == ("toy", "completed", 12)
-    head, *rows = notebook.runs(last).splitlines()
-    assert head.split()[:3] == ["run", "state", "loss"] and [row.split()[0] for row in rows] == ["toy", *NAMES]
-    assert rows[0].split()[1:3] == ["completed", "12/12"] and "->" not in rows[0]
-    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02")
-    assert "data fingerprint" in rows[2] and rows[2].endswith(", code: nn.Tanh() -> nn.GELU()")
-    assert rows[3].endswith("training.max_steps 12 -> 3, optimizer.lr 0.01 -> 0.02") and "completed 3/3" in rows[3]
-    with pytest.raises(BadInput, match=r"run.name=toy-5"):
-        launch.train(own(**{"optimizer.lr": 0.5}))  # without the key
+    assert run()[1].run == "toy"
+    _, *rows = notebook.runs(last).splitlines()
+    assert [row.split()[0] for row in rows] == ["toy", "toy-2", "toy-3"]
+    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(", code: nn.Tanh() -> nn.GELU()")
 
 
 def test_code_that_failed_is_corrected_without_a_question(own, tmp_path, capsys):

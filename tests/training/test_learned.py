@@ -1,7 +1,5 @@
 """What a task learns from data: kept with its weights, taken back before model and data, the same at every start."""
 
-import json
-
 import pytest
 
 from lib import checkpoint, launch
@@ -58,12 +56,6 @@ def run(own, cut, quick):
     return train
 
 
-def states(folder):
-    paths = sorted(folder.glob("*/step-*/state.json"))
-    assert paths
-    return [json.loads(path.read_text()) for path in paths]
-
-
 def test_a_resumed_run_and_a_prediction_take_what_the_fresh_one_had_first_whatever_the_data_gives_now(
     run, tmp_path, monkeypatch
 ):
@@ -78,14 +70,6 @@ def test_a_resumed_run_and_a_prediction_take_what_the_fresh_one_had_first_whatev
         assert task.taken == KEPT and list(task.taken["means"]) == ["10", "2"]
 
 
-def test_a_checkpoint_from_before_the_task_learned_anything_resumes_with_its_own(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(find_task("own.py:Own"), "facts", {})
-    run(2)
-    assert not any(state["learned"] for state in states(tmp_path / "runs" / "own"))
-    monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["a"]})
-    assert run().taken == {"labels": ["a"]}
-
-
 def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_path, monkeypatch):
     run(None, {"run.name": "own-seed1", "queue.seeds": [1, 2]})
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["yes", "no"]})
@@ -98,9 +82,7 @@ def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_pat
     ("value", "sentence"),
     [
         ({"mean": float("nan")}, "learned returned values that JSON cannot hold"),
-        ({"words": {"a": 3, 1: "x"}}, "learned returned values that JSON cannot hold.*text: str"),
         ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
-        ([1], "learned returned a list. Return a dict"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_the_first_step(own, monkeypatch, tmp_path, value, sentence):

@@ -1,8 +1,6 @@
 """The loop: exact accumulation, exact resume, best weights, and a diverged run that costs no good checkpoint."""
 
 import signal
-import sys
-import time
 
 import pytest
 import torch
@@ -11,8 +9,6 @@ from lib import checkpoint
 from lib.checkpoint import contents
 from lib.config import with_changes
 from lib.errors import TrainingFailed
-from lib.machine import disk
-from lib.machine.disk import Disk
 from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
 from lib.report.metrics import read
@@ -23,16 +19,16 @@ from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
 from lib.training.step import _gradients, total_norm
-from tests.conftest import ROOT, VOLATILE_COLUMNS
+from tests.conftest import VOLATILE_COLUMNS
 
 
 def endless():
     return Session(None, 0, 0)
 
 
-def fit(config, folder, session=None, resume=None, task=None, shown=None):
+def fit(config, folder, session=None, resume=None, task=None):
     folder.mkdir(parents=True, exist_ok=True)
-    return loop.train(task or load_task(config), config, folder, session or endless(), shown or Plain(), resume)
+    return loop.train(task or load_task(config), config, folder, session or endless(), Plain(), resume)
 
 
 def newest(folder):
@@ -165,53 +161,6 @@ def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
     assert same_tensors(newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "parts").tensors["model"])
 
 
-class Shown(Plain):
-    """Keeps every line that could be shown."""
-
-    def __init__(self):
-        self.lines = []
-
-    def update(self, done, total, text):
-        self.lines.append((done, text() if callable(text) else text))
-
-
-def test_every_step_stage_and_batch_of_a_validation_reaches_the_progress_and_stages_have_a_column(toy, tmp_path):
-    config, shown, task = toy({"training.log_every_steps": 5}), Shown(), load_task(toy())
-    task.stage_name = lambda step: ["", "LATE"][step >= 7]
-    fit(config, tmp_path, task=task, shown=shown)
-    steps = [(done, text) for done, text in shown.lines if "batches evaluated" not in text]
-    assert [done for done, _ in steps] == list(range(1, 13))
-    assert steps[0][1].startswith("epoch 0.22") and steps[0][1].endswith(" left") and "loss" not in steps[0][1]
-    losses = [text.split("loss ")[1].split()[0] for _, text in steps[4:]]
-    assert len(set(losses)) == 3, "between two logged rows the loss is that of the last one, so no step waits for it"
-    assert [done for done, text in shown.lines if "batches evaluated" in text] == [4, 8, 12]
-    assert ["LATE" in text for _, text in steps] == [False] * 7 + [True] * 5
-    stages = [row["stage"] for row in read(tmp_path / "metrics.csv") if row["split"] == "train"]
-    assert stages == ["", "LATE", "LATE"]
-    fit(toy(), tmp_path / "plain")
-    assert "stage" not in read(tmp_path / "plain" / "metrics.csv")[0]
-
-
-def test_tables_are_synced_before_the_checkpoint_that_relies_on_them(toy, tmp_path, monkeypatch):
-    config, synced, at_commit = toy({"checkpoint.every_steps": 4, "training.log_every_steps": 4}), [], {}
-
-    class Watched(Disk):
-        def sync(self, handle, path):
-            if path.name == "metrics.csv":
-                synced[:] = [row["step"] for row in read(path)]
-            super().sync(handle, path)
-
-        def rename(self, old, new):
-            if new.parent.name == "checkpoints" and not new.suffix:
-                at_commit[new.name] = [*synced]
-            super().rename(old, new)
-
-    monkeypatch.setattr(disk, "calls", Watched())
-    fit(config, tmp_path / "run")
-    for step in (4, 8, 12):
-        assert str(step) in at_commit[f"step-{step:08d}"]
-
-
 def test_rows_and_events_of_a_repeated_piece_of_a_run_stand_once(toy, tmp_path):
     config = toy({"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3,
                   "training.evaluate_every_steps": 1})  # fmt: skip
@@ -228,28 +177,6 @@ def test_the_norm_has_the_bits_of_torchs():
     gradients = [torch.randn(5, 7), torch.randn(3) * 1e-4, torch.randn(2, 3, 4).transpose(0, 1)]
     assert torch.equal(total_norm(gradients), torch.nn.utils.get_total_norm(gradients))
     assert total_norm([]) == 0
-
-
-def test_a_step_makes_few_calls_of_python(toy, tmp_path, monkeypatch):
-    """Every call beside torch's own costs about a ten-thousandth of a step of 0.4 ms, and nobody sees it come."""
-    calls, seen = [0], []
-
-    def count(frame, event, argument):
-        calls[0] += event == "call" and frame.f_code.co_filename.startswith(str(ROOT / "lib"))
-
-    def count_targets(self, batch):
-        seen.append(calls[0])
-        return {"squared": len(batch["x"])}
-
-    changes = {"training.log_every_steps": 50, "training.evaluate_every_steps": 0, "checkpoint.every_steps": 0}
-    config = toy({**changes, "training.micro_batch": 8})
-    monkeypatch.setattr(type(load_task(config)), "count", count_targets)
-    sys.setprofile(count)
-    try:
-        fit(config, tmp_path / "run", Session(60, 0, time.time()))
-    finally:
-        sys.setprofile(None)
-    assert seen[9] - seen[8] <= 125
 
 
 def test_best_weights_are_those_of_the_best_validation(toy, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from lib.config import Config, Optimizer, Scheduler, Training
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.report.metrics import read, series
@@ -18,10 +17,8 @@ from tests.training.test_loop import StopAfter, check_resume, fit, newest
 KINDS = {
     "adamw": {},
     "sgd": {"optimizer.name": "sgd"},
-    "sgd with nesterov": {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "optimizer.nesterov": True},
     "sgd without momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0},
 }
-STATES = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "sgd without momentum": set()}
 BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0}  # of the states of a parameter
 
 
@@ -55,42 +52,25 @@ def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
                 assert value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes(), name
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_adamw_in_one_kernel_trains_as_its_other_form_and_resumes_to_the_same_bytes(
-    toy, tmp_path, monkeypatch, precision
-):
-    config = toy({"training.precision": precision, "training.max_steps": 8})
+def test_adamw_in_one_kernel_trains_as_its_other_form_and_resumes_to_the_same_bytes(toy, tmp_path, monkeypatch):
+    config = toy({"training.precision": "fp16", "training.max_steps": 8})
     fit(config, tmp_path / "other")
     monkeypatch.setattr(optimization, "_FUSED_ON", ("cpu",))
     whole = fit(config, tmp_path / "whole").state
-    assert whole.optimizer.defaults["fused"] and whole.scaler.is_enabled() == (precision == "fp16")
+    assert whole.optimizer.defaults["fused"] and whole.scaler.is_enabled()
     one, other = check_resume(config, tmp_path, 3).tensors, newest(tmp_path / "other").tensors
     for group in ("model", "optimizer"):
         for name, value in other[group].items():
             assert torch.allclose(value, one[group][name], rtol=1e-4, atol=1e-6), name
 
 
-def test_a_plan_counts_no_temporaries_of_adamw_in_one_kernel(toy, monkeypatch):
-    def peak():
-        task = load_task(toy())
-        task.model = lambda: nn.Sequential(nn.Linear(3, 1000), nn.Linear(1000, 1000), nn.Linear(1000, 1))
-        return predict_task(task, toy(), find_card("t4"), 4, 1, 1).peak_bytes
-
-    fused = peak()
-    monkeypatch.setattr(optimization, "_FUSED_ON", ())
-    assert peak() - fused > 2 * 1_006_001  # bytes; at half of them the peak is in the backward pass
-
-
-@pytest.mark.parametrize("before, after", [("adamw", "sgd"), ("sgd", "adamw")])
-def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, tmp_path, capsys, before, after):
-    fit(toy({"optimizer.name": before}), tmp_path, StopAfter(5))
-    assert "begins anew" not in capsys.readouterr().out
-    outcome = fit(toy({"optimizer.name": after}), tmp_path, resume=newest(tmp_path))
+def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, tmp_path, capsys):
+    fit(toy({"optimizer.name": "sgd"}), tmp_path, StopAfter(5))
+    outcome = fit(toy(), tmp_path, resume=newest(tmp_path))
     assert outcome.state.step == 12
     said = "The checkpoint is of another optimizer, which begins anew for 4 of 4 parameters."
     assert said in capsys.readouterr().out
-    kinds = {key.partition("/")[0] for key in newest(tmp_path).tensors["optimizer"]}
-    assert kinds == STATES.get(after, {"momentum_buffer"})
+    assert {key.partition("/")[0] for key in newest(tmp_path).tensors["optimizer"]} == {"step", "exp_avg", "exp_avg_sq"}
 
 
 @pytest.mark.parametrize("kind", BYTES)
@@ -118,25 +98,21 @@ def test_schedules_warm_up_and_fall_to_their_floor(toy):
     assert cosine[10] == pytest.approx(0.1) and rates("constant", 2, 0.0) == [0.5, *[1.0] * 10]
 
 
-def scheduled(direction="max", factor=0.5, patience=1, min_lr=0.0, lr=1.0):
-    scheduler = Scheduler(name="plateau", factor=factor, patience=patience, min_lr=min_lr)
-    training = Training(effective_batch=1, evaluate_every_steps=1)
-    return Plateau(Config(task="toy", training=training, scheduler=scheduler, optimizer=Optimizer(lr=lr)), direction)
-
-
-def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears():
-    plateau = scheduled("min", factor=0.1, patience=2, min_lr=0.05)
+def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(toy):
+    config = toy({"scheduler.name": "plateau", "scheduler.factor": 0.1, "scheduler.patience": 2, "optimizer.lr": 1.0,
+                  "scheduler.min_lr": 0.05, "training.evaluate_every_steps": 1})  # fmt: skip
+    plateau = Plateau(config, "min")
     values = [3, 2, 2, 2, 2, float("nan"), 2, 2, 1, 1]  # 2 is best from the second on; NaN is better than nothing
     lowered = [plateau.observe(value) for value in values]
-    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7]
-    assert plateau.lr == 0.05 and plateau.facts() == {"lr": 0.05, "best": 1, "waited": 1}
+    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7] and plateau.lr == 0.05
 
 
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
     every = {"training.evaluate_every_steps": 1, "training.log_every_steps": 1}
     plateau = {"scheduler.name": "plateau", "scheduler.warmup_steps": 2, "scheduler.patience": 0}
-    fit(toy({**every, **plateau, "optimizer.lr": 0.3}), tmp_path)
-    rows, ours, rates = read(tmp_path / "metrics.csv"), scheduled("min", patience=0, lr=0.3), []
+    config = toy({**every, **plateau, "optimizer.lr": 0.3})
+    fit(config, tmp_path)
+    rows, ours, rates = read(tmp_path / "metrics.csv"), Plateau(config, "min"), []
     for step, value in enumerate(series(rows, "validation", "loss")[1]):
         rates.append(ours.lr * min(1, (step + 1) / 2))  # the warm-up comes first
         ours.observe(value)
@@ -149,7 +125,6 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
 def test_the_average_equals_its_formula_and_is_applied_only_inside():
     model = net()
     ema = Ema(model, 0.5)
-    held, places = dict(ema.average), [parameter.data_ptr() for parameter in model.parameters()]
     want = {name: value.detach().clone() for name, value in model.named_parameters()}
     for step in range(4):
         with torch.no_grad():
@@ -162,7 +137,4 @@ def test_the_average_equals_its_formula_and_is_applied_only_inside():
     trained = {name: value.detach().clone() for name, value in model.named_parameters()}
     with ema.applied():
         assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
-        assert [p.data_ptr() for p in model.parameters()] == [value.data_ptr() for value in ema.average.values()]
     assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())
-    assert [p.data_ptr() for p in model.parameters()] == places, "no number is moved"
-    assert all(ema.average[name] is value for name, value in held.items())

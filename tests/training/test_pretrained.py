@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from lib import launch
-from lib.config import with_changes
 from lib.errors import BadInput, NotTraceable
 from lib.launch import ensemble
 from lib.machine import published
@@ -51,16 +50,14 @@ def test_a_run_goes_on_without_the_weights_that_it_began_with(bert, tmp_path, cu
     cut(3)
     launch.train(bert())
     taken = newest(tmp_path).state["published"][str(tmp_path / "model")]
-    assert taken["config"]["model_type"] == "bert" and taken["config"]["hidden_size"] == 4
-    assert len(taken["sha256"]) == 64
+    assert taken["config"]["hidden_size"] == 4 and len(taken["sha256"]) == 64
     shutil.rmtree(tmp_path / "model")
     cut(None)
     assert launch.train(bert()).step == 4
     assert same(newest(tmp_path), newest(tmp_path, "whole"))
     assert make(bert(), find_card("t4")).chosen.prediction.fits, "a plan needs no weights either"
-    for name in (str(tmp_path / "model"), "ada/no-such-model"):
-        with pytest.raises(BadInput, match="There is no input"):
-            launch.train(bert({"run.name": "new", "workload.published": name}))
+    with pytest.raises(BadInput, match="There is no input"):
+        launch.train(bert({"run.name": "new"}))
 
 
 def test_the_weights_are_taken_at_a_fresh_start_and_not_again(bert, tmp_path, cut):
@@ -73,8 +70,7 @@ def test_the_weights_are_taken_at_a_fresh_start_and_not_again(bert, tmp_path, cu
     other = transformers.BertConfig.from_pretrained(tmp_path / "model", num_hidden_layers=3)
     transformers.BertModel(other).save_pretrained(tmp_path / "model")
     launch.train(bert({"optimizer.lr": 1e-30}))
-    went_on = newest(tmp_path).tensors["model"]
-    assert all(torch.allclose(value, began[name]) for name, value in went_on.items()) and newest(tmp_path).step == 3
+    assert all(torch.allclose(value, began[name]) for name, value in newest(tmp_path).tensors["model"].items())
 
 
 def test_a_frozen_base_that_is_not_mounted_is_named(bert, tmp_path, cut):
@@ -115,18 +111,6 @@ def test_a_model_that_loads_its_own_weights_is_told_what_a_plan_can_follow(bert,
         ensemble.load(tmp_path / "runs" / "toy", config.task)
 
 
-def test_what_loading_alone_knows_is_no_part_of_a_plan_and_nf4_is_counted_as_fits_counts_it(bert, tmp_path):
-    def weights(task):
-        return make(bert({"workload.frozen": True}, task), find_card("t4")).chosen.prediction.by_category["weights"]
-
-    bert()
-    wide = transformers.BertConfig.from_pretrained(tmp_path / "model", hidden_size=256, intermediate_size=1024)
-    transformers.BertModel(wide).save_pretrained(tmp_path / "model")
-    linear = 2 * (4 * 256 * 256 + 2 * 256 * 1024) + 256 * 256  # of two layers, and the pooler
-    saved = linear * (4 - 0.5 - 1 / 64 - 4 / 64 / 256)
-    assert weights("bert.py:Bert") - weights("bert.py:Nf4") == pytest.approx(saved, rel=0.01)
-
-
 def test_a_plan_needs_a_configuration_alone_and_the_model_knows_that_it_is_planned(bert, tmp_path, monkeypatch):
     config, planned = bert(), []
     whole = make(config, find_card("t4")).chosen.prediction
@@ -135,8 +119,6 @@ def test_a_plan_needs_a_configuration_alone_and_the_model_knows_that_it_is_plann
     model = kind.model
     monkeypatch.setattr(kind, "model", lambda self: planned.append(self.is_planned) or model(self))
     assert make(config, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes and {*planned} == {True}
-    above = with_changes(config, {"workload.published": str(tmp_path)})  # the one folder in it that has a configuration
-    assert make(above, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes
     with pytest.raises(BadInput, match="no model.safetensors and no .*"):
         launch.train(config)
     assert planned[-1] is False

@@ -64,10 +64,6 @@ def test_under_torchrun_the_same_signal_passed_on_is_no_second_one(monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
             assert one.stop_reason() == "interrupted"
-            one._signalled_at -= 2  # seconds later a person means it
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)  # late, while the rank packs up: it changes nothing
     finally:
         signal.signal(signal.SIGTERM, before)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,15 +97,3 @@ def test_time_in_which_the_machine_is_suspended_counts(monkeypatch):
     assert one.remaining() == pytest.approx(1800, abs=60)
     if hasattr(time, "CLOCK_BOOTTIME"):
         assert clock() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)
-
-
-def test_a_forked_loader_process_prints_nothing_at_an_interrupt_and_ends_at_a_sigterm(capfd):
-    with Session(None, 0, 0).catching_signals():
-        if not (child := os.fork()):
-            try:
-                signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGTERM)
-            finally:
-                os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
-    assert capfd.readouterr().out == ""
