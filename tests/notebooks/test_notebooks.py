@@ -69,9 +69,15 @@ RUNS = {  # what each leaves behind
     "06_vqa": ["vqa_small"],
     "08_chat": ["chat_small"],
 }
-# Of the ways whose plans 05 compares, which take longer than all the rest of it, one is enough
-WAYS = r'\"default\": {\"training.micro_batch\": 16, \"training.precision\": \"fp32\"},', \
-    r'\"optimized\": {\"memory.profile\": \"optimized\"},'
+# Of the ways whose plans these two compare, which take longer than all the rest of them, one is enough
+FEWER = {
+    "05_legal": {
+        r'\"default\": {\"training.micro_batch\": 16, \"training.precision\": \"fp32\"},': "",
+        r'\"ultra-low\": {\"memory.profile\": \"ultra_low\"},': "",
+        r'{\"base\": {**ways, **recomputed}, \"large\": ways}': r'{\"base\": ways}',
+    },
+    "06_vqa": {"rungs.items()": r'[(\"and shorter\", rungs[\"and shorter\"])]'},
+}  # fmt: skip
 OTHERS = {  # a small pretraining, because none is mounted, and the result of the vote
     "03_glacier_finetune": ["glacier_pretrain_small-short"],
     "04_glacier_ensemble": ["glacier_pretrain_small-short", "glacier_ensemble_small"],
@@ -142,7 +148,8 @@ def small_data(name: str, folder: Path) -> None:
             lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", 300))
             folder.mkdir(parents=True)
             (folder / "calls.jsonl").write_text("\n".join(lines))
-            shutil.copytree(ROOT / "configs" / "chat-base", folder.parent / "chat-base")
+            base = shutil.copytree(ROOT / "configs" / "chat-base", folder.parent / "chat-base")
+            (base / "other.txt").write_text((base / "other.txt").read_text("utf-8")[:5_000], "utf-8")
         case _:
             bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
             write_scenes(folder, 8, size=(48, 32), bands=bands, classes=classes)  # of two tiles each
@@ -151,9 +158,7 @@ def small_data(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_notebook_runs_from_an_empty_folder_and_leaves_its_results_and_nothing_else(name, kaggle):
     small_data(name, kaggle / "input" / MOUNT)
-    source, working = ROOT / "notebooks" / f"{name}.ipynb", kaggle / "working"
-    if name == "05_legal":
-        source = changed(source, dict.fromkeys(WAYS, ""))
+    source, working = changed(ROOT / "notebooks" / f"{name}.ipynb", FEWER.get(name, {})), kaggle / "working"
     cells, text = execute(source, working, PARAMETERS[name])
     check_results(cells, text, working, RUNS[name])
     assert {path.name for path in working.iterdir()} == {*RUNS[name], "outputs.tar.gz", *OTHERS.get(name, ())}
@@ -205,12 +210,10 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
 
 
 def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_data_it_says_so(kaggle):
-    parameters = PARAMETERS["01_graphmer"]
-    overrides = {**parameters["OVERRIDES"], "workload.split.validation": 0.05, "workload.split.test": 0.05}
-    given = {**parameters, "OVERRIDES": overrides, "SMOKE_ONLY": True}
+    source = changed(ROOT / "notebooks" / "05_legal.ipynb", FEWER["05_legal"])
     # papermill itself would raise for any other end than a completed one
-    _, text = execute(ROOT / "notebooks" / "01_graphmer.ipynb", kaggle / "working", given, ends_early=True)
-    assert "The embedded default is used: the standard library" in text
+    _, text = execute(source, kaggle / "working", {**PARAMETERS["05_legal"], "SMOKE_ONLY": True}, ends_early=True)
+    assert "The embedded default is used: " in text
     assert "2 steps in micro-batches of" in text and "SMOKE_ONLY is True, so nothing is trained." in text
     assert not list(kaggle.glob("working/*/checkpoints")) and not list(kaggle.glob("working/*/summary.json"))
 
