@@ -5,7 +5,6 @@ import re
 import subprocess
 import time
 
-import yaml
 from torch.distributed.run import parse_args
 
 from lib.config import Config
@@ -64,28 +63,7 @@ def test_the_slurm_example_starts_both_nodes_with_the_jobs_end_as_deadline_and_r
     assert done.returncode != 0 and "Give a folder that all nodes see" in done.stderr
 
 
-def documents():
-    runtime, job = yaml.safe_load_all((CLUSTER / "trainjob.yaml").read_text())
-    return runtime, job, yaml.safe_load((CLUSTER / "skypilot.yaml").read_text())
-
-
 def test_every_key_that_an_example_sets_exists():
-    _, job, sky = documents()
-    texts = [*job["spec"]["trainer"]["command"], *job["spec"]["trainer"]["args"], sky["run"]]
-    text = " ".join([*texts, (CLUSTER / "slurm.sh").read_text().replace("\\\n", " ")])
+    text = "".join((CLUSTER / name).read_text() for name in ("slurm.sh", "trainjob.yaml", "skypilot.yaml"))
     keys = set(re.findall(r"--set[= ]\s*\"?([\w.]+)=", text))
     assert {"output_dir", "training.micro_batch_slots", "session.minutes", "run.name"} <= keys <= set(sentences(Config))
-
-
-def test_the_trainjob_fits_its_runtime_and_its_slots_its_processes():
-    runtime, job, _ = documents()
-    assert job["spec"]["runtimeRef"] == {"kind": runtime["kind"], "name": runtime["metadata"]["name"]}
-    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    assert node["name"] == "node"
-    pod = node["template"]["spec"]["template"]["spec"]
-    mounted = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
-    assert mounted.keys() == {volume["name"] for volume in pod["volumes"]}
-    trainer = job["spec"]["trainer"]
-    assert f"--set=output_dir={mounted['runs']}" in trainer["args"]
-    assert trainer["numProcPerNode"] == trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
-    assert f"--set=training.micro_batch_slots={trainer['numNodes'] * trainer['numProcPerNode']}" in trainer["args"]

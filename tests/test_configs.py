@@ -40,18 +40,3 @@ def test_graphmers_packages_are_in_kaggles_image():
     assert len(packages) > 10 and load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
     projects = {project_of(name).replace("_", "-") for name in image}
     assert {package.partition("==")[0] for package in packages} <= projects
-
-
-def test_glaciers_runs_hand_their_weights_on():
-    """Fine-tuning and ensemble share data, split and model; they start from the pretraining's bands and classes."""
-    pretrain, finetune, ensemble = (
-        load_config(ROOT / "configs" / f"glacier_{name}.yaml") for name in ("pretrain", "finetune", "ensemble")
-    )
-    for key in ("source", "tiles", "split", "model", "generator", "loss", "sampling", "initial"):
-        assert getattr(finetune.workload, key) == getattr(ensemble.workload, key)
-    for config in (finetune, ensemble):
-        assert config.workload.initial.bands == pretrain.workload.source.bands
-        assert config.workload.initial.classes == pretrain.workload.source.classes
-        assert config.workload.model == pretrain.workload.model
-        assert config.queue.start_from == pretrain.run.name and config.queue.before == (f"{pretrain.run.name}.yaml",)
-    assert (finetune.queue.folds, finetune.workload.split.folds, ensemble.queue.seeds) == (5, 5, (42, 123, 456))

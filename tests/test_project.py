@@ -45,16 +45,6 @@ def test_every_make_target_that_a_document_names_exists():
         assert set(re.findall(r"`make ([a-z-]+)", path.read_text())) <= targets(), path
 
 
-def test_the_lists_of_packages_build_on_each_other_and_pin_each_once():
-    lists = [(ROOT / "requirements" / f"{name}.txt").read_text().splitlines() for name in ("run", "build", "test")]
-    pins = [line for lines in lists for line in lines if re.match(r"[A-Za-z]", line)]
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pins)
-    names = [line.partition("==")[0].lower() for line in pins]
-    assert len(names) == len(set(names)) and names[0] == "torch"
-    runtime = {re.match(r"[\w-]+", one)[0].lower() for one in PROJECT["project"]["dependencies"]}
-    assert runtime == {line.partition("==")[0].lower() for line in lists[0] if "==" in line and line[0] != "#"}
-
-
 def test_the_workflow_runs_the_whole_check_on_every_supported_python():
     job = load(".github/workflows/check.yml")["jobs"]["check"]
     oldest, newest = re.findall(r"3\.(\d+)", PROJECT["project"]["requires-python"])

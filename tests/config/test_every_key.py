@@ -5,8 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import get_type_hints
 
-from lib.config import Config, resolve_lengths, with_changes
-from lib.config.reader import flat, length_pairs, option
+from lib.config.reader import length_pairs, option
 from lib.task import find_task
 from tests import toy as toys
 from tests.conftest import ROOT
@@ -42,11 +41,3 @@ def test_every_setting_of_a_task_is_read_in_its_source_and_one_that_nothing_read
     fields = [("forgotten", int, option(3, "Nobody asks for this."))]
     larger = dataclasses.make_dataclass("Larger", fields, bases=(toys.Settings,), frozen=True)
     assert unread(larger, [Path(toys.__file__)]) == {"forgotten"}
-
-
-def test_lengths_in_epochs_all_become_steps(toy):
-    pairs = [(prefix, *pair) for prefix, cls in sections(Config) for pair in length_pairs(cls)]
-    assert len(pairs) >= 4
-    for prefix, epochs, steps in pairs:
-        values = flat(resolve_lengths(with_changes(toy(), {prefix + epochs: 2.0}), 40)[0])
-        assert (values[prefix + epochs], values[prefix + steps]) == (0, 10)

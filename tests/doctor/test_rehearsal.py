@@ -52,14 +52,6 @@ def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(
     assert announce(launch.prepare(toy())).step == 9 and not newest.exists(), "a run does set it aside"
 
 
-def test_room_for_one_checkpoint_is_too_little_and_for_a_few_a_warning(toy, monkeypatch):
-    run = launch.prepare(toy({"checkpoint.keep_last": 5}))
-    size = 3 * 4 * 21 + 4 * 4  # weights and two moments of 21 numbers in fp32, and a step for each parameter
-    for room, verdict in ((size, "bad"), (3 * size, "warning"), (100 * size, "ok")):
-        monkeypatch.setattr(rehearsal.Retention, "available", lambda self, room=room: room)
-        assert rehearsal.check_saving(run)[0].verdict == verdict
-
-
 @pytest.mark.parametrize("lost", ["optimizer", "model"])
 def test_a_resume_that_loses_something_is_found(toy, monkeypatch, lost):
     def forgetful(state, saved):

@@ -94,7 +94,6 @@ class Stub:
         self.stale = 0  # answers about the status that are still those of the session before
         self.datasets: dict[str, list[dict]] = {}  # "owner/slug" -> versions, as requested
         self.uploads: dict[str, SimpleNamespace] = {}  # blobs on their way, by their tokens
-        self.hold_uploads_after: int | None = None  # bytes after which a large upload hangs, until this is None
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
@@ -182,14 +181,13 @@ class Stub:
 
     def start_upload(self, body: dict) -> dict:
         token = f"upload-{len(self.uploads)}"
-        size = int(body["contentLength"])
-        self.uploads[token] = SimpleNamespace(name=body["name"], size=size, data=bytearray(), requests=0)
+        self.uploads[token] = SimpleNamespace(name=body["name"], data=b"")
         return {"token": token, "createUrl": f"http://localhost/upload/{token}"}
 
     def save_dataset(self, body: dict) -> dict:
         """A new data set, or the next version of one, whose `body` holds another."""
         name, body = f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}", body.get("body", body)
-        files = {self.uploads[f["token"]].name: bytes(self.uploads[f["token"]].data) for f in body.get("files", [])}
+        files = {self.uploads[f["token"]].name: self.uploads[f["token"]].data for f in body.get("files", [])}
         self.datasets.setdefault(name, []).append({**body, "contents": files})
         return {"status": "ok", "url": f"https://www.kaggle.com/datasets/{name}", "ref": name}
 
@@ -260,27 +258,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, b"")
 
     def do_PUT(self) -> None:
-        """A resumable upload: https://cloud.google.com/storage/docs/performing-resumable-uploads"""
+        """A resumable upload, whole: https://cloud.google.com/storage/docs/performing-resumable-uploads"""
         upload = self.stub.uploads[urlsplit(self.path).path.rsplit("/", 1)[1]]
-        upload.requests += 1
-        sent = int(self.headers.get("Content-Length", 0))
-        asked = self.headers.get("Content-Range", "")
-        if self.stub.fail_uploads:
-            self.stub.fail_uploads -= 1
-            self.rfile.read(sent)
-            self.answer(400, b"")
-        elif asked.startswith("bytes */"):
-            received = {"Range": f"bytes=0-{len(upload.data) - 1}"} if upload.data else {}
-            self.answer(200 if len(upload.data) == upload.size else 308, b"", headers=received)
-        elif self.stub.hold_uploads_after is not None and sent > self.stub.hold_uploads_after:
-            upload.data += self.rfile.read(self.stub.hold_uploads_after)
-            self.close_connection = True
-            self.stub.wait_for(lambda: self.stub.hold_uploads_after is None)
-        else:
-            start = int(re.match(r"bytes (\d+)-", asked)[1]) if asked else 0
-            assert start in (0, len(upload.data)), "a resumed upload must go on where it broke off"
-            upload.data[start:] = self.rfile.read(sent)
-            self.answer(200, b"")
+        upload.data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.answer(400 if self.stub.fail_uploads else 200, b"")
+        self.stub.fail_uploads = max(0, self.stub.fail_uploads - 1)
 
     def answer(self, code: int, body: dict | bytes, kind: str = "", headers: dict | None = None) -> None:
         data = json.dumps(body).encode() if isinstance(body, dict) else body

@@ -40,16 +40,6 @@ def test_a_log_is_read_whole_cut_off_or_plain():
     assert client.readable("no JSON at all") == "no JSON at all" and client.readable("") == ""
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_the_code_of_an_error_is_known_in_both_forms_of_its_body(stub, nested):
-    stub.nested = nested
-    for code in (404, 429, 503):
-        stub.failures["GetAcceleratorQuotaStatistics"] = [code]
-        is_unanswered = code == 429 or code >= 500
-        with pytest.raises(client.NoAnswer if is_unanswered else client.Refused, match=rf"\[HTTP {code}\]|owner"):
-            client.quota()
-
-
 def test_as_a_child_the_client_says_its_code_and_what_to_do_without_an_account_and_is_ended_when_it_hangs(
     real_client, monkeypatch, capsys
 ):

@@ -1,10 +1,6 @@
 """Data sets by the real client: validated, the same bytes, within limits, uploaded whole, broken and resumed."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -63,23 +59,6 @@ def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_err
     assert "failed, and Kaggle may have the data set without it" in capsys.readouterr().err
     assert pack() == 0 and stub.count("CreateDataset") == 1
     assert len(stub.datasets["ada/code-graph"][-1]["contents"]) == 2
-
-
-def test_an_upload_of_a_client_that_was_killed_is_gone_on_with(real_client, graph, packed):
-    """The second run finds the same path, size and time, so the client asks for the rest of the first upload only."""
-    (graph / "noise.txt").write_bytes(os.urandom(300_000))
-    pack("--dry-run")
-    real_client.hold_uploads_after = 100_000
-    command = [sys.executable, "-P", "-m", "kaggle", "datasets", "create", "-p", str(packed.relative_to(graph.parent))]
-    client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    real_client.wait_for(lambda: any(len(one.data) >= 100_000 for one in real_client.uploads.values()))
-    os.kill(client.pid, signal.SIGKILL)
-    client.wait()
-    real_client.hold_uploads_after = None
-    assert pack() == 0
-    archives = [one for one in real_client.uploads.values() if one.name == "data.zip"]
-    assert len(archives) == 1 and archives[0].requests == 3  # broken, asked how far, the rest
-    assert real_client.datasets["ada/code-graph"][0]["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
 
 
 def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph, packed, monkeypatch, capsys):

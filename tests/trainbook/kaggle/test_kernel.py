@@ -9,7 +9,6 @@ import pytest
 from lib import checkpoint
 from lib.errors import BadInput
 from lib.report import outputs
-from lib.report.summary import Summary
 from tests.conftest import ROOT
 from tests.trainbook.kaggle.stub import KEY, leaves_results
 from trainbook.commands import main
@@ -88,24 +87,13 @@ def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypat
 
 
 def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_path, capsys):
-    def runner(session):
-        leaves_results(session)
-        folder = session.working / "ensemble"  # its vote has no step
-        folder.mkdir()
-        (folder / "config.yaml").write_text("task: toy\n")
-        values = {"members": ["a", "b"], "metrics": {"rmse": 0.25}, "baseline": {"rmse": 1.0}}
-        Summary("ensemble", "toy", "completed", **values).write(folder)
-        outputs.package(session.working)
-
-    assert stub.ended(runner).status == "COMPLETE", stub.sessions[0].failure
+    stub.ended(leaves_results)
     assert main(["kaggle", "fetch", "graphmer"]) == 0
-    out = capsys.readouterr().out
-    assert "toy: completed at step 12" in out and "ensemble: completed, a vote of 2 runs" in out
+    assert "toy: completed at step 12" in capsys.readouterr().out
     results = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results"
     assert (results / "toy" / "best" / "step-00000012" / "model.safetensors").is_file()
     assert (results / "toy" / "plots" / "metrics.png").read_bytes() == b"png"
-    assert not (results / "toy" / "checkpoints").exists() and (results / "ensemble" / "summary.json").is_file()
-    assert (results / "session.log").read_text() == "done\n"
+    assert not (results / "toy" / "checkpoints").exists() and (results / "session.log").read_text() == "done\n"
     assert main(["kaggle", "fetch", "graphmer", "--all", "--to", "everything"]) == 0
     checkpoint.verify(tmp_path / "everything" / "toy" / "checkpoints" / "step-00000012")
 

@@ -1,8 +1,6 @@
 """A configuration of one's own on Kaggle: its notebook is built on the way, and every command takes its name."""
 
 import json
-import re
-import shlex
 
 import pytest
 
@@ -34,31 +32,12 @@ def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, cap
     assert stub.sessions[0].parameter("MAX_STEPS") == 7
 
 
-def test_a_chain_trains_it_session_after_session_and_status_and_fetch_take_its_name(stub, config, capsys):
-    ends = iter([{"reason": "deadline", "step": 50}, {"reason": "completed", "step": 100}])
-    stub.runner = lambda session: session.summary(**next(ends))
-    assert main(["kaggle", "chain", "my.yaml", "--poll-seconds", "0.05"]) == 0
-    assert "Completed at step 100" in capsys.readouterr().out and len(stub.sessions) == 2
-    assert stub.sessions[1].request["kernelDataSources"] == [NAME]
-    config.unlink()  # these need no more than its name
+def test_status_and_fetch_take_its_name_and_need_no_more(stub, config, capsys):
+    stub.ended(lambda session: session.summary(step=100, reason="completed"))
+    config.unlink()
     assert main(["kaggle", "status", "my.yaml"]) == 0 and f"{NAME}: complete" in capsys.readouterr().out
     assert main(["kaggle", "fetch", "my.yaml"]) == 0
     assert (config.parent / "runs" / "kaggle" / "trainbook-my" / "results" / "toy").is_dir()
-
-
-def test_the_command_that_follows_a_data_set_exists_and_names_it(stub, config, capsys):
-    (config.parent / "waves").mkdir()
-    (config.parent / "waves" / "waves.csv").write_text("1\n")
-    given = ["--data", "waves", "--slug", "my-waves"]
-    assert main(["kaggle", "dataset", "my.yaml", *given]) == 0
-    out = capsys.readouterr().out
-    command = re.search(r"trainbook (kaggle push .*)", out)[1]
-    assert command == "kaggle push my.yaml --dataset ada/my-waves --param DATA_DIR=ada/my-waves"
-    assert main(shlex.split(command)) == 0
-    assert stub.sessions[0].request["datasetDataSources"] == ["ada/my-waves"]
-    assert stub.sessions[0].parameter("DATA_DIR") == "ada/my-waves"
-    readme = stub.datasets["ada/my-waves"][0]["contents"]["README.md"].decode()
-    assert "workload `mine.py:Mine`" in readme and str(config.parent) not in readme
 
 
 def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub, config, capsys):

@@ -6,13 +6,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-import torch
 
 from lib.errors import TrainingFailed
-from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
-from tests.toy import Toy
 from tests.trainbook.kaggle.stub import KEY
 from trainbook.commands import main
 from trainbook.kaggle import carried, preflight
@@ -131,19 +128,6 @@ def test_the_time_is_counted_in_sessions_and_weeks_and_not_without_a_plan(stub, 
     assert "not known without a plan" in named(checks)["time"].value
 
 
-class Published(Toy):
-    """A model whose published weights are nowhere: small here, and of the usual size in a plan."""
-
-    def model(self):
-        return torch.nn.Linear(64 if torch.empty(0).is_meta else 2, 1, bias=False)
-
-
-def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy):
-    config = toy({"optimizer.name": "adamw", "training.ema_decay": 0})
-    checkpoint, weights = saved_bytes(Published(config), config)
-    assert weights == 4 * 64 and checkpoint >= 12 * 64
-
-
 IN_STEPS = {
     "training.epochs": "0",
     "training.max_steps": "3600",
@@ -176,12 +160,6 @@ def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epo
     stub.quota_hours = (30.0, 30.0)
     sections, findings = of("00_memory", {})
     assert not bad(findings) and list(sections) == ["Notebook", "Account"]
-
-
-def test_data_that_this_machine_cannot_make_is_a_warning(stub):
-    settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
-    missing = named(of("01_graphmer", settings, "embedded")[1])["data"]
-    assert missing.verdict == "warning" and "no-such-package" in missing.value
 
 
 def test_what_a_session_downloads_needs_internet(stub):

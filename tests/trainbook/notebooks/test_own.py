@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 import sys
 
 import pytest
@@ -58,17 +57,6 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     shipped = built(ROOT / "configs" / "graphmer.yaml")
     names = {"configs/graphmer.yaml", "configs/graphmer_small.yaml", "workloads/graphmer/__init__.py"}
     assert names <= files_of(shipped, "") and "OWN" not in code_of(shipped, "dependencies")
-
-
-def test_an_import_of_trainbook_is_no_package_to_install_and_finds_the_carried_lib(config, tmp_path, monkeypatch):
-    (config.parent / "mine.py").write_text("import trainbook\n" + project.TASK)
-    made = built(config)
-    assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies")
-    unpack(made, tmp_path / "home")
-    code = "import trainbook; from lib import errors; print(trainbook.HOME, errors.__file__)"
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "home"))
-    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True).stdout.split()
-    assert said == [str(tmp_path / "home"), str(tmp_path / "home" / "lib" / "errors.py")]
 
 
 def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_path, capsys):
