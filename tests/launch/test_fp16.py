@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from lib import launch
 from lib.errors import BadInput
 from lib.launch import gpu
-from lib.planner.cuda import Fp16OnCpu
 from lib.task import load_config, load_task
 from lib.training.precision import keep_in_fp32
 from tests.toy import Toy
@@ -135,16 +134,6 @@ def test_a_planted_overflow_is_named_and_in_fp32_all_is_finite(body, names, toy)
 def test_a_sound_model_gets_no_false_alarm(body, toy):
     for seed in range(2):
         assert examined(toy, body, seed=seed).finding.verdict == "ok"
-
-
-def test_products_round_to_fp16_and_add_up_in_fp32_and_what_cuda_keeps_wide_stays_wide():
-    x, y = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((8, 4096), (4096, 8)))
-    with torch.autocast("cpu", torch.float16), Fp16OnCpu():
-        product, power, total = x @ y, (x @ y).pow(2), (x @ y).sum()
-        with torch.autocast("cpu", enabled=False):
-            assert (x @ y).dtype is torch.float32
-    assert product.dtype is torch.float16 and power.dtype is total.dtype is torch.float32
-    assert torch.allclose(product.double(), x.half().double() @ y.half().double(), rtol=2**-10, atol=2**-10)
 
 
 def test_a_module_in_fp32_gives_fp32_and_a_name_that_is_none_is_refused():

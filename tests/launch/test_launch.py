@@ -11,7 +11,6 @@ import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import queue
 from lib.report import outputs
 from lib.report.summary import Summary
 
@@ -130,11 +129,6 @@ def test_a_run_whose_folder_another_process_holds_is_refused_and_changes_nothing
             launch.train(toy())
         assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == ["toy"]
     assert launch.train(toy({"training.max_steps": 1})).reason == "completed"
-    overrides = {"queue.seeds": [1, 2], "output_dir": str(tmp_path / "runs"), "training.max_steps": 1}
-    runs = queue.entries(tmp_path / "toy.yaml", overrides)
-    with held(runs[0].folder), pytest.raises(BadInput, match="Another process is training"):
-        queue.run_queue(runs)
-    assert not runs[1].folder.exists(), "a second call of a queue does not take the next run"
 
 
 def test_no_score_of_a_completed_run_is_printed_under_other_settings_or_data(toy, tmp_path, capsys):

@@ -103,13 +103,6 @@ def ended(toy, tmp_path):
     return launched
 
 
-def test_threads_are_the_containers_cpus_divided_among_the_ranks(ended, small_container, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(several.subprocess, "Popen", lambda command, env, **_: env)
-    ended._start(None)
-    assert [(env["OMP_NUM_THREADS"], env["RANK"]) for env in ended._ranks] == [("1", "0"), ("1", "1")]
-
-
 def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(ended, tmp_path):
     several.write_last_words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
     try:

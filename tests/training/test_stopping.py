@@ -11,7 +11,7 @@ from lib.report.metrics import read
 from lib.report.summary import Summary
 from lib.training import optimization
 from lib.training.optimization import Stopping
-from tests.training.test_loop import StopAfter, check_resume, fit, newest
+from tests.training.test_loop import check_resume, fit, newest
 
 pytestmark = pytest.mark.usefixtures("quick")
 EARLY = {
@@ -75,11 +75,3 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     learns_until(99)
     on = launch.prepare(toy({**EARLY, "training.stop_after_evaluations": 0}))
     assert fit(on.config, run.folder, resume=saved).state.step == 40
-
-
-def test_a_run_that_began_without_it_counts_from_its_best(toy, tmp_path, learns_until):
-    fit(toy({**EARLY, "training.stop_after_evaluations": 0}), tmp_path / "run", StopAfter(7))
-    saved = newest(tmp_path / "run")
-    assert "stopping" not in saved.state
-    outcome = fit(toy(EARLY), tmp_path / "run", resume=saved)
-    assert (outcome.state.step, outcome.state.stopping.best_step) == (12, 4)  # the validations at 8, 10 and 12
