@@ -22,7 +22,7 @@ STEPS = 60
 MINUTES = 20.0  # of a session; the first one begins when nearly all of them have passed
 RESERVED = 10.0  # seconds that a session keeps for a save and the archive, beside its margin
 PLAN = "notebook.plan(run)\\n"  # which takes as long as the training; of three sessions the last one plans, too
-IMPORTS = 9  # times the seconds of importing lib that the first session has: three to six pass until it trains
+IMPORTS = 7  # times the seconds of importing lib that the first session has: three to five pass until it trains
 
 RUN = """
 import sys
