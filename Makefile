@@ -70,10 +70,9 @@ notebooks: .venv/build
 	$(PY) build_notebooks.py $(if $(RUN),--run $(RUN))
 
 bench: .venv/ready
-	$(PY) -m tests.bench.bench_graph
 	$(PY) -m tests.bench.bench_graphmer "seed 0"
 	$(PY) -m tests.bench.bench_planner
-	$(PY) -m tests.bench.bench_glacier
+	$(PY) -m tests.bench.bench_glacier_scores --rows rare --seeds 0
 	$(PY) -m tests.bench.bench_legal --variants single --partitions 0 --seeds 0
 	$(PY) -m tests.bench.bench_vqa --rows easy,drawn --seeds 0
 	$(PY) -m tests.bench.bench_chat --seeds 0

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 import lib
-from docs import notebooks
 from tests.conftest import ROOT
 from trainbook import commands
 
@@ -50,8 +49,3 @@ def test_the_workflow_runs_the_whole_check_on_every_supported_python():
     oldest, newest = re.findall(r"3\.(\d+)", PROJECT["project"]["requires-python"])
     assert job["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in range(int(oldest), int(newest))]
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run", "make types"]
-
-
-def test_every_notebook_is_in_the_table():
-    text = notebooks.notebooks()
-    assert all(f"[{path.stem}]" in text for path in (ROOT / "notebooks_src").glob("[0-9]*.py"))

@@ -1,9 +1,9 @@
-"""Tables, durations, bytes and criteria as a person reads them."""
+"""Tables and criteria as a person reads them."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.text import Criterion, aligned, amount, as_html, computed, duration, split_tables, weights
+from lib.text import Criterion, aligned, as_html, split_tables
 
 CELLS = st.lists(st.text("ab1.,%é", min_size=1), min_size=1).map(" ".join)
 
@@ -20,14 +20,6 @@ def test_a_table_in_a_text_is_split_into_the_cells_that_it_was_set_from(data, co
 def test_a_page_keeps_lines_indents_and_signs():
     page = as_html("x < y:\n  a & b")
     assert "<table" not in page and ">x &lt; y:<br>&emsp;a &amp; b<" in page
-
-
-def test_durations_bytes_numbers_of_weights_and_computed_numbers_are_written_in_their_units_with_few_digits():
-    assert [duration(s) for s in (0, 59.9, 3600, 11225)] == ["0:00:00", "0:00:59", "1:00:00", "3:07:05"]
-    assert [amount(n) for n in (650_000, 34_500_000, 1.2e9)] == ["0.7 MB", "34.5 MB", "1.2 GB"]
-    assert [weights(n) for n in (1, 7_540, 99_999, 100_000, 22_713_216)] == ["1", "7,540", "99,999", "0.1 M", "22.7 M"]
-    numbers = (0.5234, 9.3, 92.99, 1234.5, 10_003_442)
-    assert [computed(n) for n in numbers] == ["0.52", "9.30", "93.0", "1,230", "10,000,000"]
 
 
 def test_a_criterion_that_is_exactly_met_is_reached_whatever_its_name():

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import shutil
-import time
 from collections import namedtuple
 from unittest import mock
 
@@ -12,7 +11,6 @@ from lib.doctor import machine
 from lib.machine import memory
 from lib.report.findings import Finding
 from lib.task import load_config
-from lib.training import session
 from tests import own as project
 from tests.doctor.conftest import by_name
 
@@ -38,15 +36,6 @@ def test_a_disk_that_is_almost_full_is_said(monkeypatch, tmp_path):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free))
         finding = machine.check_folder("output folder", tmp_path / "not" / "yet", machine._OUTPUT_BYTES)
         assert finding.verdict == verdict and "free" in finding.value and not (tmp_path / "not").exists()
-
-
-def test_a_session_that_is_over_is_bad_and_a_short_one_a_warning(toy, monkeypatch):
-    assert machine.check_session(None) == Finding("session", "no time limit")
-    monkeypatch.setattr(session, "_process_start", lambda: time.time() - 600)
-    assert machine.check_session(toy({"session.minutes": 300})).verdict == "ok"
-    assert machine.check_session(toy({"session.minutes": 20})).verdict == "warning"
-    expired = machine.check_session(toy({"session.minutes": 5}))
-    assert expired.verdict == "bad" and expired.value.startswith("0:00:00 left") and "new session" in expired.advice
 
 
 def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(monkeypatch):

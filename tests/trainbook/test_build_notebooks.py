@@ -14,8 +14,7 @@ import pytest
 from lib.errors import BadInput
 from tests.conftest import ROOT
 from tests.trainbook.notebooks.test_carrier import write
-from trainbook.notebooks import carrier, own
-from trainbook.notebooks.source import CELL_KEYS, REFERENCE, SHARED, with_shared
+from trainbook.notebooks import carrier
 
 build = importlib.import_module("build_notebooks")
 HEADER = """\
@@ -128,19 +127,6 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
     assert notebook(root).read_bytes() == text
 
 
-def test_a_built_notebook_is_valid_and_clean_and_its_carrier_has_five_lines(root: Path) -> None:
-    text = build.notebook_text(source(root), root)
-    built = nbformat.reads(text, as_version=4)
-    nbformat.validate(built)
-    assert built.metadata.kaggle["isGpuEnabled"] and set(built.metadata) == {"kernelspec", "language_info", "kaggle"}
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in built.cells if cell.cell_type == "code")
-    assert {key for cell in built.cells for key in cell.metadata} <= set(CELL_KEYS)
-    assert len({cell.id for cell in built.cells}) == len(built.cells) == 8
-    lines = carrier_cell(text).split("\n")
-    assert [len(line) > 120 for line in lines] == [False] * 3 + [True, False]
-    assert carrier.unpack(carrier_cell(text))["lib/hello.py"] == HELLO
-
-
 MISTAKES = [
     ("gpu:", "gpus:", r"py:6:3: .*gpus"),
     ("tasks: [demo]", "tasks: [nothing]", r"'nothing'.* no such folder"),
@@ -218,19 +204,3 @@ def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_ca
     printed = run_carrier(cell, root / "notebooks", "from lib import hello; print(hello.greet('world'))")
     assert f"lib: the one of the checkout {root.resolve()}\nnewer world" in printed
     assert not list((root / "notebooks").iterdir())
-
-
-SOURCES = sorted((ROOT / "notebooks_src").glob("*.py"))
-
-
-def test_a_cell_of_several_notebooks_is_written_once_and_every_name_of_a_cell_is_defined() -> None:
-    texts = {path: path.read_text("utf-8") for path in [*SOURCES, SHARED, own.TEMPLATE]}
-    cells = [cell.strip() for path in SOURCES for cell in {*re.split(r"^# %%.*$", texts[path], flags=re.MULTILINE)}]
-    repeated = {cell for cell in cells if cell and cells.count(cell) > 1}
-    assert not repeated, f"put them into {SHARED.name}: {repeated}"
-    used = {name for text in texts.values() for name in REFERENCE.findall(text)}
-    assert {*re.findall(r"^# === (\S+)$", texts[SHARED], re.MULTILINE)} == used
-    for path in SOURCES:
-        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", "--config=builtins=['HOME']", "-"]
-        done = subprocess.run(command, input=with_shared(texts[path], ""), capture_output=True, text=True)
-        assert done.returncode == 0, f"{path.name}: {done.stdout}"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lib.planner import predict, predict_inference
-from trainbook.fits.language import Adam8bit, adapt, quantise
+from trainbook.fits.language import Adam8bit, quantise
 
 D = 1024
 WEIGHTS = 4 * D * D
@@ -19,35 +19,12 @@ def rows(count, dtype=torch.float16):
     return torch.ones(count, D, dtype=dtype, device="cuda")
 
 
-def trained(parameters):
-    return torch.optim.AdamW([p for p in parameters if p.requires_grad])
-
-
-def summed(net):
-    return net(rows(4096)).float().sum()
-
-
 @pytest.mark.parametrize("kind, each", [("nf4-dq", 0.5 + 1 / 64 + 4 / 64 / 256), ("int8", 1 + 4 / D)])
 def test_weights_take_the_bytes_of_their_kind_and_one_layer_is_unpacked(kind, each):
     result = predict_inference(lambda: quantise(made(), kind, torch.float16), lambda net: net(rows(4)))
     assert result.moments["after load"] == pytest.approx(WEIGHTS * each, rel=0.01)
     unpacked = result.peak_bytes - result.moments["after load"] - result.by_category["workspace"]
     assert unpacked == pytest.approx(2 * D * D, rel=0.05)
-
-
-def test_adapters_alone_are_trained_and_keep_what_enters_them():
-    """Half-precision rows enter in fp32, which is kept for the first matrix; the base keeps nothing."""
-
-    def adapted():
-        return nn.Sequential(*adapt(quantise(nn.ModuleDict({"q": made()[0]}), "nf4", torch.float16), 8, ["q"]).values())
-
-    result = predict(adapted, summed, optimizer=trained)
-    adapters = 2 * 8 * D
-    assert result.by_category["optimizer"] == pytest.approx(8 * adapters, rel=0.1)
-    states = result.moments["after load"] + 8 * adapters + result.by_category["workspace"]
-    entered, low = 4 * 4096 * D, 4 * 4096 * 8
-    assert result.moments["after forward"] - states == pytest.approx(entered + low, rel=0.1)
-    assert result.pass_flops == pytest.approx(2 * 4096 * (D * D + 5 * adapters), rel=0.05)
 
 
 def test_8_bit_adam_keeps_two_bytes_and_two_scales_a_block():

@@ -83,11 +83,7 @@ def test_a_question_is_asked_again_while_the_server_fails(stub, capsys):
     assert "Try again later" in capsys.readouterr().err and len(stub.failures["GetKernelSessionStatus"]) == 96
 
 
-def test_the_quota_is_read_and_without_the_client_its_installation_is_said(stub, monkeypatch):
-    stub.quota_hours = (12.5, 30.0)
-    assert client.quota() == client.Quota(12.5, 17.5, 30.0, client.quota().refreshes)
-    stub.quota_hours = None
-    assert client.quota() is None
+def test_without_the_client_its_installation_is_said(monkeypatch):
     monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match="pip install kaggle==2.2.4 six"):
         client.status(NAME)
