@@ -1,28 +1,20 @@
-"""Finds, without a GPU, what one makes of a task's step: values that fp16 does not hold, operators that it refuses."""
+"""Finds, without a GPU, what fp16 does not hold of a task's step."""
 
 import contextlib
 import dataclasses
 import itertools
 import math
-import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lib.config import Config, with_changes
 from lib.planner.cuda import Fp16OnCpu
-from lib.planner.kernels import LAUNCH_SECONDS
 from lib.ranks.sums import add_counts
 from lib.report.findings import Finding
 from lib.task import Batch, Task
@@ -31,16 +23,10 @@ from lib.training.order import DROPOUT, Order, mix, put_back, seed_all
 from lib.training.precision import Precision, autocast, keep_in_fp32
 from lib.training.state import State, new_state
 
-LARGEST, SMALLEST = 65_504, 2.0**-24  # of fp16: IEEE 754 binary16, the smallest of its subnormal numbers
+LARGEST = 65_504  # of fp16: IEEE 754 binary16
 _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler begins
 _SIZE, _BATCHES = 2, 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
-_SHARE = 0.5  # of a weight's gradient that may vanish
-# operators that a GPU refuses under deterministic algorithms, with what stands in their place
-_REFUSED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))
-_BY_MASK = "x[mask]"
-_WAITS = (_BY_MASK, "_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2")  # for values
-_FEW = 3  # waits that cost little: encoder and decoder of transformers look once each whether all of a mask is true
 
 
 def few_batches(task: Task, config: Config) -> list[Batch]:
@@ -57,7 +43,6 @@ class Fp16:
     modules: dict[str, float] = field(default_factory=dict)  # to compute in fp32, because they overflow
     activations: dict[str, float] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
-    vanishing: dict[str, float] = field(default_factory=dict)
     scale: float = 0.0  # of the loss: the largest at which all gradients are finite; 0: none
     elsewhere: str = ""  # what overflows outside of every module
 
@@ -74,10 +59,6 @@ class Fp16:
             value = f"not finite in fp16, which ends at {LARGEST:,}: {', '.join(reached)}"
             names = ", ".join(self.modules)
             return Finding("fp16", value, "bad", f"Write training.fp32_modules: [{names}], which computes it in fp32.")
-        if self.vanishing:
-            worst = max(self.vanishing, key=self.vanishing.__getitem__)
-            value = f"{self.vanishing[worst]:.0%} of the gradient of {worst} are below fp16's smallest number"
-            return Finding("fp16", value, "warning", "Raise the weight of its loss, or train in fp32.")
         return Finding("fp16", value)
 
 
@@ -104,12 +85,6 @@ def examine_fp16(task: Task, config: Config, device: torch.device | None = None)
                 break
             result.modules[name] = result.activations.get(name, 0.0)
             keep_in_fp32(state.model, [name], state.device)
-    for name, gradient in wide.weights.items() if result.scale else ():
-        sizes = gradient.abs()
-        share = float(((sizes > 0) & (sizes * result.scale < SMALLEST)).sum() / max(1, int((sizes > 0).sum())))
-        # of matrices: the gradient of an attention's key.bias, say, is nothing but rounding
-        if gradient.dim() > 1 and share > _SHARE:
-            result.vanishing[name] = share
     return result
 
 
@@ -119,7 +94,6 @@ class _Watched:
     def __init__(self) -> None:
         self.outputs: dict[tuple[str, int], float] = {}
         self.gradients: dict[tuple[str, int], float] = {}  # calls below 0 are those of weights
-        self.weights: dict[str, Tensor] = {}
         self.taken: dict[int, str] = {}  # by the id of a tensor: the innermost module that takes it
         self.users: dict[tuple[str, int], int] = {}
         self.alive: list[Tensor] = []  # so that no id comes twice
@@ -208,69 +182,4 @@ def _watched(
     task.step = 0
     for key, value in watched.gradients.items():
         watched.gradients[key] = value / scale
-    watched.weights = {n: p.grad.detach().float() for n, p in state.model.named_parameters() if p.grad is not None}
     return watched
-
-
-class _OneHot(TorchFunctionMode):
-    """Computes one-hot numbers as a GPU does, where a CPU looks whether the classes are in range."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not F.one_hot or len(args) < 2:
-            return func(*args, **(kwargs or {}))
-        return args[0].new_zeros(*args[0].shape, args[1]).scatter_(-1, args[0].unsqueeze(-1), 1)
-
-
-class _Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name == "index" and any(index is not None and index.dtype is torch.bool for index in args[1]):
-            name = _BY_MASK
-        if not func.is_view and (name != "cumsum" or args[0].is_floating_point()):
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def operators_of_step(task: Task, config: Config) -> Counter[str]:
-    """Counts the operators with a kernel in loss and gradient of some samples."""
-    config = with_changes(config, {"training.compile": False})
-    with put_back():
-        state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
-        task.step = max(group.from_step for group in state.groups)  # most is trained then
-        counts, operators = add_counts(map(task.count, batches)), _Operators()
-        batch = data.to_device(batches[0], state.device)
-        with torch.no_grad(), autocast(state.precision, state.device):
-            task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TF32 acceleration")  # leaving `flags` restores that
-            unfused = torch.backends.mkldnn.flags(enabled=False)  # one kernel for several hides what a GPU would call
-            with unfused, autocast(state.precision, state.device), _OneHot(), operators:
-                sums, _ = task.loss(state.model, batch)
-                torch.stack([value.float() for term, value in sums.items() if counts[term]]).sum().backward()
-    task.step = 0
-    return operators.counts
-
-
-def examine_operators(task: Task, config: Config) -> Finding:
-    """Names the operators that a GPU refuses where `training.deterministic` is true, and the waits, where many."""
-    counts = operators_of_step(task, config)
-    refused = {name: counts[name] for name in _REFUSED if counts[name]}
-    waits = {name: counts[name] for name in _WAITS if counts[name]}
-    if refused and config.training.deterministic:
-        what = "; ".join(f"{name} ({_REFUSED[name]})" for name in refused)
-        advice = "Take what stands in brackets, or training.deterministic: false, which is not the same bit for bit."
-        return Finding("GPU operators", f"a GPU refuses with training.deterministic: {what}", "bad", advice)
-    least, most = (1e3 * seconds * counts.total() for seconds in LAUNCH_SECONDS)
-    text = f"{counts.total():,} kernels in the loss and gradient of a batch, which a CPU launches in {least:.0f} to "
-    text += f"{most:.0f} ms: a faster GPU waits (training.compile makes fewer, a larger micro-batch gives each more)"
-    if refused:
-        return Finding("GPU operators", f"{text}; not the same bits in each run on a GPU: {', '.join(refused)}")
-    if sum(waits.values()) > _FEW:
-        many = ", ".join(f"{name} {number} times" for name, number in waits.items())
-        advice = "The loss waits for the GPU: no .item(), float(), .nonzero(), x[mask] and `if tensor` in it."
-        return Finding("GPU operators", f"{text}; {many}", "warning", advice)
-    return Finding("GPU operators", text)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.machine import disk, memory, platform
 from lib.machine.inputs import run_folders, saved_facts
 from lib.machine.memory import GIB
+from lib.report import figure
 from lib.report.metrics import METRICS
-from lib.report.progress import Progress, Watched, choose_progress, working
+from lib.report.progress import Progress, choose_progress, working
 from lib.report.summary import Reason, Summary
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.task.files import file_of, label, named_files, own_files
@@ -234,9 +236,8 @@ def progress(run: Run) -> Progress:
     """Returns the form in which this process shows a run, with the baseline if it is known already."""
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
-    peak = run.predicted.prediction.peak_bytes if run.predicted else None
-    names = run.config.run.name, run.config.training.max_steps, run.task.shown, run.task.selection
-    return choose_progress(Watched(run.folder / METRICS, *names, baseline, memory.card_bytes(), peak))
+    table, title, shown = run.folder / METRICS, run.config.run.name, run.task.shown
+    return choose_progress(partial(figure.curves, table, title, baseline, [name for name in shown if name != "loss"]))
 
 
 def keep_code(run: Path, config: Config) -> Config:

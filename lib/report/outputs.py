@@ -112,15 +112,15 @@ def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarf
 def table(output_dir: Path, here: Platform | None = None) -> str:
     """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
-    shown = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
-    if len(shown) > _SHOWN:
-        shown.sort(key=lambda row: -row[1])
-        shown[_SHOWN:] = [(f"and {len(shown) - _SHOWN:,} smaller files", sum(size for _, size in shown[_SHOWN:]))]
+    files = [(path.stat().st_size, path.relative_to(output_dir).as_posix()) for path in packed_files(output_dir)]
+    files.sort(reverse=True)
+    shown, rest = files[:_SHOWN], files[_SHOWN:]
+    shown += [(sum(size for size, _ in rest), f"in {len(rest):,} smaller files")] if rest else []
     for folder in sorted(output_dir.glob("*/checkpoints")):
-        shown.append((f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)", disk.held(folder)[0]))
+        shown.append((disk.held(folder)[0], f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)"))
     if (archive := output_dir / ARCHIVE).is_file():
-        shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
-    lines = [f"{amount(size):>10}  {name}" for name, size in shown]
+        shown.append((archive.stat().st_size, f"{ARCHIVE} (all of the above but checkpoints)"))
+    lines = [f"{amount(size):>10}  {name}" for size, name in shown]
     size, number = disk.held(output_dir)
     total = f"{amount(size):>10}  in {number:,} files"
     if here.output_bytes:
@@ -128,13 +128,10 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
         total += f" and {here.output_files:,} files" if here.output_files else ""
         if size > here.output_bytes or number > (here.output_files or number):
             total += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
-    match here.name, here.batch, here.input_dir:
-        case "kaggle", True, _:
-            way = f"Download: the Output tab of this version, {ARCHIVE}; or trainbook kaggle fetch OWNER/NOTEBOOK"
-        case "kaggle", False, _:
-            way = f"Download: Save Version first, or this is lost with the session; then its Output tab, {ARCHIVE}."
-        case "colab", _, None:
-            way = f"Download: from google.colab import files; files.download('{archive}'), or it is lost at the end."
-        case _:
-            way = f"It is at {archive.resolve()}"
+    way = f"It is at {archive.resolve()}"
+    if here.name == "kaggle":
+        first = "" if here.batch else "Save Version first, or this is lost with the session; then "
+        way = f"Download: {first}the Output tab of the version, {ARCHIVE}; or trainbook kaggle fetch OWNER/NOTEBOOK"
+    elif here.name == "colab" and here.input_dir is None:
+        way = f"Download: from google.colab import files; files.download('{archive}'), or it is lost at the end."
     return "\n".join([*lines, f"{total}.", way])

@@ -8,32 +8,19 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
-from html import escape
-from pathlib import Path
 from typing import Any, TypeVar
 
-import jinja2
-
 from lib.config import environment
-from lib.machine import hardware, platform
-from lib.machine.memory import GIB
-from lib.report import figure
-from lib.report.metrics import MACHINE_COLUMNS, read
+from lib.machine import platform
 from lib.report.printing import Informing
-from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
 from lib.text import duration
 
 Item = TypeVar("Item")
 Text = str | Callable[[], str]  # a function is called only if its text is shown
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
 _SHARE = 0.01  # of the time that drawing charts may take
-_GPU_LIMIT = 0.92
-_PAGE = jinja2.Environment(autoescape=True).from_string(Path(__file__).with_name("live.html").read_text("utf-8"))
-_CHARTS = '<div style="display:flex;flex-wrap:wrap;gap:6px 24px;max-width:1200px">{}</div>'
-_CHART = '<div style="flex:1 1 420px;min-width:0;max-width:640px">{}</div>'
 
 
 class Progress:
@@ -122,12 +109,12 @@ class Notebook(Progress):
             self._handle.update(Pretty(line))
 
 
-def choose_progress(watched: "Watched | None" = None) -> Progress:
-    """Returns the form that fits the output of this process: in a notebook with charts of a run."""
+def choose_progress(draw: Callable[[], bytes] | None = None) -> Progress:
+    """Returns the form that fits the output of this process: in a notebook with the curves that `draw` returns."""
     if environment.RELAY in os.environ:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
-        return Live(watched) if watched else Notebook()
+        return Live(draw) if draw else Notebook()
     return Terminal() if sys.stdout.isatty() else Plain()
 
 
@@ -169,100 +156,37 @@ def working(name: str) -> Iterator[None]:
         timer.cancel()
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A run to look at: its table, and what is drawn beside that."""
+class Live(Notebook):
+    """The line of a run, and below it the PNG of `draw`, in place of the one before; both stay in a saved notebook."""
 
-    table: Path
-    title: str
-    steps: int  # of the whole run
-    shown: Sequence[str] = ()  # metrics of a validation
-    selection: tuple[str, str] = ("loss", "min")
-    baseline: Mapping[str, float] = field(default_factory=dict)
-    gpu_bytes: int = 0  # of the card; 0 without one
-    predicted_peak_bytes: int | None = None
+    interval = 3.0
+    _picture: Any = None
+    _next = -math.inf  # when it is drawn again
 
-
-class Live(Progress):
-    """Draws a run in its cell, in place of the drawing before; the last one stays in a saved notebook."""
-
-    interval = 3.0  # progress and gauges take a millisecond
-
-    def __init__(self, watched: Watched):
+    def __init__(self, draw: Callable[[], bytes]):
         super().__init__()
-        self.watched = watched
-        self._done, self._text = 0, ""
-        self._machine: dict[str, float] = {}  # the newest value of each column on the machine
-        self._handles: list[Any] = [None, None]  # of the progress, and of the charts
-        self._next = -math.inf  # when charts are drawn again
+        self._draw = draw
 
-    def _write(self, done: int, total: int, text: str) -> None:
-        is_whole = total == self.watched.steps  # or of a part, such as the test
-        self._done, self._text = (done, text) if is_whole else (self._done, f"{done:,}/{total:,} {text}")
-        self._display(draws=time.perf_counter() >= self._next)
+    def _show(self, line: str) -> None:
+        super()._show(line)
+        if time.perf_counter() >= self._next:
+            self._show_picture()
 
     def close(self) -> None:
         super().close()
         with self._guard:
-            if self._handles[0] is not None:
-                self._display(draws=True)
+            if self._handle is not None:
+                self._show_picture()
 
-    def _display(self, draws: bool) -> None:
-        from IPython import display
+    def _show_picture(self) -> None:
+        from IPython.display import Image, display
 
         begin = time.perf_counter()
-        charts = self.charts() if draws else ""
-        share = self._done / max(self.watched.steps, 1)
-        state = f"{self._done:,} of {self.watched.steps:,} steps ({share:.0%})"
-        facts = {"title": self.watched.title, "state": state, "text": self._text, "share": share}
-        head = _PAGE.render(facts, gauges=self._gauges())
-        for place, html, text in ((0, head, f"{state}  {self._text}"), (1, charts, "")):
-            bundle, handle = {"text/html": html, "text/plain": text}, self._handles[place]
-            if html and handle is None:
-                self._handles[place] = display.display(bundle, raw=True, display_id=True)
-            elif html:
-                handle.update(bundle, raw=True)
-        if draws:  # so long that drawing takes less than its share, with a table of any length
-            self._next = time.perf_counter() + 1.2 * (time.perf_counter() - begin) / _SHARE
-
-    def charts(self) -> str:
-        """Reads the table and returns its charts as HTML, or why they cannot be drawn."""
-        watched = self.watched
         try:
-            rows = read(watched.table) if watched.table.exists() else []
-            cells = [item for row in rows if row["split"] == "train" for item in row.items()]
-            machine = {*MACHINE_COLUMNS, "peak_memory_bytes"}
-            self._machine = {name: float(value) for name, value in cells if name in machine and value}
-            shown = [name for name in watched.shown if name != "loss"]
-
-            def draw(names: Sequence[str], axes: Any) -> None:
-                if names:
-                    figure.draw_validation(axes, rows, watched.baseline, names)
-                else:
-                    figure.draw_losses(axes, rows)
-                if watched.selection[0] in (names or ["loss"]):
-                    figure.draw_best(axes, rows, *watched.selection)
-                if axes.get_lines():
-                    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
-
-            names = [[], shown] if shown else [[]]  # both from the start: a second that arrives moves the page
-            charts = [_CHART.format(figure.svg(partial(draw, each))) for each in names]
-            return _CHARTS.format("".join(charts))
-        except Exception as error:  # of whatever a task names and measures
-            return escape(f"The charts cannot be drawn: {type(error).__name__}: {error}")
-
-    def _gauges(self) -> Iterator[tuple[str, float, float, str]]:
-        """Yields name, share, limit and text: RAM, the card's memory and use, and the wait for data."""
-        ram, machine, total = hardware.ram(), self._machine, self.watched.gpu_bytes
-        used = ram.total - ram.available
-        yield "RAM", used / ram.total, RAM_LIMIT, f"{used / GIB:.1f} of {ram.total / GIB:.1f} GiB"
-        if total and (taken := machine.get("gpu_memory_bytes")) is not None:
-            reserved = machine.get("gpu_reserved_bytes", taken)
-            sizes = {"allocated": machine.get("gpu_allocated_bytes", reserved), "reserved": reserved}
-            sizes |= {"peak": machine.get("peak_memory_bytes", 0)}
-            sizes |= {"predicted peak": self.watched.predicted_peak_bytes or 0}
-            words = ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes.items() if size)
-            yield "GPU memory", reserved / total, _GPU_LIMIT, f"{words} of {total / GIB:.1f} GiB"
-        for column, name, limit in (("gpu_use", "GPU use", 1.0), ("data_wait_share", "Waiting for data", WAIT_LIMIT)):
-            if column in machine:
-                yield name, machine[column], limit, f"{machine[column]:.0%} of the time"
+            image = Image(self._draw(), format="png")
+            if self._picture is None:
+                self._picture = display(image, display_id=True)
+            else:
+                self._picture.update(image)
+        finally:  # so long that drawing takes less than its share, with a table of any length
+            self._next = time.perf_counter() + 1.2 * (time.perf_counter() - begin) / _SHARE

@@ -77,31 +77,24 @@ class Sampler:
 
 
 class Advice:
-    """Says once a session what to do about rows that look bad; `most` returns the most loader workers."""
+    """Says once a session what to do about rows that look bad."""
 
-    def __init__(self, workers: int, most: Callable[[], int], is_cheap: Callable[[], bool] = lambda: False):
-        self.workers, self._most, self._is_cheap, self._guard = workers, most, is_cheap, Informing("the advice")
+    def __init__(self, workers: int):
+        self.workers = workers  # that load data
         self._waiting_rows = -1  # the first row has the start of the workers in it
         self._printed: set[str] = set()
 
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
-        lines, now = [], f"(now {self.workers})"
-        with self._guard:
-            waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
-            self._waiting_rows = self._waiting_rows + 1 if waits else 0
-            if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
-                self._printed.add("wait")
-                advice = "Raise data.prefetch_factor against stretches of slow samples, or prepare samples beforehand"
-                if is_cheap := self._is_cheap():
-                    advice = f"A batch is made faster than a worker hands it over: set data.num_workers to 0 {now}"
-                elif self.workers < (most := self._most()):
-                    limit = f"{most}, the most that this process may have"
-                    advice = f"Raise data.num_workers from {self.workers} to {limit}"
-                if self.workers or not is_cheap:  # else no worker makes it faster
-                    lines.append(f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}.")
-            if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
-                self._printed.add("ram")
-                advice = f"Lower data.num_workers {now} or data.prefetch_factor, or close other notebooks."
-                lines.append(f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. {advice}")
-        return lines
+        waited, ram = row.get("data_wait_share", 0.0), row.get("ram_share", 0.0)
+        self._waiting_rows = self._waiting_rows + 1 if waited > WAIT_LIMIT and self._waiting_rows >= 0 else 0
+        sentences, workers = {}, f"data.num_workers (now {self.workers})"
+        if self._waiting_rows >= WAIT_ROWS:
+            advice = f"Raise {workers} or data.prefetch_factor; 0 workers are best where samples take no time."
+            sentences["wait"] = f"Training waits for data {waited:.0%} of the time. {advice}"
+        if ram > RAM_LIMIT:
+            advice = f"Lower {workers} or data.prefetch_factor, or close other notebooks."
+            sentences["ram"] = f"RAM is {ram:.0%} full; at 100 % the system kills the run. {advice}"
+        new = [sentence for name, sentence in sentences.items() if name not in self._printed]
+        self._printed |= sentences.keys()
+        return new

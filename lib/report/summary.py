@@ -83,29 +83,16 @@ def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict
 
 
 def results(summary: Summary) -> str:
-    """Returns test metrics beside the baseline's, groups (`hits1_masked`) as a table, and the task's report."""
+    """Returns a row for each test metric beside the baseline's, and the task's report."""
     metrics, baseline = dict(summary.metrics), summary.baseline
     if summary.test_loss is not None:
         metrics.setdefault("loss", summary.test_loss)
-    groups: dict[str, dict[str, str]] = {}
-    for name in metrics:
-        metric, _, group = name.partition("_")
-        groups.setdefault(group, {})[metric] = name
-    wide = {group: names for group, names in groups.items() if group and len(names) > 1}
-    wide = wide if len(wide) > 1 else {}
-    grouped = {name for names in wide.values() for name in names.values()}
-    rows, pairs = [("metric", "baseline", "model", "difference")], {}
+    rows = [("metric", "baseline", "model", "difference")]
     for name, value in metrics.items():
         other = baseline.get(name)
         cells = ("", "") if other is None else (f"{other:.3f}", f"{value - other:+.3f}")
-        pairs[name] = f"{value:.3f}" if other is None else f"{value:.3f} ({other:.3f})"
-        rows += [] if name in grouped else [(name, cells[0], f"{value:.3f}", cells[1])]
-    tables = [aligned(rows, left={0})] if len(rows) > 1 else []
-    if wide:
-        columns = dict.fromkeys(metric for names in wide.values() for metric in names)
-        lines = [[group, *(pairs.get(names.get(c, ""), "") for c in columns)] for group, names in wide.items()]
-        tables.append(aligned([["model (baseline)", *columns], *lines], left={0}))
-    return "\n\n".join(filter(None, [*tables, summary.report]))
+        rows.append((name, cells[0], f"{value:.3f}", cells[1]))
+    return "\n\n".join(filter(None, [aligned(rows, left={0}) if metrics else "", summary.report]))
 
 
 @dataclass(frozen=True)

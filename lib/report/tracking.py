@@ -26,7 +26,7 @@ _SECRETS: dict[str, Callable[[Any], str]] = {  # of Kaggle and Colab, by module
     "google.colab.userdata": lambda module: module.get(KEY),
 }
 Log = Callable[[int, dict[str, float]], None]  # (step, values)
-End = Callable[[bool, int, dict[str, float]], None]  # (completed, last step, values of the test)
+End = Callable[[bool], None]  # (completed)
 
 
 def tensorboard(tracked: "Tracked") -> tuple[Log, End]:
@@ -39,11 +39,7 @@ def tensorboard(tracked: "Tracked") -> tuple[Log, End]:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
 
-    def end(completed: bool, step: int, values: dict[str, float]) -> None:
-        log(step, values)
-        writer.close()
-
-    return log, end
+    return log, lambda completed: writer.close()
 
 
 def wandb(tracked: "Tracked") -> tuple[Log, End]:
@@ -64,14 +60,7 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
         mode="online" if tracked.options.online else "offline", config=dict(tracked.settings),
         settings=client.Settings(console="off", silent=True, init_timeout=30.0),
     )  # fmt: skip
-
-    def end(completed: bool, step: int, values: dict[str, float]) -> None:
-        run.summary.update(values)
-        run.finish(exit_code=0 if completed else 1)
-        for path in [path for path in tracked.folder.rglob("*") if path.is_symlink()]:
-            path.unlink()  # to the newest log; an archive could not hold what it points to
-
-    return lambda step, values: run.log(values, step=step), end
+    return lambda step, values: run.log(values, step=step), lambda completed: run.finish(exit_code=int(not completed))
 
 
 class Tracked:
@@ -95,12 +84,7 @@ class Tracked:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._trackers.append((guard, *start(self)))
         if self._trackers:
-            self._remember()
             metrics.on_row.append(self._send)
-
-    def _remember(self) -> None:
-        with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
-            aside.write_text(json.dumps({"id": self.id, "sent": self._sent}), "utf-8")
 
     def _send(self, row: Mapping[str, float | int | str]) -> None:
         """Hands a row on; a step that is trained again after a resume was sent before."""
@@ -108,24 +92,30 @@ class Tracked:
         if step > self._sent.get(split, -1):
             numbers = {name: float(v) for name, v in row.items() if name != "step" and not isinstance(v, str)}
             values = {f"{'machine' if n in _OF_MACHINE else split}/{n}": v for n, v in numbers.items()}
-            for guard, log, _ in self._trackers:
-                with guard:
-                    if not guard.failed:
-                        log(step, values)
+            self._log(step, values)
             self._sent[split] = step
-            self._remember()
+            with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
+                aside.write_text(json.dumps({"id": self.id, "sent": self._sent}), "utf-8")
+
+    def _log(self, step: int, values: dict[str, float]) -> None:
+        for guard, log, _ in self._trackers:
+            with guard:
+                if not guard.failed:
+                    log(step, values)
 
     def end(self, completed: bool, values: Mapping[str, float]) -> None:
         """Sends the test's metrics, and ends all runs, within a limit of time."""
         if self._send not in metrics.on_row:
             return
         metrics.on_row.remove(self._send)
-        step, scores = max(self._sent.values(), default=0), {f"test/{name}": value for name, value in values.items()}
 
         def end_all() -> None:
+            scores = {f"test/{name}": value for name, value in values.items()}
+            if scores:
+                self._log(max(self._sent.values(), default=0), scores)
             for guard, _, end in self._trackers:
                 with guard:
-                    end(completed, step, scores)
+                    end(completed)
 
         ending = threading.Thread(target=end_all, name="tracking ends", daemon=True)
         ending.start()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +16,9 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
-from lib.training.order import COLLATE, SUBSET, Order, mix, permutation, put_back, seed_draws
+from lib.training.order import COLLATE, SUBSET, Order, mix, permutation, seed_draws
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
-_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers, measured on two CPUs
 Stop = Callable[[], object]
 Note = Callable[[str], None]
 
@@ -108,24 +106,6 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es): {most} load data. No result changes."
     note(f"{changed} {why}")
     return dataclasses.replace(options, num_workers=most)
-
-
-def most_workers(task: Task, dataset: Any) -> int:
-    from lib.training import workers
-
-    return 0 if workers.unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
-
-
-def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
-    """Says whether this process makes a slot faster than a worker hands it over; draws nothing that training draws."""
-
-    def seconds() -> float:
-        begin = time.perf_counter()
-        task.collate([dataset[i] for i in range(min(slot_size, len(dataset)))], torch.Generator())
-        return time.perf_counter() - begin
-
-    with put_back():  # the first opens files and imports decoders
-        return any(seconds() < _WAY_SECONDS for _ in range(3))
 
 
 def subset(dataset: Any, ratio: float, seed: int) -> Any:

@@ -62,8 +62,7 @@ def train(
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    is_cheap = partial(data.is_cheap, task, train_set, order.slot_size)
-    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set), is_cheap)
+    advice = Advice(loading.num_workers)
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
