@@ -64,7 +64,6 @@ notebook.show(findings.table(doctor.examine()))
 # - **Micro-batch**: the samples that a card computes at once. Gradients of the micro-batches are accumulated.
 # - **Recomputed**: layers whose activations are dropped and computed again in the backward pass. They need less memory and
 #   up to a third more arithmetic; the plan recomputes as few as it can.
-# - **Profile**: sets of sizes that go together; choosing one sets the controls below it.
 # - **Precision**: *auto* is bf16 if the card has units for it, else fp16.
 #
 # *Where it goes*, below the answer, has what each layer takes.

@@ -1,6 +1,5 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
-import difflib
 import io
 import re
 import shlex
@@ -16,7 +15,7 @@ from lib import launch, planner
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
-from lib.launch.run import CODE, has_queue, names, run_folders
+from lib.launch.run import has_queue, names, run_folders
 from lib.machine import disk, platform
 from lib.notebook import widgets
 from lib.planner.html import of_plan
@@ -45,12 +44,12 @@ class Ended(Exception):
         return [str(self)]
 
 
-def show(text: str, html: str = "", **options: Any) -> None:
+def show(text: str, html: str = "") -> None:
     """Prints a text; a notebook displays `html`, by default the text with tables of HTML and sentences that wrap."""
     if platform.in_notebook():
         from IPython.display import display
 
-        display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True, **options)
+        display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True)
     else:
         print(text)
 
@@ -86,11 +85,9 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
     if has_queue(path, config):
-        values = [f"--set={key}={value}" for key, value in overrides.items()]
-        train = shlex.join([sys.executable, "-m", "lib", "train", str(path.absolute()), *values])
         what = f"This notebook trains one run, and its parameters ask for a queue (in {path.name}, or in OVERRIDES)"
-        command = f"!cd {shlex.quote(str(home))} && {train}"
-        raise BadInput(f"{what}. Take queue.* out, or train the queue from a cell:\n{command}")
+        train = f"!cd {shlex.quote(str(home))} && {sys.executable} -m lib train {shlex.quote(str(path.absolute()))}"
+        raise BadInput(f"{what}. Take queue.* out, or train the queue from a cell, each override as --set:\n{train}")
     return config
 
 
@@ -131,16 +128,15 @@ def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, 
 
 def plan(run: launch.Run) -> None:
     """Shows the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
-    plan, text = run.plan, "There is no plan; the lines under Data say why."
+    plan = run.plan
     if not torch.cuda.is_available():
-        text = "There is no GPU here to plan for. On Kaggle's T4s this run would be:"
+        print("There is no GPU here to plan for. On Kaggle's T4s this run would be:")
         try:
             plan = planner.plan(run.config, "t4")
         except (BadInput, TrainingFailed) as error:
-            why = str(error) if isinstance(error, BadInput) else f"Nothing is planned. {str(error).splitlines()[-1]}"
-            text = f"There is no GPU here to plan for. On Kaggle's T4s: {why}"
-    if not run.plan:
-        print(text)
+            print(f"Nothing is planned. {str(error).splitlines()[-1]}")
+    elif not plan:
+        print("There is no plan; the lines under Data say why.")
     if plan:
         show(planner.of_plan(plan), of_plan(plan))
 
@@ -187,40 +183,17 @@ def compare(summary: Summary) -> str:
 
 def runs(run: launch.Run) -> str:
     """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
-    places, shown = _edits(run), run.task.shown
-    rows = [("run", "state", *shown, "what differs from the first")]
-    for folder, summary in places:
-        first, before = places[0]
-        different, _ = identity.compare(before.identity, summary.identity, is_completed=True)
-        differs = [identity.in_a_line({k: v for k, v in different.items() if k != "code of the task"})]
-        differs += [_edit(first / CODE, folder / CODE)] if "code of the task" in different else []
-        scores = (f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown)
-        state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
-        rows.append((summary.run, state, *scores, ", ".join(filter(None, differs))))
-    if len(places) > 1:
-        return aligned(rows, left={0, 1, len(rows[0]) - 1})
-    return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."
-
-
-def _edits(run: launch.Run) -> list[tuple[Path, Summary]]:
-    series: list[tuple[Path, Summary]] = []
+    made, shown = list[Summary](), run.task.shown
     for name in names(re.sub(r"-\d+$", "", run.config.run.name)):
         if not (places := [*filter(Path.is_dir, run_folders(with_changes(run.config, {"run.name": name})))]):
             break
-        series += [(place, summary) for place in places if (summary := Summary.read(place)) and summary.identity][:1]
-    return series
-
-
-def _edit(before: Path, after: Path) -> str:
-    """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
-    paths = ([*sorted(code.rglob("*.py"))] for code in (before, after))
-    old, new = ([line for p in some for line in p.read_text("utf-8", "replace").splitlines()] for some in paths)
-    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
-    sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
-    old, new = (" ".join(side[:1]).split() for side in sides)
-    for place in (0, -1):  # the words that both lines begin and end with
-        while old and new and old[place] == new[place]:
-            old.pop(place), new.pop(place)
-    count = max(map(len, sides)) - 1
-    edit = " -> ".join(printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new))
-    return f"code: {edit}{f' and {count} more lines' if count > 0 else ''}"
+        made += [summary for place in places if (summary := Summary.read(place)) and summary.identity][:1]
+    rows = [("run", "state", *shown, "what differs from the first")]
+    for summary in made:
+        different, _ = identity.compare(made[0].identity, summary.identity, is_completed=True)
+        scores = (f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown)
+        state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
+        rows.append((summary.run, state, *scores, identity.in_a_line(different)))
+    if len(made) > 1:
+        return aligned(rows, left={0, 1, len(rows[0]) - 1})
+    return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."

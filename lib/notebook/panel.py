@@ -2,7 +2,6 @@
 
 import threading
 import traceback
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,17 +14,16 @@ from lib import notebook, planner
 from lib.config import Config, profiles, with_changes
 from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import memory, platform
+from lib.machine import platform
 from lib.machine.facts import CARDS
 from lib.notebook import widgets
 from lib.planner import Plan
 from lib.planner.card import card_of_gpu, find_card
-from lib.planner.html import computing, framed, gauge, of_plan, refusal
+from lib.planner.html import computing, framed, of_plan, refusal
 from lib.planner.process import Cancelled
-from lib.task import find_task, load_config, model_on_meta
+from lib.task import find_task, load_config
 
 HERE = "this machine's GPU"  # as a card
-_OWN = "own"
 _BATCHES = tuple(sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)}))  # 4 to 1024
 
 
@@ -73,12 +71,9 @@ def show(
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
         plan = start.plan()
-        notebook.show(in_text(start, plan), of_plan(plan))
-
-
-def in_text(choice: Choice, plan: Plan) -> str:
-    line = widgets.as_code(choice.to_paste(plan))
-    return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n{line}"
+        line = widgets.as_code(start.to_paste(plan))
+        follow = f"To follow this plan, in the Parameters of the training notebook:\n{line}"
+        notebook.show(f"{planner.of_plan(plan)}\n\n{follow}", of_plan(plan))
 
 
 def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -104,7 +99,6 @@ class Panel:
         self._planned: tuple[Choice, Plan] | None = None  # that is shown
         self._html = ""
         self._setting = False
-        self._id, self._is_saved = f"trainbook-{uuid.uuid4().hex[:12]}", False
         self._make_controls(start)
         self._take_sizes(start.path)
 
@@ -114,44 +108,32 @@ class Panel:
         self._w = w
         cards = [(HERE, HERE)] if torch.cuda.is_available() else []
         cards += [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
-        card = start.card if start.card == HERE else start.card.lower()
-        is_known = card in [value for _, value in cards]
-        cards.append(("my own ...", _OWN))
-        counts = [(str(n) if n else "as a session has", n) for n in sorted({0, 1, 2, 4, 8, start.cards})]
+        card = start.card.lower() if start.card.lower() in CARDS else start.card
+        cards += [] if card in [value for _, value in cards] else [(card, card)]  # one of the parameters cell
         self.workload = self._control(w.Dropdown, "Workload", options=list(self._paths))
-        self.card = self._control(w.Dropdown, "Card", options=cards, value=card if is_known else _OWN)
-        own = "" if is_known else start.card
-        self.own = self._control(w.Text, "its memory", value=own, placeholder="8 GiB, capability 8.6")
-        self.count = self._control(w.Dropdown, "Number of cards", options=counts, value=start.cards)
-        names = [("none", ""), *((name, name) for name in profiles.names())]
-        self.profile = self._control(w.Dropdown, "Profile", options=names)
+        self.card = self._control(w.Dropdown, "Card", options=cards, value=card)
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
         self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
-        self.recomputed = self._control(w.Dropdown, "Recomputed", options=[("as few as fit", 0)])
         self.dials, self.about = w.VBox([]), w.HTML()
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
-        self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
-        choices = [self.workload, self.card, self.own, self.count, self.profile, self.batch, self.precision]
-        rest = [self.recomputed, self.dials, self.about, self.use, self.status, self.gauge]
-        left = w.VBox([*choices, *rest], layout={"width": "330px"})
+        self.answer, self.status, self.message = w.HTML(), w.HTML(), w.HTML()
+        choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.about, self.use, self.status]
+        left = w.VBox(choices, layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
         self.box = w.Box([left, right], layout=wraps)
-        self._show_own()
 
     def _control(self, kind: Any, description: str, **values: Any) -> Any:
         look = {"style": {"description_width": "112px"}, "layout": {"width": "auto"}}
         control = kind(description=description, **look, **values)
-        control.continuous_update = False  # plan when a slider is released, a text is left
+        control.continuous_update = False  # plan when a slider is released
         control.observe(self._changed, "value")
         return control
 
-    def _take_sizes(self, path: Path, profile: str | None = None) -> None:
-        """Sets the controls to a configuration's values, by default with its own profile, without planning."""
-        overrides = self.start.overrides if path == self.start.path else {}  # those of the parameters cell
-        profile = load_config(path, overrides).memory.profile if profile is None else profile
-        config = _by_profile(path, {**overrides, "memory.profile": profile})
+    def _take_sizes(self, path: Path) -> None:
+        """Sets the controls to a configuration's values, without planning."""
+        config = _by_profile(path, self._overrides(path))
         dials, values = find_task(config.task).dials, flat(config)
         helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
         names = {key: key.rpartition(".")[2].replace("_", " ").capitalize() for key in dials}
@@ -164,36 +146,32 @@ class Panel:
         self.about.value = "".join(f'<div style="{look}">{line}</div>' for line in lines)
         self._setting = True
         try:
-            self.workload.value, self.profile.value = path.stem, profile
+            self.workload.value = path.stem
             self.batch.options = sorted({*_BATCHES, config.training.effective_batch})
             self.batch.value = config.training.effective_batch
             self.precision.value = config.training.precision
-            self.recomputed.options = _recomputations(config)
-            self.recomputed.value = config.training.gradient_checkpointing
             self.dials.children = tuple(self._dials.values())
         finally:
             self._setting = False
 
-    def _show_own(self) -> None:
-        self.own.layout.display = "" if self.card.value == _OWN else "none"
+    def _overrides(self, path: Path) -> Mapping[str, Any]:
+        """Returns those of the parameters cell, which are for its configuration."""
+        return self.start.overrides if path == self.start.path else {}
 
     def choice(self) -> Choice:
         path = self._paths[self.workload.value]
         values = {
-            "memory.profile": self.profile.value, "training.effective_batch": self.batch.value,
-            "training.precision": self.precision.value, "training.gradient_checkpointing": self.recomputed.value,
+            "training.effective_batch": self.batch.value, "training.precision": self.precision.value,
             **{key: dial.value for key, dial in self._dials.items()},
         }  # fmt: skip
-        card = self.own.value.strip() if self.card.value == _OWN else self.card.value
-        overrides = self.start.overrides if path == self.start.path else {}
-        return Choice(path, {**overrides, **values}, card, self.count.value)
+        return Choice(path, {**self._overrides(path), **values}, self.card.value, self.start.cards)
 
     def show(self) -> None:
         """Shows the panel and waits for its first answer; clicks in the meantime are handled after it."""
         from IPython.display import display
 
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
-        otherwise = "The controls need a live kernel; this is the last answer."
+        otherwise = "The controls need a live kernel: run this cell."
         display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
         choice = self.choice()
         self._show_computing(choice)
@@ -202,13 +180,8 @@ class Panel:
     def _changed(self, change: Mapping[str, Any]) -> None:
         if self._setting:
             return
-        self._show_own()
-        if self.card.value == _OWN and not self.own.value.strip():
-            self.status.value = "Write the memory of your card, for example <i>8 GiB, capability 8.6</i>."
-            return
-        if change["owner"] in (self.workload, self.profile):
-            profile = self.profile.value if change["owner"] is self.profile else None
-            self._take_sizes(self._paths[self.workload.value], profile)
+        if change["owner"] is self.workload:
+            self._take_sizes(self._paths[self.workload.value])
         self._cancelled.set()
         self._cancelled = threading.Event()
         choice = self.choice()
@@ -241,22 +214,9 @@ class Panel:
     def _show(self, choice: Choice, answer: Plan | str) -> None:
         if isinstance(answer, Plan):
             self._planned = choice, answer
-            html = of_plan(answer)
-            line = widgets.code(choice.to_paste(answer))
-            self._save(in_text(choice, answer), f"{html}To follow this plan:{line}")
-        else:
-            html = refusal(answer)
-            self._save(answer, html)
-        self.status.value = self.message.value = ""
-        self._html = self.answer.value = f"<style>.{self._id}{{display:none}}</style>{html}"  # not the answer twice
         self.use.disabled = not isinstance(answer, Plan)
-        if torch.cuda.is_available():
-            self.gauge.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
-
-    def _save(self, text: str, html: str) -> None:
-        """Shows the answer for the saved notebook, where a widget is blank."""
-        notebook.show(text, f'<div class="{self._id}">{html}</div>', display_id=self._id, update=self._is_saved)
-        self._is_saved = True
+        self._html = self.answer.value = of_plan(answer) if isinstance(answer, Plan) else refusal(answer)
+        self.status.value = self.message.value = ""
 
     def _use(self, _: Any) -> None:
         if self._planned is None:
@@ -271,14 +231,3 @@ class Panel:
             note = refusal(str(error))
         line = widgets.code(overrides)
         self.message.value = framed(f"Paste into the Parameters of the training notebook:{line}{note}")
-
-
-def _recomputations(config: Config) -> list[tuple[str, int | str]]:
-    """Returns the choices of recomputation, as label and value; a plan takes at least as many layers."""
-    task = find_task(config.task)(config)
-    layers = len(task.blocks(model_on_meta(task)))
-    own = config.training.gradient_checkpointing
-    counts = {n for n in (layers // 2, own) if isinstance(n, int) and n > 0}
-    some = [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]
-    every = [(f"all {layers} layers", "all")] if layers or own == "all" else []
-    return [("as few layers as fit", 0), *some, *every]

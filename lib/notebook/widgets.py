@@ -1,7 +1,4 @@
-"""Interactive cells, of core widgets only; without widgets or a live kernel the same cell prints the same answer.
-
-A plan that is chosen in the memory panel is dotted keys as JSON, in a file that a training notebook reads.
-"""
+"""Interactive cells, of core widgets only, and the file by which a plan reaches a training notebook."""
 
 import json
 import os
@@ -58,23 +55,17 @@ def find(folder: Path, name: str, check: Callable[[dict[str, Any]], object]) -> 
 
 
 def memory_panel() -> Any:
-    """Prints the memory in use; with a live kernel, returns a button to measure again and one to free memory."""
-    text = memory.check_memory()
-    print(text)
+    """Prints the memory in use; with a live kernel, returns a button that frees memory and measures again."""
+    print(memory.check_memory())
     if not live():
         return None
     import ipywidgets
 
-    check = ipywidgets.Button(description="Check memory", button_style="info")
-    clear = ipywidgets.Button(description="Clear memory")
-    readings = ipywidgets.Textarea("", disabled=True, rows=text.count("\n") + 2, layout={"width": "100%"})
-    readings.layout.display = "none"  # until there is something newer than the printed text
+    clear, readings = ipywidgets.Button(description="Clear memory"), ipywidgets.HTML()
 
-    def on_check(_: Any) -> None:
-        readings.value = memory.check_memory()
-        readings.layout.display = ""
+    def on_click(_: Any) -> None:
+        memory.clear_memory()
+        readings.value = f"<pre>{escape(memory.check_memory())}</pre>"
 
-    check.on_click(on_check)
-    clear.on_click(lambda _: memory.clear_memory())
-    clear.on_click(on_check)  # which is called second
-    return ipywidgets.VBox([ipywidgets.HBox([check, clear]), readings])
+    clear.on_click(on_click)
+    return ipywidgets.VBox([clear, readings])

@@ -6,7 +6,7 @@ from pathlib import Path
 import jinja2
 
 from lib.machine import disk
-from lib.machine.memory import GIB, Reading
+from lib.machine.memory import GIB
 from lib.planner.card import FITS
 from lib.planner.log import CATEGORIES
 from lib.planner.search import Plan
@@ -32,10 +32,6 @@ def of_plan(plan: Plan) -> str:
 def write(path: Path, plans: Sequence[Plan]) -> None:
     """Writes plans as a page of HTML. Raises OSError."""
     disk.write_text(path, f"<!doctype html><meta charset=utf-8>{''.join(map(of_plan, plans))}")
-
-
-def gauge(readings: Sequence[Reading]) -> str:
-    return framed(_PAGE.gauge(readings))
 
 
 def refusal(sentence: str) -> str:

@@ -4,7 +4,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Literal
 
@@ -28,18 +27,15 @@ Sections = Mapping[str, Sequence[Finding]]
 def table(sections: Sections) -> str:
     """Returns aligned text: verdict, name and value in a line, what to do below it, and a count at the end."""
     width = max(len(finding.name) for finding in chain(*sections.values()))
-    wrap = partial(textwrap.wrap, width=_WIDTH, break_on_hyphens=False)
     lines = []
     for title, findings in sections.items():
         lines.append(title)
         for finding in findings:
-            verdict = "BAD" if finding.verdict == "bad" else finding.verdict
-            head = f"  {verdict:<7}  {finding.name:<{width}}  "
-            space = " " * len(head)
-            for number, line in enumerate(finding.value.splitlines() or ["-"]):
-                lines += wrap(line, initial_indent=space if number else head, subsequent_indent=space)
-            for line in finding.advice.splitlines():
-                lines += wrap(line, initial_indent=f"{space}> ", subsequent_indent=f"{space}  ")
+            head = f"  {finding.verdict.replace('bad', 'BAD'):<7}  {finding.name:<{width}}  "
+            said = [*finding.value.splitlines(), *(f"> {line}" for line in finding.advice.splitlines())]
+            wrapped = [textwrap.wrap(line, _WIDTH - len(head), break_on_hyphens=False) for line in said or ["-"]]
+            text = f"\n{' ' * len(head)}".join(chain(*wrapped))
+            lines.append(head + text)
         lines.append("")
     count = Counter[str](finding.verdict for finding in chain(*sections.values()))
     words = {"bad": "bad", "warning": "to look at"}

