@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from lib import dependencies
-from lib.config import Config, Session, environment
-from lib.machine import disk, hardware, memory, platform
+from lib.config import Config, Session
+from lib.machine import disk, hardware, platform
 from lib.machine.facts import GB
 from lib.machine.memory import GIB
 from lib.machine.platform import Platform
@@ -29,7 +29,6 @@ from lib.training.session import start_session
 # Own choices. Below the first number a run is bound to fail, below the second it may.
 _RAM_BYTES = (1 * GIB, 4 * GIB)
 _OUTPUT_BYTES = (GB // 2, 5 * GB)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
-_SCRATCH_BYTES = (GB // 10, 2 * GB)
 _SHORT_SESSION_SECONDS = 3600.0
 _BESIDE_TORCH = "by the steps on pytorch.org."
 _GPU_STEPS = {
@@ -43,18 +42,11 @@ def check_machine(config: Config | None = None) -> list[Finding]:
     """Checks any machine without running a kernel."""
     here = platform.detect()
     output = platform.output_dir(config.output_dir) if config else here.output_dir
-    try:
-        cards = len(hardware.gpus())
-    except Exception:  # `check_gpu` reports it
-        cards = 0
     checks: dict[str, Callable[[], Finding]] = {
         "GPU": partial(check_gpu, here),
-        **({"kernels": check_kernels} if cards else {}),
-        **{f"GPU {index} memory": partial(check_gpu_memory, index) for index in range(cards)},
+        **({"kernels": check_kernels} if torch.cuda.is_available() else {}),
         "RAM": check_ram,
-        "CPUs": check_cpus,
-        "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
-        "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
+        "output folder": partial(check_folder, output),
         "session": partial(check_session, config),
     }
     limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
@@ -71,15 +63,11 @@ def check_gpu(here: Platform) -> Finding:
     if not (driver and driver.names):
         return Finding("GPU", "none: training runs on the CPU", "warning", _GPU_STEPS[here.name])
     value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"
-    if torch.version.cuda is None:
-        advice = f"PyTorch {torch.__version__} is built without CUDA. Install a CUDA build by the steps on pytorch.org."
-        return Finding("GPU", value, "warning", advice)
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return Finding("GPU", value, "warning", "CUDA_VISIBLE_DEVICES is set, and may hide the GPU. Unset it.")
+    is_chosen = torch.version.cuda is None or "CUDA_VISIBLE_DEVICES" in os.environ
     runs = f"driver {driver.version} runs CUDA up to {hardware.dotted(driver.cuda)}"
     what = f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda}, and {runs}"
-    advice = f"{what}. Install a newer driver, or a PyTorch build for an older CUDA."
-    return Finding("GPU", value, "bad", advice)
+    advice = f"{what}. Unset CUDA_VISIBLE_DEVICES, or install a newer driver or another build {_BESIDE_TORCH}"
+    return Finding("GPU", value, "warning" if is_chosen else "bad", advice)
 
 
 def check_kernels() -> Finding:
@@ -99,15 +87,6 @@ def check_kernels() -> Finding:
     return Finding("kernels", f"PyTorch {torch.__version__} has some for each GPU")
 
 
-def check_gpu_memory(index: int) -> Finding:
-    reading = memory.readings()[1 + index]
-    mine = torch.cuda.memory_reserved(index) > reading.used / 2
-    mend = "Call memory.clear_memory(), or restart this kernel." if mine else "End other kernels that use the GPU."
-    value = f"{(reading.total - reading.used) / GIB:.2f} of {reading.total / GIB:.2f} GiB free"
-    judged = _judge(1 - reading.share, (0.1, 0.8), f"This process has {reading.detail}. {mend}")
-    return Finding(f"GPU {index} memory", value, *judged)
-
-
 def _judge(left: float, limits: tuple[float, float], advice: str) -> tuple[Verdict, str]:
     """Returns verdict and advice on what is left of something: bad below the first limit, ok from the second."""
     if left >= limits[1]:
@@ -123,16 +102,7 @@ def check_ram() -> Finding:
     return Finding("RAM", value, *_judge(ram.available, _RAM_BYTES, advice))
 
 
-def check_cpus() -> Finding:
-    usable, total, threads = hardware.cpus(), os.cpu_count() or 1, torch.get_num_threads()
-    of = f" of the machine's {total}" if usable < total else ""
-    value = f"{usable:g}{of}; PyTorch computes in {threads} thread{'s'[: threads != 1]}"
-    if threads <= max(1.0, usable):
-        return Finding("CPUs", value)
-    return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
-
-
-def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
+def check_folder(folder: Path) -> Finding:
     """Checks that a folder, which need not exist yet, can be written to and has room; leaves nothing behind."""
     existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
     try:
@@ -141,11 +111,11 @@ def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        advice = "Give another folder: " + (f"{environment.CACHE}." if name.startswith("scratch") else "output_dir.")
-        return Finding(name, f"{folder} cannot be written to ({error.strerror or error})", "bad", advice)
+        value = f"{folder} cannot be written to ({error.strerror or error})"
+        return Finding("output folder", value, "bad", "Give another folder: output_dir.")
     free = shutil.disk_usage(existing).free
     advice = f"Delete files that you no longer need on the disk of {existing}."
-    return Finding(name, f"{folder}, {amount(free)} free", *_judge(free, limits, advice))
+    return Finding("output folder", f"{folder}, {amount(free)} free", *_judge(free, _OUTPUT_BYTES, advice))
 
 
 def check_session(config: Config | None) -> Finding:

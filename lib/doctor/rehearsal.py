@@ -1,6 +1,7 @@
 """Examines a run before it starts: its data and task, its room on the disk, and one real save and resume."""
 
 import dataclasses
+import hashlib
 import json
 import re
 import tempfile
@@ -13,12 +14,12 @@ from torch import Tensor
 
 from lib import checkpoint, launch
 from lib.checkpoint.saver import Retention, Saver
-from lib.config import Config, profiles
+from lib.config import Config
 from lib.doctor.machine import check_kernels
 from lib.errors import BadInput
 from lib.launch import Run, gpu
 from lib.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
-from lib.machine import disk, hardware, memory
+from lib.machine import disk, memory
 from lib.report.findings import Finding, run_check
 from lib.report.summary import Summary
 from lib.task import find_task, locate_data
@@ -33,27 +34,26 @@ Groups = dict[str, dict[str, Tensor]]
 
 def check_run(config: Config) -> list[Finding]:
     """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing."""
-    findings = [check_precision(config)]
-    if findings[0].verdict == "bad":
-        return [*findings, Finding("data", "not read, because of what is bad above", "warning", "Correct that first.")]
     if addresses := remote(config):
         value = f"downloaded by the run from {', '.join(addresses)}; nothing was downloaded here"
         advice = "Length, resuming and a save are not checked without it. Download it, and give its folder as data.dir."
-        return [*findings, Finding("data", value, "warning", advice)]
+        return [Finding("data", value, "warning", advice)]
     try:
         run = launch.prepare(config)
     except Exception as error:
-        return [*findings, _refusal("data", config, error)]
-    findings += [
+        return [_refusal("data", config, error)]
+    precision = choose_precision(run.config.training.precision, device := memory.device())
+    slow = about_precision(precision, device)
+    findings = [
+        Finding("precision", f"{precision} on {device.type}", "warning" if slow else "ok", *slow),
         run_check("data", lambda: Finding("data", run.task.describe_data())),
         Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths])),
-        check_save_interval(run.config),
         run_check("resume", partial(check_resume, run)),
     ]
     if torch.cuda.is_available() and check_kernels().verdict == "bad":
         value = "not tried: this build of PyTorch has no kernels for the GPU"
         return [*findings, Finding("save and resume", value, "warning")]
-    if choose_precision(run.config.training.precision, memory.device()) == "fp16":
+    if precision == "fp16":
         findings.append(run_check("fp16", lambda: gpu.examine_fp16(run.task, run.config).finding))
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
@@ -77,34 +77,6 @@ def _refusal(name: str, config: Config, error: Exception) -> Finding:
     if not place_of(error):
         raise error
     return Finding(name, "could not be made", "bad", explained(config.task, error))
-
-
-def check_precision(config: Config) -> Finding:
-    """Names the number format of training, or why this machine does not have it."""
-    device = memory.device()
-    try:
-        setting = profiles.apply(config, device.type != "cpu")[0].training.precision
-        precision = choose_precision(setting, device)
-    except BadInput as refused:
-        return Finding("precision", "refused", "bad", str(refused))
-    where = str(hardware.gpus()[0]) if device.type == "cuda" else "the CPU"
-    slow = about_precision(precision, device)
-    value = f"{precision} on {where}; training.precision is {setting}"
-    return Finding("precision", value, "warning" if slow else "ok", *slow)
-
-
-def check_save_interval(config: Config) -> Finding:
-    """Checks how often the run is saved, which is how much a killed session can lose."""
-    options, total = config.checkpoint, config.training.max_steps
-    if not options.keep_last:
-        advice = "A run whose session ends early starts again at step 0. Set checkpoint.keep_last to 2."
-        return Finding("save interval", "no checkpoint is kept (checkpoint.keep_last is 0)", "warning", advice)
-    intervals = [f"{options.every_minutes:g} minutes"] if options.every_minutes else []
-    intervals += [f"{options.every_steps:,} steps"] if 0 < options.every_steps < total else []
-    if not intervals:
-        advice = "A killed session loses all its work. Set checkpoint.every_minutes to 5."
-        return Finding("save interval", "at the session's end only", "warning", advice)
-    return Finding("save interval", f"every {' or '.join(intervals)}: a kill loses that and the time of one save")
 
 
 def check_resume(run: Run) -> Finding:
@@ -150,13 +122,10 @@ def check_room(run: Run, state: State) -> Finding:
     occupied = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
     room = Retention(run.folder, options).available() + occupied
     value = f"{amount(whole)} each, {amount(most)} at most; there is room for {amount(max(0, room))}"
-    if room >= most:
+    if room >= least:
         return Finding("checkpoints", value)
-    if room < least:
-        advice = f"A save needs room beside the one before it: {amount(least)}. Make room in {run.output_dir}."
-        return Finding("checkpoints", value, "bad", advice)
-    advice = "Older ones are deleted before checkpoint.keep_last is reached. Make room, or lower it."
-    return Finding("checkpoints", value, "warning", advice)
+    advice = f"A save needs room beside the one before it: {amount(least)}. Make room in {run.output_dir}."
+    return Finding("checkpoints", value, "bad", advice)
 
 
 def check_round_trip(run: Run, state: State) -> Finding:
@@ -189,14 +158,13 @@ def check_round_trip(run: Run, state: State) -> Finding:
 
 def differences(saved: Groups, restored: Groups) -> list[str]:
     """Lists the tensors that are not in both, or differ in shape, dtype or any bit."""
+
+    def seen(value: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+        bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return value.dtype, value.shape, hashlib.sha256(bits.numpy()).digest()
+
     first, second = (
-        {f"{group}/{key}": value.detach().cpu() for group, named in groups.items() for key, value in named.items()}
+        {f"{group}/{key}": seen(value) for group, named in groups.items() for key, value in named.items()}
         for groups in (saved, restored)
     )
-    different = first.keys() ^ second.keys()
-    for name in first.keys() & second.keys():
-        a, b = first[name], second[name]
-        bits = (value.contiguous().reshape(-1).view(torch.uint8) for value in (a, b))
-        if (a.shape, a.dtype) != (b.shape, b.dtype) or not torch.equal(*bits):
-            different.add(name)
-    return sorted(different)
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))

@@ -5,8 +5,6 @@ import shutil
 from collections import namedtuple
 from unittest import mock
 
-import torch
-
 from lib.doctor import machine
 from lib.machine import memory
 from lib.report.findings import Finding
@@ -23,7 +21,6 @@ def test_two_t4_are_fine_and_kernels_are_told_by_the_names_of_the_build(card, nv
     checks = by_name(machine.check_machine())
     assert checks["GPU"] == Finding("GPU", "2 x Tesla T4 (capability 7.5, 14.56 GiB)")
     assert checks["kernels"].verdict == "ok"
-    assert checks["GPU 1 memory"] == Finding("GPU 1 memory", "14.46 of 14.56 GiB free")
     for capability, built, verdict in (
         ((10, 0), ["sm_80", "compute_90"], "ok"), ((8, 9), ["sm_86"], "ok"), ((9, 0), ["sm_80"], "bad"),
     ):  # fmt: skip
@@ -34,7 +31,7 @@ def test_two_t4_are_fine_and_kernels_are_told_by_the_names_of_the_build(card, nv
 def test_a_disk_that_is_almost_full_is_said(monkeypatch, tmp_path):
     for free, verdict in ((10**8, "bad"), (10**9, "warning"), (10**11, "ok")):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free))
-        finding = machine.check_folder("output folder", tmp_path / "not" / "yet", machine._OUTPUT_BYTES)
+        finding = machine.check_folder(tmp_path / "not" / "yet")
         assert finding.verdict == verdict and "free" in finding.value and not (tmp_path / "not").exists()
 
 
@@ -47,12 +44,9 @@ def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_tra
     assert machine.check_package("PyYAML", "6.0").verdict == "bad"
 
 
-def test_ram_and_cpus_are_those_of_the_container_and_too_little_ram_is_bad(small_container, container, monkeypatch):
+def test_ram_is_that_of_the_container_and_too_little_is_bad(small_container, container):
     ram = machine.check_ram()
     assert (ram.verdict, ram.value) == ("warning", "1.00 of the container's 4.00 GiB free")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    cpus = machine.check_cpus()
-    assert cpus.value.startswith("1.5 of the machine's") and cpus.verdict == "warning"
     container("0::/\n", {"memory.max": memory.GIB, "memory.current": memory.GIB // 2})
     assert machine.check_ram().verdict == "bad"
 

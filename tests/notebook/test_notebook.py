@@ -34,7 +34,7 @@ def test_every_parameter_reaches_the_configuration_and_a_queue_is_refused_with_i
     assert (config.training.smoke_steps, config.training.max_steps, config.session.minutes) == (3, 4, 5.5)
     assert config.optimizer.lr == 0.5
     given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": {"queue.seeds": [1, 2]}}
-.*graphmer_small.yaml"):
+    with pytest.raises(BadInput, match=r"trains one run[\s\S]*-m lib train .*graphmer_small.yaml"):
         notebook.configure("graphmer", ROOT, given)
 
 
