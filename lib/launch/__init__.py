@@ -5,7 +5,7 @@ import dataclasses
 import platform as python_platform
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
 from lib.report.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
 from lib.report.summary import FILE as SUMMARY
-from lib.training import learned, loop, precision
+from lib.training import learned, loop
 from lib.training.evaluation import baseline_of, evaluate
-from lib.training.session import Session, handling_signals, start_session
-from lib.training.state import State, checkpoint_from_first, first_state
+from lib.training.session import handling_signals, start_session
+from lib.training.state import State, checkpoint_from_first
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
@@ -57,8 +57,7 @@ def _train(run: Run) -> Summary:
     number = earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
     count = processes(config)
     with ranks.together():
-        begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
-        saved = _begin(run) if begins else None
+        saved = _begin(run) if count == 1 and ranks.is_first() else None
         if count > 1:
             disk.check_writable(run.folder)
     if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
@@ -71,11 +70,19 @@ def _train(run: Run) -> Summary:
 
             return several.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
-            end_tracking = _track(run, saved is not None)
-            stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
-            outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
+            tracked, options = None, config.tracking
+            if ranks.is_first() and (options.tensorboard or options.wandb):
+                from lib.report.tracking import Tracked  # which no other run needs
+
+                tracked = Tracked(run.folder, options, config.run.name, flat(config), saved is not None)
+                stack.callback(tracked.end, False, {})  # of a run that fails; a second end does nothing
+            outcome = resume.train(run, session, saved)
+            if earlier:
+                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
+                outcome = loop.Outcome("completed", outcome.state, speed, peak, {})
             ended = _end(run, outcome, number)
-            end_tracking(ended.reason == "completed", ended.metrics)
+            if tracked:
+                tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
         if not is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
@@ -109,8 +116,7 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
     saved = announce(run)
     if not run.config.checkpoint.keep_last:
-        files = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
-        print(f"checkpoint.keep_last is 0, so {files}: a session that ends early cannot be resumed.")
+        print("checkpoint.keep_last is 0: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
     _tidy(run.folder)
     if saved:
@@ -118,16 +124,6 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config))))
     return saved
-
-
-def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], None]:
-    """Starts a run's trackers, if it has any; returns what ends them."""
-    options = run.config.tracking
-    if not (ranks.is_first() and (options.tensorboard or options.wandb)):
-        return lambda is_completed, metrics: None
-    from lib.report.tracking import Tracked  # which no other run needs
-
-    return Tracked(run.folder, options, run.config.run.name, flat(run.config), is_resumed).end
 
 
 def _tidy(folder: Path) -> None:
@@ -268,22 +264,9 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     is_tested = not earlier.missing.keys() - {"plot"}
     if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
         return False
-    has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
-    if not (has_weights := ranks.from_first(run.has_checkpoint or has_best)):
-        print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
-    return has_weights
-
-
-def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
-    """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
-    if ranks.from_first(saved is not None):
-        state = resume.train(run, session, saved).state
-    else:
-        precision.set_determinism(run.config.training)
-        learned.take(run.task, None)
-        state = first_state(run.task, run.config, None, print)
-        state.step, state.kept_best = earlier.step, [earlier.best]
-    return loop.Outcome("completed", state, earlier.steps_per_second, earlier.peak_memory_bytes, {})
+    if not (has_checkpoint := ranks.from_first(run.has_checkpoint)):
+        print(f"{run.folder} keeps no checkpoint of this run, so it cannot be tested. Another run.name trains again.")
+    return has_checkpoint
 
 
 def _completed(run: Run, earlier: Summary) -> Summary:

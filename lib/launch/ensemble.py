@@ -175,8 +175,7 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
     except BadInput as refusal:
         if task or ":" not in _named_by(run):
             raise
-        advice = f"If you trust who trained it as you trust a program, add --trust: it runs the file in its {CODE}."
-        raise BadInput(f"{refusal} {advice}") from None
+        raise BadInput(f"{refusal} If you trust who trained it, add --trust: it runs the file in its {CODE}.") from None
 
 
 def _named_by(run: Path) -> str:
@@ -191,7 +190,6 @@ def _named_by(run: Path) -> str:
 def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
     """Returns the task of each run, file.py:Class in its folder or "" of lib; runs nothing. Raises BadInput."""
     tasks: dict[Path, str] = {}
-    first: dict[object, str] = {}
     for run in runs:
         task, folder = _named_by(run), (run / CODE).resolve()
         file, colon, _ = task.rpartition(":")
@@ -201,6 +199,5 @@ def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
         if not (Path(file).resolve().is_relative_to(folder) and Path(file).is_file()):
             what = f"The task of {printable(run.name)} is {printable(task, most=200)}"
             raise BadInput(f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class.")
-        content = tuple((path.relative_to(folder), path.read_bytes()) for path in sorted(folder.rglob("*.py")))
-        tasks[run] = first.setdefault((label(task), content), task)
+        tasks[run] = task
     return tasks

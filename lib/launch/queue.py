@@ -224,14 +224,12 @@ def verdict(runs: Sequence[Entry]) -> str:
     if not reached:
         return "No run of the queue is completed yet."
     queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
-    ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
-    best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
-    direction = "larger" if better == "max" else "smaller"
+    worst, *_, best = sorted([*reached, *reached], key=lambda name: reached[name], reverse=better == "min")
+    mean, direction = sum(reached.values()) / len(reached), "larger" if better == "max" else "smaller"
     first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, "
     first += f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
     judged = (("mean", mean, queue.mean_at_least), ("best", reached[best], queue.best_at_least))
-    criteria = [Criterion(name, value, limit) for name, value, limit in judged if limit]
-    left = sum(not entry.is_earlier for entry in runs) - len(reached)
-    if criteria and left:
-        return f"{first}\n{left} runs are not completed; the criteria are judged once all are."
-    return "\n".join([first, *map(str, criteria)])
+    criteria = [str(Criterion(name, value, limit)) for name, value, limit in judged if limit]
+    if criteria and (left := sum(not entry.is_earlier for entry in runs) - len(reached)):
+        criteria = [f"{left} runs are not completed; the criteria are judged once all are."]
+    return "\n".join([first, *criteria])

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-from pathlib import Path
 
 from lib import checkpoint, ranks
 from lib.checkpoint import contents
@@ -62,10 +61,8 @@ def check_completed(run: Run, summary: Summary) -> str:
 
 def how_to_continue(summary: Summary) -> str:
     """Names the key that continues a completed run; a run that stopped early needs another one."""
-    if not summary.why_early:
-        return "A larger training.max_steps continues it."
-    more = f"training.stop_after_evaluations does, with 0 or more than {summary.stopped_early.get('evaluations')}."
-    return f"{summary.why_early} A larger training.max_steps does not continue it. {more}"
+    early = f"{summary.why_early} A larger training.stop_after_evaluations, or 0, continues it."
+    return early if summary.why_early else "A larger training.max_steps continues it."
 
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
@@ -96,17 +93,12 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
             if (origin / name).is_file() and not (origin / name).is_symlink():
                 shutil.copyfile(origin / name, run.folder / name)
-
-    def irregular(folder: str, names: list[str]) -> list[str]:  # links, pipes and devices
-        paths = [Path(folder, name) for name in names]
-        return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
-
-    if (origin / TRACKING).is_dir() and not (origin / TRACKING).is_symlink():
-        shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
-        try:
-            shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=irregular)
-        except OSError as error:
-            print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
+    shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
+    for path in [] if (origin / TRACKING).is_symlink() else (origin / TRACKING).rglob("*"):
+        if path.is_file() and not path.is_symlink():  # and no pipe or device
+            with contextlib.suppress(OSError):  # trackers then begin new runs
+                disk.make_folders((place := run.folder / path.relative_to(origin)).parent)
+                shutil.copyfile(path, place)
     for step in checkpoint.steps(origin / "best"):
         with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
             weights = checkpoint.load_model(checkpoint.path_of(origin / "best", step))

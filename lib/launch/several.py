@@ -24,8 +24,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from lib import checkpoint
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
@@ -197,17 +195,12 @@ class _Launch:
         self.progress.update(*counts) if counts else self.progress.note(line)
 
     def _end(self) -> dict[int, int | None]:
-        """Kills the ranks that are left, and what is below them; returns the exit codes of before."""
-        codes, below = self._codes(), list[psutil.Process]()
+        """Kills the ranks that are left, whose loader workers end with them; returns the exit codes of before."""
+        codes = self._codes()
         for process in self._ranks:
-            with contextlib.suppress(psutil.Error):
-                below += psutil.Process(process.pid).children(recursive=True)
             process.kill()
         for process in self._ranks:
             process.wait()
-        for child in psutil.wait_procs(below, timeout=10)[1]:  # loader workers and trackers end with their rank
-            with contextlib.suppress(psutil.Error):
-                child.kill()
         return codes
 
     def _codes(self) -> dict[int, int | None]:

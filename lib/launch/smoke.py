@@ -38,12 +38,10 @@ def test(run: Run) -> str:
     expected, where = "", f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
     if option := run.predicted:
         predicted = {**option.prediction.moments, "peak": option.prediction.peak_bytes}
-        rows[0].append("predicted")
-        for row in rows[1:]:
-            row.append(f"{predicted[row[0]] / GIB:.2f}" if row[0] in predicted else "")
+        cells = (f"{predicted[phase] / GIB:.2f}" if phase in predicted else "" for phase in measured)
+        rows = [[*row, cell] for row, cell in zip(rows, ["predicted", *cells], strict=True)]
         fast, slow = (1 / seconds for seconds in option.step_seconds)
-        on_all = f" on all {count}" if count > 1 else ""
-        expected = f" (predicted {1 / option.expected_seconds:.2f}, {slow:.2f} to {fast:.2f}{on_all})"
+        expected = f" (predicted {slow:.2f} to {fast:.2f}{f' on all {count}' if count > 1 else ''})"
     whole = duration(total / max(outcome.steps_per_second * count, 1e-9))
     return (
         f"{aligned(rows)}\n{state.step} steps in micro-batches of {state.micro_batch}, {state.precision}: "
