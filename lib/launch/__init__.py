@@ -5,7 +5,7 @@ import dataclasses
 import platform as python_platform
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +70,13 @@ def _train(run: Run) -> Summary:
 
             return several.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
-            tracked, options = None, config.tracking
-            if ranks.is_first() and (options.tensorboard or options.wandb):
-                from lib.report.tracking import Tracked  # which no other run needs
-
-                tracked = Tracked(run.folder, options, config.run.name, flat(config), saved is not None)
-                stack.callback(tracked.end, False, {})  # of a run that fails; a second end does nothing
+            end_tracking = _track(run, saved is not None)
+            stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
             outcome = resume.train(run, session, saved)
             if earlier:
-                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
-                outcome = loop.Outcome("completed", outcome.state, speed, peak, {})
+                outcome = dataclasses.replace(outcome, reason="completed", steps_per_second=earlier.steps_per_second)
             ended = _end(run, outcome, number)
-            if tracked:
-                tracked.end(ended.reason == "completed", ended.metrics)
+            end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:
         if not is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
@@ -124,6 +118,16 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config))))
     return saved
+
+
+def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], None]:
+    """Starts a run's trackers, if it has any; returns what ends them."""
+    options = run.config.tracking
+    if not (ranks.is_first() and (options.tensorboard or options.wandb)):
+        return lambda is_completed, metrics: None
+    from lib.report.tracking import Tracked  # which no other run needs
+
+    return Tracked(run.folder, options, run.config.run.name, flat(run.config), is_resumed).end
 
 
 def _tidy(folder: Path) -> None:

@@ -103,8 +103,11 @@ def load_members(
         runs = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
         if not runs:
             raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
-    tasks = _tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
-    loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
+    loaded = {}
+    for run in runs:
+        task_of_run = own_task or (_task_in(run) if trusted else "")
+        values = {**(changes or {}), **({"task": task_of_run} if task_of_run else {})}
+        loaded[run] = load_config(run / "config.yaml", values, runs_files=bool(task_of_run))
     earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
     members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     if name is not None:
@@ -168,36 +171,13 @@ def _check_together(members: Mapping[Path, Config]) -> None:
         raise BadInput(f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}")
 
 
-def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Config:
-    """Reads a run's configuration with this task, which may be a file; "": its own, which may be none."""
-    try:
-        return load_config(run / "config.yaml", {**changes, **({"task": task} if task else {})}, runs_files=bool(task))
-    except BadInput as refusal:
-        if task or ":" not in _named_by(run):
-            raise
-        raise BadInput(f"{refusal} If you trust who trained it, add --trust: it runs the file in its {CODE}.") from None
-
-
-def _named_by(run: Path) -> str:
-    """Returns the task that a run's configuration names; "" for a damaged one. Nothing of it is imported."""
-    with contextlib.suppress(BadInput):
-        task = child(Reader({}).root(read_text(run / "config.yaml"), "config.yaml", ""), "task")
-        file, colon, name = str(getattr(task, "value", "")).rpartition(":")
-        return f"{run / file}:{name}" if colon else name
-    return ""
-
-
-def _tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
-    """Returns the task of each run, file.py:Class in its folder or "" of lib; runs nothing. Raises BadInput."""
-    tasks: dict[Path, str] = {}
-    for run in runs:
-        task, folder = _named_by(run), (run / CODE).resolve()
-        file, colon, _ = task.rpartition(":")
-        if not colon:
-            tasks[run] = ""
-            continue
-        if not (Path(file).resolve().is_relative_to(folder) and Path(file).is_file()):
-            what = f"The task of {printable(run.name)} is {printable(task, most=200)}"
-            raise BadInput(f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class.")
-        tasks[run] = task
-    return tasks
+def _task_in(run: Path) -> str:
+    """Returns the task of a run, file.py:Class in its folder or "" of lib; runs nothing. Raises BadInput."""
+    task = child(Reader({}).root(read_text(run / "config.yaml"), "config.yaml", ""), "task")
+    file, colon, name = str(getattr(task, "value", "")).rpartition(":")
+    if not colon:
+        return ""
+    if not ((run / file).resolve().is_relative_to((run / CODE).resolve()) and (run / file).is_file()):
+        what = f"The task of {printable(run.name)} is {printable(file, most=200)}:{printable(name)}"
+        raise BadInput(f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class.")
+    return f"{run / file}:{name}"

@@ -48,8 +48,6 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     queue, (metric, better) = config.queue, find_task(config.task).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
-    if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
-        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
     axes: dict[str, tuple[str, Sequence[Any], str]] = {key: (key, v, "queue.grid") for key, v in queue.grid.items()}
     axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
     axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}
@@ -224,8 +222,9 @@ def verdict(runs: Sequence[Entry]) -> str:
     if not reached:
         return "No run of the queue is completed yet."
     queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
-    worst, *_, best = sorted([*reached, *reached], key=lambda name: reached[name], reverse=better == "min")
-    mean, direction = sum(reached.values()) / len(reached), "larger" if better == "max" else "smaller"
+    ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
+    best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
+    direction = "larger" if better == "max" else "smaller"
     first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, "
     first += f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
     judged = (("mean", mean, queue.mean_at_least), ("best", reached[best], queue.best_at_least))

@@ -1,7 +1,6 @@
 """Trains on several GPUs out of one process: starts the ranks, watches them, and starts them again when one dies.
 
-Each rank is a `python -m lib train`: a fork of a kernel that has touched CUDA breaks. Notes and progress come on the
-first rank's standard output, errors in files. Every rank dies with this process, so kill -9 leaves no orphan.
+Each rank is a `python -m lib train`, as a fork of a kernel that has touched CUDA breaks; it dies with this process.
 """
 
 import contextlib
@@ -225,7 +224,11 @@ class _Launch:
             kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
             return kind(first["text"]) if kind else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
         if silent := self._silent(codes, words):
-            return _Died(ending_of(min(silent), codes[min(silent)] or 0))
+            number = min(silent)
+            if (code := codes[number] or 0) >= 0:
+                return _Died(f"Rank {number} ended with exit code {code} and left no error.")
+            full = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
+            return _Died(f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{full}")
         if mute := {number for number, code in codes.items() if code is None} - {error["rank"] for error in words}:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
             return _Died(f"Rank {min(mute)} {'hung' if late else 'was killed or crashed'}.")
@@ -237,10 +240,3 @@ class _Launch:
         if self._signals > 1 or not self._ranks:
             raise KeyboardInterrupt
         self._ranks[0].send_signal(signal.SIGINT)  # one is enough: they stop together
-
-
-def ending_of(number: int, code: int) -> str:
-    if code >= 0:
-        return f"Rank {number} ended with exit code {code} and left no error."
-    hint = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
-    return f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{hint}"

@@ -12,7 +12,7 @@ import torch
 
 from lib import notebook, planner
 from lib.config import Config, profiles, with_changes
-from lib.config.reader import flat, sentences
+from lib.config.reader import flat
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import platform
 from lib.machine.facts import CARDS
@@ -114,11 +114,11 @@ class Panel:
         self.card = self._control(w.Dropdown, "Card", options=cards, value=card)
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
         self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
-        self.dials, self.about = w.VBox([]), w.HTML()
+        self.dials = w.VBox([])
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message = w.HTML(), w.HTML(), w.HTML()
-        choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.about, self.use, self.status]
+        choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.use, self.status]
         left = w.VBox(choices, layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
@@ -135,15 +135,11 @@ class Panel:
         """Sets the controls to a configuration's values, without planning."""
         config = _by_profile(path, self._overrides(path))
         dials, values = find_task(config.task).dials, flat(config)
-        helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
         names = {key: key.rpartition(".")[2].replace("_", " ").capitalize() for key in dials}
         self._dials = {}
         for key, sizes in dials.items():
             options = {"options": sorted({*sizes, values[key]}), "value": values[key]}
             self._dials[key] = self._control(self._w.SelectionSlider, names[key], **options)
-        look = "font-size:12px;line-height:16px;margin-bottom:4px"
-        lines = (f"<b>{escape(names[key])}</b>: {escape(helps[key])}" for key in dials)
-        self.about.value = "".join(f'<div style="{look}">{line}</div>' for line in lines)
         self._setting = True
         try:
             self.workload.value = path.stem

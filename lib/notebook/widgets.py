@@ -20,8 +20,7 @@ def live() -> bool:
 
 def code(overrides: dict[str, Any]) -> str:
     """Returns the line to paste, as HTML that one click selects."""
-    look = "user-select:all;-webkit-user-select:all;white-space:pre-wrap;border:1px solid #888;border-radius:3px"
-    look += ";padding:6px 8px;margin:4px 0;line-height:18px;font-size:12px"
+    look = "user-select:all;-webkit-user-select:all;white-space:pre-wrap;border:1px solid #888;padding:6px 8px"
     return f'<pre style="{look}">{escape(as_code(overrides))}</pre>'
 
 

@@ -14,7 +14,7 @@ from lib.report.metrics import Row, read, series
 # Of Okabe and Ito's palette, which any kind of colour vision distinguishes, those that stand out from white and black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKS = ("o", "s", "D", "^")  # and in print without colour
-_WIDTH, _IN_A_ROW = 10.0, 3  # inches, which on paper or a narrow screen are six: letters of 6 points
+_WIDTH = 12.0  # inches
 _MEMORY = {  # of metrics.csv
     "peak_memory_bytes": "peak of a step",
     "gpu_allocated_bytes": "allocated",
@@ -84,24 +84,14 @@ def _drawn(
 ) -> Any:
     from matplotlib.figure import Figure  # half a second that only a drawing needs
 
-    height = -(-len(panels) // _IN_A_ROW)
-    figure = Figure(figsize=(_WIDTH, 3.6 + 2.3 * height), layout="constrained")
+    heights = (3.6, 2.3) if panels else (3.6,)  # inches
+    figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
     figure.suptitle(title, parse_math=False)
-    parts = figure.add_gridspec(1 + height, 2 * _IN_A_ROW, height_ratios=(3.6, *[2.3] * height))
-    losses, metrics = (figure.add_subplot(parts[0, :_IN_A_ROW]), figure.add_subplot(parts[0, _IN_A_ROW:]))
-    _draw_losses(losses, rows)
-    _draw_validation(metrics, rows, baseline, shown)
-    former, step = "", 0
-    for row in rows:  # a line at the last row before each stage
-        if row["split"] == "train" and (stage := row.get("stage", "")) != former:
-            former, place = stage, {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "bottom"}
-            for axes in (losses, metrics):
-                axes.axvline(step, color="grey", linestyle=":", linewidth=1)
-                axes.annotate(stage, (step, 0.02), fontsize="x-small", color="grey", **place)
-        step = int(row["step"])
+    parts = figure.add_gridspec(len(heights), len(_PANELS), height_ratios=heights)
+    _draw_losses(figure.add_subplot(parts[0, :2]), rows)
+    _draw_validation(figure.add_subplot(parts[0, 2:]), rows, baseline, shown)
     for number, name in enumerate(panels):
-        row, column = divmod(number, _IN_A_ROW)
-        _draw_panel(figure.add_subplot(parts[1 + row, 2 * column : 2 * column + 2]), rows, name)
+        _draw_panel(figure.add_subplot(parts[1, number]), rows, name)
     for axes in figure.axes:
         axes.grid(alpha=0.25)
         axes.set_xlabel("step")

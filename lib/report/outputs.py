@@ -113,9 +113,9 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
     files = [(path.stat().st_size, path.relative_to(output_dir).as_posix()) for path in packed_files(output_dir)]
-    files.sort(reverse=True)
-    shown, rest = files[:_SHOWN], files[_SHOWN:]
-    shown += [(sum(size for size, _ in rest), f"in {len(rest):,} smaller files")] if rest else []
+    shown = sorted(files, reverse=True)[:_SHOWN]
+    if (left := len(files) - _SHOWN) > 0:
+        shown.append((sum(size for size, _ in files) - sum(size for size, _ in shown), f"in {left:,} smaller files"))
     for folder in sorted(output_dir.glob("*/checkpoints")):
         shown.append((disk.held(folder)[0], f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)"))
     if (archive := output_dir / ARCHIVE).is_file():

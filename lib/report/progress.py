@@ -76,22 +76,18 @@ class Relayed(Progress):
 
 
 class Terminal(Progress):
-    """Draws a bar on the last line of a terminal, as far as it fits; other output stays above it."""
+    """Draws a line over the one before, as far as it fits; other output stays above it."""
 
-    _drawn = ""
-
-    def _write(self, done: int, total: int, text: str) -> None:
-        bar = f"[{'#' * (24 * done // total):.<24}] {done:,}/{total:,} ({done / total:.0%})  " if total else ""
-        self._drawn = (bar + text)[: shutil.get_terminal_size().columns - 1]
-        print(f"\r\x1b[K{self._drawn}", end="", flush=True)
+    def _show(self, line: str) -> None:
+        print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
 
     def note(self, text: str) -> None:
-        print(f"\r\x1b[K{text}\n{self._drawn}" if self._drawn else f"{text}\n", end="", flush=True)
+        print(f"\r\x1b[K{text}", flush=True)
 
     def close(self) -> None:
         super().close()
-        print("\n" if self._drawn else "", end="", flush=True)
-        self._drawn = ""
+        if self._last > -math.inf:
+            print(flush=True)
 
 
 class Notebook(Progress):

@@ -95,7 +95,7 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None,
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
             what = f"The task is a Python file, {printable(name, most=200)}"
-            advice = "Where the task is your own, give it: --task file.py:Class"
+            advice = "Where the task is your own, give it: --task file.py:Class, or --trust to run what the archive has"
             raise BadInput(f"{what}, which an untrusted configuration cannot run. {advice}.")
         cls = find_task(name)
         try:

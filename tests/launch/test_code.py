@@ -91,7 +91,7 @@ def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_pat
     given = ["predict", str(archive), "data", "out"]
     assert main(given) == 2
     error = capsys.readouterr().err
-    assert "give it: --task file.py:Class" in error and "add --trust" in error and "waves" not in sys.modules
+    assert "give it: --task file.py:Class" in error and "--trust to run" in error and "waves" not in sys.modules
     assert main([*given, "--trust"]) == 0
     assert (tmp_path / "out" / "answers.txt").read_text() == "1 models", "it imports while it predicts"
 
