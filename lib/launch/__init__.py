@@ -58,8 +58,6 @@ def _train(run: Run) -> Summary:
     count = processes(config)
     with ranks.together():
         saved = _begin(run) if count == 1 and ranks.is_first() else None
-        if count > 1:
-            disk.check_writable(run.folder)
     if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
         predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
         with contextlib.suppress(OSError):  # a full disk is met by what matters more
@@ -74,7 +72,8 @@ def _train(run: Run) -> Summary:
             stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
             outcome = resume.train(run, session, saved)
             if earlier:
-                outcome = dataclasses.replace(outcome, reason="completed", steps_per_second=earlier.steps_per_second)
+                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
+                outcome = loop.Outcome("completed", outcome.state, speed, peak, {})
             ended = _end(run, outcome, number)
             end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:

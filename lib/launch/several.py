@@ -83,6 +83,7 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
 
 def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
     """Trains in `count` processes, again when one dies or hangs; returns the summary. Raises what a rank raised."""
+    disk.check_writable(folder)
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
     left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
