@@ -55,6 +55,7 @@ def check_run(config: Config) -> list[Finding]:
         return [*findings, Finding("save and resume", value, "warning")]
     if precision == "fp16":
         findings.append(run_check("fp16", lambda: gpu.examine_fp16(run.task, run.config).finding))
+    findings.append(run_check("GPU operators", lambda: gpu.examine_operators(run.task, run.config)))
     passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
 

@@ -1,16 +1,22 @@
-"""Finds, without a GPU, what fp16 does not hold of a task's step."""
+"""Finds, without a GPU, what one makes of a task's step: values that fp16 does not hold, operators that it refuses."""
 
 import contextlib
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lib.config import Config, with_changes
@@ -27,6 +33,11 @@ LARGEST = 65_504  # of fp16: IEEE 754 binary16
 _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler begins
 _SIZE, _BATCHES = 2, 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
+# operators that a GPU refuses under deterministic algorithms, with what stands in their place
+_REFUSED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))
+_BY_MASK = "x[mask]"
+_WAITS = (_BY_MASK, "_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2")  # for values
+_FEW = 3  # waits that cost little: encoder and decoder of transformers look once each whether all of a mask is true
 
 
 def few_batches(task: Task, config: Config) -> list[Batch]:
@@ -183,3 +194,59 @@ def _watched(
     for key, value in watched.gradients.items():
         watched.gradients[key] = value / scale
     return watched
+
+
+class _OneHot(TorchFunctionMode):
+    """Computes one-hot numbers as a GPU does, where a CPU looks whether the classes are in range."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.one_hot or len(args) < 2:
+            return func(*args, **(kwargs or {}))
+        return args[0].new_zeros(*args[0].shape, args[1]).scatter_(-1, args[0].unsqueeze(-1), 1)
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "index" and any(index is not None and index.dtype is torch.bool for index in args[1]):
+            name = _BY_MASK
+        if name != "cumsum" or args[0].is_floating_point():
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of_step(task: Task, config: Config) -> Counter[str]:
+    """Counts the operators in loss and gradient of some samples."""
+    config = with_changes(config, {"training.compile": False})
+    with put_back():
+        state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
+        task.step = max(group.from_step for group in state.groups)  # most is trained then
+        counts, operators = add_counts(map(task.count, batches)), _Operators()
+        batch = data.to_device(batches[0], state.device)
+        with torch.no_grad():
+            task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
+        with _OneHot(), operators:
+            sums, _ = task.loss(state.model, batch)
+            torch.stack([value.float() for term, value in sums.items() if counts[term]]).sum().backward()
+    task.step = 0
+    return operators.counts
+
+
+def examine_operators(task: Task, config: Config) -> Finding:
+    """Names the operators that a GPU refuses where `training.deterministic` is true, and the waits, where many."""
+    counts = operators_of_step(task, config)
+    refused = "; ".join(f"{name} ({instead})" for name, instead in _REFUSED.items() if counts[name])
+    if refused and config.training.deterministic:
+        advice = "Take what stands in brackets, or training.deterministic: false, which is not the same bit for bit."
+        return Finding("GPU operators", f"a GPU refuses with training.deterministic: {refused}", "bad", advice)
+    value = f"not the same bits in each run on a GPU: {refused}" if refused else "a GPU refuses no operator of the step"
+    waits = {name: counts[name] for name in _WAITS if counts[name]}
+    if sum(waits.values()) > _FEW:
+        value += "".join(f"; {name} {number} times" for name, number in waits.items())
+        advice = "The loss waits for the GPU: no .item(), float(), .nonzero(), x[mask] and `if tensor` in it."
+        return Finding("GPU operators", value, "warning", advice)
+    return Finding("GPU operators", value)

@@ -12,9 +12,7 @@ from lib.errors import BadInput
 from lib.launch import gpu
 from lib.task import load_config, load_task
 from lib.training.precision import keep_in_fp32
-from tests.conftest import ROOT
 from tests.toy import Toy
-from tests.workloads.graphmer.conftest import write_tree
 from trainbook import new
 
 WIDTH = 16
@@ -176,28 +174,6 @@ def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
         run = launch.prepare(load_config("my.yaml", {"seed": seed}))
         checked = gpu.examine_fp16(run.task, run.config)
         assert checked.finding.verdict == "ok" and checked.scale == 65_536, f"seed {seed}: {checked.finding}"
-
-
-# of the generated data
-FEW = {
-    "legal": {
-        "workload.generator.documents": 12, "workload.generator.sentences": 20, "workload.split.validation": 0.3,
-    },
-    "vqa": {"workload.generator.pictures": 24, "workload.generator.questions": 2},
-    "glacier_pretrain": {"workload.generator.scenes": 6, "workload.generator.size": 256},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*FEW, "graphmer"])
-def test_a_small_workload_holds_in_fp16(name, tmp_path):
-    path, changes = ROOT / "configs" / f"{name}_small.yaml", {"data.dir": "embedded", **FEW.get(name, {})}
-    if name == "graphmer":
-        write_tree(tmp_path)
-        path = tmp_path / "graphmer.yaml"
-        changes = {"data.dir": str(tmp_path / "tree"), "workload.objective.mlm_steps": 1}
-    run = launch.prepare(load_config(path, {"output_dir": "runs", **changes}))
-    checked = gpu.examine_fp16(run.task, run.config)
-    assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding
 
 
 class Prices(Planted):
