@@ -27,10 +27,10 @@ from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
 from lib.report.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
 from lib.report.summary import FILE as SUMMARY
-from lib.training import learned, loop
+from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
-from lib.training.session import handling_signals, start_session
-from lib.training.state import State, checkpoint_from_first
+from lib.training.session import Session, handling_signals, start_session
+from lib.training.state import State, checkpoint_from_first, first_state
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
@@ -57,7 +57,8 @@ def _train(run: Run) -> Summary:
     number = earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
     count = processes(config)
     with ranks.together():
-        saved = _begin(run) if count == 1 and ranks.is_first() else None
+        begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
+        saved = _begin(run) if begins else None
     if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
         predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
         with contextlib.suppress(OSError):  # a full disk is met by what matters more
@@ -70,10 +71,7 @@ def _train(run: Run) -> Summary:
         with contextlib.ExitStack() as stack:
             end_tracking = _track(run, saved is not None)
             stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
-            outcome = resume.train(run, session, saved)
-            if earlier:
-                speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
-                outcome = loop.Outcome("completed", outcome.state, speed, peak, {})
+            outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:
@@ -267,9 +265,22 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     is_tested = not earlier.missing.keys() - {"plot"}
     if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
         return False
-    if not (has_checkpoint := ranks.from_first(run.has_checkpoint)):
-        print(f"{run.folder} keeps no checkpoint of this run, so it cannot be tested. Another run.name trains again.")
-    return has_checkpoint
+    has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
+    if not (has_weights := ranks.from_first(run.has_checkpoint or has_best)):
+        print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
+    return has_weights
+
+
+def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
+    """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
+    if ranks.from_first(saved is not None):
+        state = resume.train(run, session, saved).state
+    else:
+        precision.set_determinism(run.config.training)
+        learned.take(run.task, None)
+        state = first_state(run.task, run.config, None, print)
+        state.step, state.kept_best = earlier.step, [earlier.best]
+    return loop.Outcome("completed", state, earlier.steps_per_second, earlier.peak_memory_bytes, {})
 
 
 def _completed(run: Run, earlier: Summary) -> Summary:

@@ -91,12 +91,12 @@ def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_
         archive.unlink()
 
 
-@pytest.mark.parametrize("what", ["test", "report", "archive"])
-def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(toy, monkeypatch, capsys, what):
+@pytest.mark.parametrize(("what", "keep_last"), [("test", 0), ("report", 2), ("archive", 2)])
+def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(toy, monkeypatch, capsys, what, keep_last):
     def fail(*_):
         raise ValueError("a mistake in it")
 
-    run = launch.prepare(toy())
+    run = launch.prepare(toy({"checkpoint.keep_last": keep_last}))
     places = {"test": (launch, "evaluate"), "archive": (outputs, "package")}
     with monkeypatch.context() as patched:
         patched.setattr(*places.get(what, (type(run.task), what)), fail, raising=False)
