@@ -1,5 +1,6 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
+import difflib
 import io
 import re
 import shlex
@@ -15,7 +16,7 @@ from lib import launch, planner
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
-from lib.launch.run import has_queue, names, run_folders
+from lib.launch.run import CODE, has_queue, names, run_folders
 from lib.machine import disk, platform
 from lib.notebook import widgets
 from lib.planner.html import of_plan
@@ -183,17 +184,35 @@ def compare(summary: Summary) -> str:
 
 def runs(run: launch.Run) -> str:
     """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
-    made, shown = list[Summary](), run.task.shown
+    made, shown = list[tuple[Path, Summary]](), run.task.shown
     for name in names(re.sub(r"-\d+$", "", run.config.run.name)):
         if not (places := [*filter(Path.is_dir, run_folders(with_changes(run.config, {"run.name": name})))]):
             break
-        made += [summary for place in places if (summary := Summary.read(place)) and summary.identity][:1]
+        made += [(place, summary) for place in places if (summary := Summary.read(place)) and summary.identity][:1]
     rows = [("run", "state", *shown, "what differs from the first")]
-    for summary in made:
-        different, _ = identity.compare(made[0].identity, summary.identity, is_completed=True)
+    for folder, summary in made:
+        first, before = made[0]
+        different, _ = identity.compare(before.identity, summary.identity, is_completed=True)
+        differs = [identity.in_a_line({k: v for k, v in different.items() if k != "code of the task"})]
+        differs += [_edit(first / CODE, folder / CODE)] if "code of the task" in different else []
         scores = (f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown)
         state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
-        rows.append((summary.run, state, *scores, identity.in_a_line(different)))
+        rows.append((summary.run, state, *scores, ", ".join(filter(None, differs))))
     if len(made) > 1:
         return aligned(rows, left={0, 1, len(rows[0]) - 1})
     return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."
+
+
+def _edit(before: Path, after: Path) -> str:
+    """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
+    paths = (sorted(code.rglob("*.py")) for code in (before, after))
+    lines = ([line for path in some for line in path.read_text("utf-8", "replace").splitlines()] for some in paths)
+    different = [line for line in difflib.ndiff(*lines) if line[0] in "+-" and line[2:].strip()]
+    sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
+    old, new = (" ".join(side[:1]).split() for side in sides)
+    for place in (0, -1):  # the words that both lines begin and end with
+        while old and new and old[place] == new[place]:
+            old.pop(place), new.pop(place)
+    count = max(map(len, sides)) - 1
+    edit = " -> ".join(printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new))
+    return f"code: {edit}{f' and {count} more lines' if count > 0 else ''}"

@@ -12,7 +12,7 @@ import torch
 
 from lib import notebook, planner
 from lib.config import Config, profiles, with_changes
-from lib.config.reader import flat
+from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import platform
 from lib.machine.facts import CARDS
@@ -114,12 +114,12 @@ class Panel:
         self.card = self._control(w.Dropdown, "Card", options=cards, value=card)
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
         self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
-        self.dials = w.VBox([])
+        self.dials, self.about = w.VBox([]), w.HTML()
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message = w.HTML(), w.HTML(), w.HTML()
-        choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.use, self.status]
-        left = w.VBox(choices, layout={"width": "330px"})
+        choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.about]
+        left = w.VBox([*choices, self.use, self.status], layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
         self.box = w.Box([left, right], layout=wraps)
@@ -140,6 +140,9 @@ class Panel:
         for key, sizes in dials.items():
             options = {"options": sorted({*sizes, values[key]}), "value": values[key]}
             self._dials[key] = self._control(self._w.SelectionSlider, names[key], **options)
+        helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
+        lines = (f"<b>{escape(names[key])}</b>: {escape(helps[key])}" for key in dials)
+        self.about.value = "".join(f'<div style="font-size:12px;line-height:16px">{line}</div>' for line in lines)
         self._setting = True
         try:
             self.workload.value = path.stem

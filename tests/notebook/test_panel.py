@@ -55,6 +55,7 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     made = shown(overrides={"training.effective_batch": 48, "workload.chain.roots": 100})
     assert (made.workload.value, made.card.value, made.batch.value) == ("graphmer", "t4", 48)
     assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Facts", 8)]
+    assert "Roots : " in text_of(made.about.value) and "Facts : " in text_of(made.about.value)
     assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
 

@@ -95,7 +95,7 @@ def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds
     assert run()[1].run == "toy"
     _, *rows = notebook.runs(last).splitlines()
     assert [row.split()[0] for row in rows] == ["toy", "toy-2", "toy-3"]
-    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(", code of the task")
+    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(", code: nn.Tanh() -> nn.GELU()")
 
 
 def test_code_that_failed_is_corrected_without_a_question(own, tmp_path, capsys):
