@@ -65,7 +65,7 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
 def readable(source: str) -> str:
     """Returns the text of a notebook's percent source as Markdown: its header and its carrier cell are left out."""
     parts = []
-    for cell in re.split(r"^# %% ?", with_shared(source, "notebooks_src"), flags=re.MULTILINE)[1:]:
+    for cell in re.split(r"^# %% ?", with_shared(source), flags=re.MULTILINE)[1:]:
         head, _, body = cell.partition("\n")
         if "[markdown]" in head:
             parts.append("\n".join(re.sub(r"^# ?", "", line) for line in body.strip().splitlines()))

@@ -19,9 +19,6 @@ from trainbook.kaggle import commands as kaggle_commands
 if TYPE_CHECKING:
     from lib.report.summary import Card
 
-_NEAR = 0.1  # of the predicted peak
-_MOST_MODULES = 12  # of the table of what fp16 holds
-
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
@@ -81,13 +78,7 @@ def _precision(options: argparse.Namespace) -> int:
     from lib.task import load_config
 
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
-    checked = gpu.examine_fp16(run.task, run.config)
-    rows = [["module", "largest output", "largest gradient", ""]]
-    for name in sorted(checked.activations, key=lambda name: -checked.activations[name])[:_MOST_MODULES]:
-        sizes = (f"{values.get(name, 0):.3g}" for values in (checked.activations, checked.gradients))
-        rows.append([name, *sizes, "fp32" if name in checked.modules else ""])
-    print(aligned(rows, left={0, 3}), end="\n\n")
-    return kaggle_commands.show({"Precision": [checked.finding]})
+    return kaggle_commands.show({"Precision": [gpu.examine_fp16(run.task, run.config).finding]})
 
 
 def _card(options: argparse.Namespace) -> int:
@@ -98,30 +89,20 @@ def _card(options: argparse.Namespace) -> int:
 
 
 def compared(card: "Card") -> str:
-    """Returns in lines what a run on a GPU measured, and what was off beside its plan."""
+    """Returns a table of what a run on a GPU measured beside its plan, which is 0 where there was none."""
     from lib.machine.memory import GIB
 
     plan, versions = card.predicted, ", ".join(f"{name} {version}" for name, version in card.versions.items())
-    steps = f"{card.steps:,} steps in {card.precision} on {card.world_size} x {card.gpu}"
-    lines = [f"{card.run}: {steps}", f"driver {card.driver or 'unknown'}, {versions}"]
-    if not plan.peak_bytes or len(plan.step_seconds) != 2:
-        lines.append(f"peak {card.peak_bytes / GIB:.2f} GiB, {card.step_seconds:.3g} s a step; there was no plan")
-    else:
-        off = card.peak_bytes / plan.peak_bytes - 1
-        peak = f"peak {card.peak_bytes / GIB:.2f} GiB, predicted {plan.peak_bytes / GIB:.2f}"
-        lines.append(f"{peak}: {off:+.0%}{'' if abs(off) <= _NEAR else ', OFF'}")
-        least, most = plan.step_seconds
-        nearest = min(max(card.step_seconds, least), most)
-        distance = "" if nearest == card.step_seconds else f", OFF by {card.step_seconds / nearest:.2g}"
-        lines.append(f"{card.step_seconds:.3g} s a step, predicted {least:.3g} to {most:.3g}{distance}")
-        if card.micro_batch != plan.micro_batch:
-            lines.append(f"micro-batch {card.micro_batch}, planned {plan.micro_batch}: OFF, memory ran out on the way")
-    if card.loss_scale:
-        share = card.skipped_steps / max(1, card.steps)
-        is_low = card.loss_scale < 64 or share > 0.01  # as a step warns; a scale is found in its first steps
-        lines.append(f"loss scale {card.loss_scale:,.0f}, {share:.1%} of steps skipped{', OFF' if is_low else ''}")
-    lines += [", ".join(f"{name} {value:,}" for name, value in card.clocks.items())] if card.clocks else []
-    return "\n".join(map(printable, lines))
+    rows = [
+        ["", "measured", "planned"],
+        ["peak, GiB", f"{card.peak_bytes / GIB:.2f}", f"{plan.peak_bytes / GIB:.2f}"],
+        ["seconds a step", f"{card.step_seconds:.3g}", " to ".join(f"{seconds:.3g}" for seconds in plan.step_seconds)],
+        ["micro-batch", str(card.micro_batch), str(plan.micro_batch)],
+        ["loss scale", f"{card.loss_scale:,.0f}", ""],
+        ["skipped steps", f"{card.skipped_steps:,} of {card.steps:,}", ""],
+    ]
+    head = f"{card.run}: {card.precision} on {card.world_size} x {card.gpu}, driver {card.driver}, {versions}"
+    return f"{printable(head)}\n{aligned(rows)}"
 
 
 def _plan(options: argparse.Namespace) -> int:

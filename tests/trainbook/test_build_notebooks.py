@@ -128,7 +128,6 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
 
 
 MISTAKES = [
-    ("gpu:", "gpus:", r"py:6:3: .*gpus"),
     ("tasks: [demo]", "tasks: [nothing]", r"'nothing'.* no such folder"),
     ("import os\n", "!ls\n", r"01_demo\.py: no Python, such as a shell command .* with '!ls': line 1, invalid syntax"),
 ]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +30,7 @@ KINDS = ("nf4", "nf4-dq", "int8")
 _MOMENTS, _MIN_8BIT = 256, 4096
 METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_LENGTHS = 256  # what the largest length is a multiple of
+_LENGTHS = [256 * n for n in range(1, 512) if n % 2 ** max(0, n.bit_length() - 4) == 0]  # the next is an eighth longer
 _MOST_BYTES = 2**20  # of a config.json
 _ROWS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
 _COLUMNS = _ROWS.pop("columns")
@@ -37,33 +38,6 @@ KNOWN: dict[str, dict[str, Any]] = {  # the layers of Gemma alternate
     name: dict(zip(_COLUMNS, row, strict=True)) | ({} if row[0].startswith("gemma") else {"sliding_window": None})
     for name, row in _ROWS.items()
 }
-
-
-def largest(predicted: Callable[[int], Prediction], bound: int, multiple: int = 1, start: int = 0) -> int:
-    """Returns the largest size up to a bound that fits, a multiple of `multiple`; 0 if none does.
-
-    Memory grows with the size on a line or faster: where the line through two sizes that fit ends, nothing larger fits,
-    and below the line from one that fits to one that does not, all do.
-    """
-    predictions: dict[int, Prediction] = {}  # by multiples
-    best, fails = 0, bound // multiple + 1
-    trial = min(max(1, start // multiple), fails - 1)
-    while best + 1 < fails:
-        predictions[trial] = predicted(trial * multiple)
-        best, fails = (trial, fails) if predictions[trial].fits else (best, trial)
-        if not best:
-            trial = fails // 2
-            continue
-        high = predictions[best]
-        smaller = max((size for size in predictions if size < best), default=0)
-        other = fails if fails in predictions else smaller
-        peak = predictions[other].peak_bytes if other else high.moments["after load"]
-        slope = max(1.0, (peak - high.peak_bytes) / (other - best))
-        trial = best + int((high.limit_bytes - high.peak_bytes) / slope)
-        if 0 < other < best == trial:
-            break
-        trial = min(max(trial, best + 1, (best + fails) // 2 if other > best else 0), fails - 1)
-    return best * multiple
 
 
 @dataclass(frozen=True)
@@ -138,15 +112,12 @@ def fits(question: Question) -> Prediction:
     return predict(model, step, question.card, precision=precision, optimizer=optimizer)
 
 
-def longest(question: Question, prediction: Prediction | None = None) -> int:
-    """Returns the largest length that fits, a multiple of 256 up to the model's own; `prediction` is the question's."""
+def longest(question: Question) -> int:
+    """Returns the largest of _LENGTHS, and of the model's own, that fits; 0 for none."""
     bound = settings_of(question.model).get("max_position_embeddings") or 2**17
-
-    def predicted(length: int) -> Prediction:
-        is_known = prediction is not None and length == question.length
-        return prediction if is_known else fits(replace(question, length=length))  # type: ignore[return-value]
-
-    return largest(predicted, bound, _LENGTHS if bound >= _LENGTHS else 1, question.length)
+    lengths = [0, *(length for length in _LENGTHS if length < bound), bound]
+    does_fit = lambda length: fits(replace(question, length=length)).fits  # noqa: E731
+    return lengths[bisect_left(lengths, True, 1, key=lambda length: not does_fit(length)) - 1]
 
 
 def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[str]:
@@ -155,7 +126,7 @@ def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[
     yield question.assumed
     if question.method != "inference":
         yield _time(question, prediction, tokens)
-    if length := longest(question, prediction):
+    if length := longest(question):
         yield f"The largest length that fits: {length:,} tokens, {question.batch} at once."
     if not prediction.fits:
         yield f"To make it fit: {'; '.join(_remedies(question, prediction, length)) or 'take a smaller model'}."
@@ -174,8 +145,8 @@ def _time(question: Question, prediction: Prediction, tokens: int) -> str:
 def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:
     if length:
         yield f"--length {length}"
-    elif single := longest(replace(question, batch=1)) if question.batch > 1 else 0:
-        yield f"--batch 1 --length {min(single, question.length)}"
+    elif question.batch > 1:
+        yield "--batch 1"
     if question.method in ("lora", "full") and fits(replace(question, method="qlora")).fits:
         yield "--method qlora"
     if question.method == "inference" and not question.weights and fits(replace(question, quantised="nf4")).fits:

@@ -7,10 +7,10 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -22,18 +22,8 @@ if TYPE_CHECKING:
     from lib.config import Data
     from lib.launch.queue import Entry
 
-_TYPES = {kind.__name__: kind for kind in (bool, int, float, str, dict, list)}
 _CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
-INSTALLED = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
-
-
-class Training(NamedTuple):
-    """What a session trains: a carried file, keys that are overridden, and the runs of a queue, or one."""
-
-    file: str
-    overrides: dict[str, Any]
-    entries: "list[Entry]"
 
 
 def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
@@ -56,29 +46,11 @@ def codes(notebook: Mapping[str, Any]) -> Iterator[str]:
                 yield code
 
 
-def parameters(notebook: Mapping[str, Any]) -> dict[str, tuple[object, type]]:
-    defaults: dict[str, tuple[object, type]] = {}
-    for node in [node for cell in tagged(notebook, "parameters") for node in ast.parse("".join(cell["source"])).body]:
-        if isinstance(node, ast.AnnAssign) and node.value:
-            default = ast.literal_eval(node.value)
-            kind = _TYPES.get(ast.unparse(node.annotation), type(default))
-            defaults[ast.unparse(node.target)] = default, kind
-        elif isinstance(node, ast.Assign):
-            default = ast.literal_eval(node.value)
-            defaults[ast.unparse(node.targets[0])] = default, float if type(default) is int else type(default)
-    return defaults
-
-
-def check_values(name: str, notebook: Mapping[str, Any], values: Mapping[str, object]) -> None:
-    defaults = parameters(notebook)
-    for parameter, value in values.items():
-        if parameter not in defaults:
-            raise BadInput(f"{name} has no parameter {parameter}. It has: {', '.join(defaults) or 'none'}.")
-        default, kind = defaults[parameter]
-        is_number = kind is float and isinstance(value, int)
-        if not (isinstance(value, kind) or is_number) or isinstance(value, bool) is not (kind is bool):
-            what = f"of type {kind.__name__} in {name} (default {default!r})"
-            raise BadInput(f"{parameter} is {what}; it cannot be {value!r}.")
+def parameters(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults of the annotated names in the parameters cell."""
+    nodes = [node for cell in tagged(notebook, "parameters") for node in ast.parse("".join(cell["source"])).body]
+    given = [node for node in nodes if isinstance(node, ast.AnnAssign) and node.value]
+    return {ast.unparse(node.target): ast.literal_eval(node.value) for node in given}
 
 
 def builder() -> ModuleType | None:
@@ -102,12 +74,10 @@ def here(data: "Data") -> list[str]:
     return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
 
 
-def compared(names: Collection[str]) -> tuple[list[str], str]:
-    """Returns the imports that Kaggle's image is known to lack, and a sentence on those of which nothing is known."""
+def lacking(names: Iterable[str]) -> str:
+    """Returns the imports that Kaggle's image is not known to have."""
     table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
-    has, lacks = ({*table[key].split()} for key in ("has", "lacks"))
-    unknown = ", ".join(sorted({*names} - lacks - has))
-    return sorted(lacks & {*names}), f"Whether Kaggle's image has {unknown} is not known." if unknown else ""
+    return ", ".join(sorted({*names} - {*table["has"].split()}))
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
@@ -122,8 +92,8 @@ def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
 
 def training(
     notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu: bool, root: Path | None = None
-) -> Training | None:
-    """Reads the configuration that a session reads, with the values for its parameters. Raises BadInput as it would.
+) -> "list[Entry] | None":
+    """Returns the runs of a session with these values for its parameters. Raises BadInput as the session would.
 
     Returns None where only a session sees it, on Kaggle or written by a cell tagged `task`. `root` is the folder here
     with the files of a notebook that was built just now; of any other a task's file is never run here.
@@ -131,12 +101,12 @@ def training(
     from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
     (name, is_queue), texts = workload(notebook), carried_files(notebook)
-    inputs = {key: default for key, (default, _) in parameters(notebook).items()} | dict(values)
+    inputs = parameters(notebook) | dict(values)
     file = str(inputs.get("CONFIG") or default_config(name, has_gpu, f"configs/{name}_small.yaml" in texts)[0])
     if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
     overrides = {key: inputs[parameter] for parameter, key in KEYS.items() if inputs.get(parameter)}
-    overrides |= inputs.get("OVERRIDES") or {}  # type: ignore[operator]
+    overrides |= inputs.get("OVERRIDES") or {}
     names = [name for name in texts if _CONFIG.fullmatch(name)]  # another name could lie outside of the folder
     if tasks := [name for name in texts if root is None and name.startswith("configs/") and name.endswith(".py")]:
         what = f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be"
@@ -152,7 +122,7 @@ def training(
             place.write_text(texts[carried], "utf-8")
         try:
             path = Path(folder, file.removeprefix("configs/"))
-            return Training(file, overrides, _entries(path, overrides, name, is_queue, root is not None))
+            return _entries(path, overrides, name, is_queue, root is not None)
         except BadInput as refusal:  # in the names of the notebook
             raise BadInput(str(refusal).replace(f"{folder}/", "configs/") if root is None else refusal) from None
 

@@ -6,7 +6,6 @@ second chain, and a push without an answer is looked for on Kaggle by its mark.
 """
 
 import hashlib
-import itertools
 import json
 import re
 import time
@@ -45,7 +44,6 @@ class Session:
     first_step: int = 0
     step: int = 0
     digest: str = ""  # of its summaries: a session with those of an earlier one has written none
-    hours: float | None = None  # by its log
     message: str = ""
 
     @property
@@ -125,13 +123,12 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
     sessions = chain.sessions
     if sessions:
         last = sessions[-1]
-        lost = next((n for n, session in enumerate(reversed(sessions)) if session.reason != "lost"), len(sessions))
         if last.reason == "completed":
             return 0, f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}"
         if last.reason == "failed":
             return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
-        if lost >= _MAX_LOST:
-            what = f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'})"
+        if [session.reason for session in sessions[-_MAX_LOST:]] == ["lost"] * _MAX_LOST:
+            what = f"{_MAX_LOST} sessions in a row left no results ({last.message or 'Kaggle says nothing more'})"
             log = f"See their log: trainbook kaggle status {chain.kernel} --log"
             return 1, f"{what}. {log}. --retry continues the chain nevertheless."
         if last.trained and len(sessions) > 1 and last.step <= last.first_step:
@@ -199,8 +196,9 @@ def _arrived(chain: Chain, session: Session) -> bool:
 
 def _wait(chain: Chain) -> client.Status:
     """Waits for the end of a session. Right after a push Kaggle may still report the end of the one before."""
-    printed, was_active = "", False
-    for poll in itertools.count(1):
+    printed, was_active, poll = "", False, 0
+    while True:
+        poll += 1
         status = chain.ask(lambda: client.status(chain.kernel))
         was_active |= status.active
         if was_active or poll >= _SETTLING_POLLS:
@@ -210,11 +208,10 @@ def _wait(chain: Chain) -> client.Status:
                 return status
             printed = status.word
         time.sleep(chain.poll_seconds)
-    raise AssertionError("unreachable")
 
 
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:
-    """Reads what a session left: summaries, and the hours of its log."""
+    """Reads the summaries that a session left."""
     folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
     files = chain.ask(lambda: client.output(chain.kernel, folder, _FILES))
     runs = {path.parent: summary for path in files if (summary := Summary.read(path.parent))}
@@ -232,17 +229,13 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     else:
         session.reason = next((reason for reason in ("deadline", "interrupted") if reason in reasons), "completed")
         session.digest, session.step = digest, sum(summary.step for summary in runs.values())
-    log = folder / f"{chain.kernel.split('/')[1]}.log"
-    times = [event.get("time") for event in client.events(log.read_text("utf-8"))] if log.is_file() else []
-    session.hours = max((time / 3600 for time in times if isinstance(time, int | float)), default=None)
     keep_log(folder, chain.kernel)
     chain.save()
 
 
 def table(chain: Chain) -> str:
-    rows = [["session", "version", "steps", "hours", "ended"]]
+    rows = [["session", "version", "steps", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
-        hours = "-" if session.hours is None else f"{session.hours:.2f}"
         steps = f"{session.first_step:,} -> {session.step:,}"
-        rows.append([str(number), str(session.version or "-"), steps, hours, session.reason or session.state])
-    return aligned(rows, left=[4])
+        rows.append([str(number), str(session.version or "-"), steps, session.reason or session.state])
+    return aligned(rows, left=[3])

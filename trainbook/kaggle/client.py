@@ -5,7 +5,6 @@ Importing it signs in, may end the process and keeps the credential in memory: h
 """
 
 import importlib.util
-import itertools
 import json
 import mmap
 import os
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from lib.errors import BadInput, TrainingFailed
 
@@ -32,14 +31,7 @@ _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnec
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
 _LATER = "Try again later."
-_ADVICE = {
-    r"batch GPU session count": "Two of your sessions are running already. Stop one in the browser, or wait for it.",
-    r"(?i)quota.*(exceed|reach|used up|no .*left|insufficient|limit)|(exceed|reach|maximum|insufficient).*quota":
-        "The week's GPU hours are used up. New ones come on Saturday at 00:00 UTC. `push --no-gpu` uses none.",
-    r"(?i)phone": "Verify your phone number at kaggle.com/settings.",
-    r"\[HTTP 409\]|(?i:conflict)|already in use": "Kaggle is saving another version of it, or has something else by "
-        "that name. Wait a minute and run the command again, or give another --slug.",
-}  # fmt: skip
+_CORRECT = "Correct what it names."
 _SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
 _IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")  # https://user:password@host, of whatever name
 _SHORTEST_SECRET = 8  # a shorter value would be found everywhere; no service hands out one
@@ -96,7 +88,7 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
         return clean(out)
     text = clean(out + error)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
-    reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _advice(text)
+    reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _CORRECT
     code = int((re.findall(r"\[HTTP (\d+)\]", text) or [0])[-1])  # which child.py adds to an error
     is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
     if is_unanswered:
@@ -122,13 +114,11 @@ def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tu
     return done.returncode, done.stdout, done.stderr
 
 
-def _advice(text: str) -> str:
-    return next((advice for form, advice in _ADVICE.items() if re.search(form, text)), "Correct what it names.")
-
-
 def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
     """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last; raises the last one."""
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         try:
             return question()
         except (Refused, NoAnswer) as refusal:
@@ -139,7 +129,6 @@ def insist(question: Callable[[], Result], pause: float | None = None, tries: in
                 sentence = str(refusal).removesuffix(_LATER).rstrip()
                 print(f"{sentence} Asking again every {PAUSE if pause is None else pause:g} s.", flush=True)
             time.sleep(PAUSE if pause is None else pause)
-    raise AssertionError("unreachable")
 
 
 def username() -> str:
@@ -157,12 +146,8 @@ def push(folder: Path, hold: int | None = None) -> tuple[int, str]:
         raise Refused(f"{what}. A session may be running: stop it in the browser, correct the names, push again.")
     match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
     if not match:
-        raise _refused("the notebook", " ".join(text.split()), text)
+        raise Refused(f"Kaggle refused the notebook: {' '.join(text.split()).rstrip('. ')}. {_CORRECT}")
     return int(match[1]), match[2]
-
-
-def _refused(what: str, words: str, text: str) -> Refused:
-    return Refused(f"Kaggle refused {what}: {words.rstrip('. ') or 'it gave no reason'}. {_advice(text)}")
 
 
 def status(kernel: str) -> Status:
@@ -205,21 +190,16 @@ def log(kernel: str) -> str:
     return readable(call("kernels", "logs", kernel))
 
 
-def events(log: str) -> list[dict[str, Any]]:
-    """Returns the events of Kaggle's JSON log, {stream_name, time, data} each; the list in it may be unfinished."""
-    decoder, parsed, position = json.JSONDecoder(), [], 0
+def readable(log: str) -> str:
+    """Returns Kaggle's log, a JSON list that may be unfinished, as text without credentials; other text stays."""
+    decoder, said, position = json.JSONDecoder(), "", 0
     while (position := log.find("{", position)) >= 0:
         try:
             event, position = decoder.raw_decode(log, position)
-            parsed += [event] if "data" in event else []
+            said += str(event.get("data", ""))
         except ValueError:
             position += 1
-    return parsed
-
-
-def readable(log: str) -> str:
-    """Returns a log as text without credentials; one that is no JSON stays as it is."""
-    return clean("".join(str(event["data"]) for event in events(log)) or log)
+    return clean(said or log)
 
 
 def follow(kernel: str) -> None:
@@ -251,8 +231,7 @@ def upload(folder: Path, dataset: str) -> str:
         raise Refused(f"{what}. Run the command again: it makes a new version with all files.")
     match = re.search(r"Please check progress at (\S+)", text)
     if not match:
-        errors = [line for line in text.splitlines() if "rror" in line or "not valid" in line]
-        raise _refused("the data set", " ".join(errors) or text.strip(), text)
+        raise Refused(f"Kaggle refused the data set: {text.strip().rstrip('. ')}. {_CORRECT}")
     return match[1]
 
 

@@ -3,22 +3,16 @@
 import argparse
 import contextlib
 import json
-import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.machine.facts import FACTS
 from lib.report import findings
-from lib.text import amount
 from trainbook.kaggle import carried, chain, client, dataset, kernel
 from trainbook.kaggle.kernel import Notebook
-
-_MODEL = "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"
 
 
 def _owner(options: argparse.Namespace) -> str:
@@ -38,21 +32,14 @@ def _build(config: Path, out: Path) -> Path:
     if out.suffix != ".ipynb":
         raise BadInput(f"A notebook's name ends in .ipynb; {out} does not.")
     source = own.read(config)
-    lacked, unknown = carried.compared(source.packages)
-    text = own.text(source, internet=bool(lacked))
-    try:
-        disk.make_folders(out.parent)
-        disk.write_text(out, text)
-    except OSError as error:
-        raise BadInput(f"{out} cannot be written ({error.strerror or error}). Give another place.") from None
+    lacking = carried.lacking(source.packages)
+    text = own.text(source, internet=bool(lacking))
+    disk.make_folders(out.parent)
+    disk.write_text(out, text)
     size = f"{len(text.encode()) / 1000:,.0f} KB"
     print(f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.", *source.notes, sep="\n")
-    if lacked:
-        print(f"Kaggle's image lacks {', '.join(lacked)}: the notebook asks for internet, and installs it there.")
-    if unknown:
-        print(unknown, carried.INSTALLED)
-    if not source.has_small:
-        print(f"There is no {config.stem}_small.yaml, so a machine without a GPU trains the same configuration.")
+    if lacking:
+        print(f"Kaggle's image is not known to have {lacking}: the notebook asks for internet to install it there.")
     return source.root
 
 
@@ -65,19 +52,12 @@ def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
     return path, _build(config, path)
 
 
-def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object], Any]:
+def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
     path, root = _path(options.name, options.slug)
-    for name in [*options.dataset, *options.kernel]:
-        if name.count("/") != 1:
-            raise BadInput(f"{name!r} is not owner/slug, as in the address that the browser shows.")
-    for name in options.model:
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+){3}/[0-9]+", name):
-            raise BadInput(f"{name!r} is not {_MODEL}, with the version at its end: ada/bert/pytorch/tiny/2.")
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
     switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
     notebook = Notebook(path, name, options.dataset, options.kernel, root=root, models=options.model, **switches)
-    training, values = kernel.check(notebook, kernel.read_parameters(options.param, options.set))
-    return notebook, values, training
+    return notebook, kernel.check(notebook, kernel.read_parameters(options.param, options.set))
 
 
 def _dataset(options: argparse.Namespace) -> int:
@@ -93,9 +73,7 @@ def _dataset(options: argparse.Namespace) -> int:
         settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
         contents = dataset.of_data(load_config(options.config, settings), name)
     folder = dataset.pack(*contents, name, options.license)
-    by_hand = f"In the browser: Create > New Dataset, and drop the archive of {folder} onto the page."
-    is_sent = not options.dry_run
-    print(f"Uploaded: {client.upload(folder, name)}" if is_sent else f"Nothing was uploaded (--dry-run).\n{by_hand}")
+    print("Nothing was uploaded (--dry-run)." if options.dry_run else f"Uploaded: {client.upload(folder, name)}")
     print(f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version.")
     parameter = f" --param DATA_DIR={name}" * bool(options.config)
     print(f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}")
@@ -103,22 +81,16 @@ def _dataset(options: argparse.Namespace) -> int:
 
 
 def _push(options: argparse.Namespace) -> int:
-    notebook, values, training = _checked(options)
+    notebook, values = _checked(options)
     if not options.dry_run:
         version, url = kernel.push(notebook, values, options.own_output)
         print(f"Version {version} of {notebook.kernel} was pushed and starts: {url}")
         print(f"Follow it: trainbook kaggle status {notebook.kernel} --follow")
         return 0
     folder, _ = kernel.prepare(notebook, values, options.own_output)
-    file, limit = folder / notebook.path.name, int(FACTS["kaggle_notebook_bytes"].value)
     print(f"Nothing was sent (--dry-run). {folder} holds what a push sends:")
-    print(f"  {file.name}: {file.stat().st_size:,} bytes of the {limit:,} that Kaggle takes")
     print(f"  {kernel.METADATA}: {(folder / kernel.METADATA).read_text('utf-8').rstrip()}")
-    print("Parameters:", ", ".join(f"{name} = {value!r}" for name, value in values.items()) or "all as built")
-    if training:
-        keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
-        print(f"Configuration: {training.file}" + (f", with {keys}" if keys else ""))
-    print(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {file}")
+    print(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {notebook.path.name}")
     return 0
 
 
@@ -126,13 +98,7 @@ def _status(options: argparse.Namespace) -> int:
     """Prints the status; with --follow returns how the session ended: 0 complete, 130 stopped by hand, else 1."""
     name = kernel.kernel_of(options.name, options.owner)
     status = client.insist(lambda: client.status(name))
-    if not options.follow or status.active:
-        print(f"{name}: {status}", flush=True)
-    if options.log or (options.follow and not status.active):
-        print(client.log(name))
-    if not options.follow:
-        return 0
-    if status.active:
+    if options.follow and status.active:
         try:
             client.wait(name, ["QUEUED"])
             client.follow(name)
@@ -140,9 +106,12 @@ def _status(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print("\nStopped here. The session on Kaggle continues by itself.")
             return 130
-    is_complete, log = status.word == "COMPLETE", f"The whole log: trainbook kaggle status {name} --log"
-    print(f"{name}: {status}", f"The results: trainbook kaggle fetch {name}" if is_complete else log, sep="\n")
-    return 0 if is_complete else 130 if status.word == "CANCEL_ACKNOWLEDGED" else 1
+    elif options.log or options.follow:
+        print(client.log(name))
+    print(f"{name}: {status}")
+    if not options.follow or status.word == "COMPLETE":
+        return 0
+    return 130 if status.word == "CANCEL_ACKNOWLEDGED" else 1
 
 
 def _fetch(options: argparse.Namespace) -> int:
@@ -155,16 +124,14 @@ def _fetch(options: argparse.Namespace) -> int:
         for metric, value in summary.metrics.items():
             beside = f", the baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
             print(f"  {metric}: {value:.4f}{beside}")
-    size, number = disk.held(folder)
-    print(f"{folder}: {number:,} files, {amount(size)}")
-    print(*(f"Plot: {printable(plot)}" for plot in sorted(folder.glob("*/plots/metrics.png"))), sep="\n")
+    print(f"Everything is in {folder}.")
     if not summaries:
         raise BadInput(f"{name} left no summary.json: it failed early or trains nothing. See {folder / 'session.log'}.")
     return 0
 
 
 def _chain(options: argparse.Namespace) -> int:
-    notebook, values, _ = _checked(options)
+    notebook, values = _checked(options)
     limits = options.max_sessions, options.min_hours, options.poll_seconds
     try:
         return chain.run(chain.Chain(notebook, values, *limits, options.retry), options.fresh)

@@ -16,23 +16,19 @@ from lib.text import amount
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
 
-_SHORTEST, _LONGEST = 6, 50  # characters of a title and of a slug (kaggle 2.2.4)
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
 
 
 def check(name: str) -> None:
-    if not re.fullmatch(r"[\w-]+/[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise BadInput(f"{name!r} is no owner/slug: a slug has small letters, digits and single hyphens.")
-    if not _SHORTEST <= (size := len(name.partition("/")[2])) <= _LONGEST:
-        raise BadInput(f"The slug of {name} has {size} characters; Kaggle takes {_SHORTEST} to {_LONGEST}.")
+    if not re.fullmatch(r"[\w-]+/[a-z0-9-]{6,50}", name):
+        raise BadInput(f"{name} is no owner/slug: a slug has 6 to 50 small letters, digits and hyphens.")
 
 
 def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
-    if len(config.data.dirs) > 1:
-        raise BadInput(f"data.dir lists {', '.join(config.data.dirs)}. Pack each folder by itself: --data.")
     source = Path(next(iter(config.data.dirs), "")).expanduser()
-    if not config.data.dirs or not source.is_dir():
-        raise BadInput(f"{next(iter(config.data.dirs), 'An empty data.dir')} is no folder. Give one with --data.")
+    if len(config.data.dirs) != 1 or not source.is_dir():
+        what = ", ".join(config.data.dirs) or "An empty data.dir"
+        raise BadInput(f"{what} is no folder. Give one with --data: each is packed by itself.")
     from lib.launch.run import resolved  # not at the top: torch takes seconds to import
     from lib.task.files import label
 
@@ -71,15 +67,13 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
         for member, path in sorted(files.items()):
             packed.write(path, member)
     contents = f"{len(files):,} files, {size:,} bytes unpacked. Licence: {licence}."
-    readme = "\n\n".join([f"# {title}", *about, contents]) + "\n"
-    texts = {"id": name, "title": title, "subtitle": f"Packed by Trainbook from {slug}", "description": readme}
-    described = {**texts, "licenses": [{"name": licence}], "keywords": []}
-    (folder / "README.md").write_text(readme, "utf-8")
+    description = "\n\n".join([f"# {title}", *about, contents]) + "\n"
+    texts = {"id": name, "title": title, "subtitle": f"Packed by Trainbook from {slug}", "description": description}
+    described = {**texts, "licenses": [{"name": licence}]}
     (folder / "dataset-metadata.json").write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8")
     # The client resumes a broken upload of the same path, size and time: unchanged files give the same archive.
     newest = max(path.stat().st_mtime for path in files.values())
-    for path in folder.iterdir():
-        os.utime(path, (newest, newest))
+    os.utime(archive, (newest, newest))
     print(f"{folder}: {len(files):,} files, {amount(size)}, packed {amount(archive.stat().st_size)}")
     if left_out := sorted(paths.keys() - files.keys()):
         print(f"Left out ({len(left_out)}: hidden, links, or half written):", ", ".join(left_out[:10]))

@@ -23,7 +23,6 @@ from trainbook.kaggle.carried import ROOT
 
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
 METADATA = "kernel-metadata.json"
-_SHORTEST_TITLE = 5  # characters, of a notebook's title and of its slug (kaggle 2.2.4)
 _RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
@@ -102,13 +101,10 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """Returns kernel-metadata.json with every key: the client has defaults of its own. Raises BadInput."""
-    slug = notebook.kernel.partition("/")[2]
-    if len(slug) < _SHORTEST_TITLE:
-        raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
+    """Returns kernel-metadata.json with every key: the client has defaults of its own."""
     return {
         "id": notebook.kernel,
-        "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
+        "title": notebook.kernel.partition("/")[2].replace("-", " "),  # Kaggle makes the slug of it
         "code_file": notebook.path.name, "language": "python", "kernel_type": "notebook",
         "is_private": not notebook.public, "enable_gpu": notebook.uses_gpu, "enable_tpu": False,
         "enable_internet": notebook.switch("isInternetEnabled", notebook.internet),
@@ -119,27 +115,27 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check(notebook: Notebook, values: dict[str, object]) -> tuple[carried.Training | None, dict[str, object]]:
-    """Returns what a session trains, if known here, and its values; DATA_DIR is by default the one mounted data set."""
+def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
+    """Refuses what a session would refuse. Returns its values; DATA_DIR is by default the one mounted data set."""
     source = read_json(notebook.path)
-    carried.check_values(notebook.path.name, source, values)
+    if wrong := values.keys() - (known := carried.parameters(source)).keys():
+        raise BadInput(f"{notebook.path.name} has no parameter {', '.join(wrong)}. It has: {', '.join(known)}.")
     if notebook.root is None:
         check_fresh(notebook.path)
-    training = carried.training(source, values, notebook.uses_gpu, notebook.root)
-    if training is None or notebook.root is None:
-        return training, values
-    data = training.entries[0].config.data
+    entries = carried.training(source, values, notebook.uses_gpu, notebook.root)
+    if entries is None or notebook.root is None:
+        return values
+    data = entries[0].config.data
     folders = carried.here(data)
     if len(folders) == len(data.dirs) == len(notebook.datasets) == 1 and not values.get("DATA_DIR"):
         print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
         return check(notebook, {**values, "DATA_DIR": notebook.datasets[0]})
-    mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
+    mounted = [name.rpartition("/")[2] for name in (*notebook.datasets, *notebook.kernels)]
     if missing := [folder for folder in folders if Path(folder).name not in mounted]:
         what = f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
         command = f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG"
-        each = " for each, as a list" * (len(data.dirs) > 1)
-        raise BadInput(f"{what}{command} --param DATA_DIR=OWNER/SLUG{each}.")
-    return training, values
+        raise BadInput(f"{what}{command} --param DATA_DIR=OWNER/SLUG.")
+    return values
 
 
 def check_fresh(path: Path) -> None:

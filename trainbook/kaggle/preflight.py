@@ -13,6 +13,7 @@ from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
 from lib.machine.facts import FACTS
+from lib.planner.table import quota
 from lib.report.findings import Finding
 from lib.task import Task, find_task
 from lib.task.files import imports
@@ -64,15 +65,12 @@ def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     names = {each.dotted.split(".")[0] for code in codes for each in imports(code) if each.is_needed}
     names -= {"lib", "workloads", "trainbook", *sys.stdlib_module_names}
     names -= {part for name in modules for part in Path(name).with_suffix("").parts}  # beside the task
-    lacked, unknown = carried.compared(names)
-    lacks = f"Kaggle's image lacks {', '.join(lacked)}"
-    if lacked and not kernel.is_on(notebook, "isInternetEnabled"):
-        return Finding("imports", lacks, "bad", "Switch the internet on, or mount their wheels.")
-    if unknown:
-        return Finding("imports", unknown, "warning", carried.INSTALLED)
-    if lacked:
-        return Finding("imports", f"{lacks}; the notebook's internet is on for them")
-    return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported")
+    if not (lacking := carried.lacking(names)):
+        return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported")
+    value = f"Kaggle's image is not known to have {lacking}"
+    if kernel.is_on(notebook, "isInternetEnabled"):
+        return Finding("imports", f"{value}; the notebook's internet is on for them")
+    return Finding("imports", value, "bad", "Switch the internet on (--internet), or mount their wheels.")
 
 
 def _configuration(
@@ -80,16 +78,16 @@ def _configuration(
 ) -> tuple[list[Finding], list[Entry]]:
     """Reads the configuration as a session would, and checks the keys on which quota depends; returns the runs."""
     try:
-        training = carried.training(notebook, {"OVERRIDES": overrides}, True, root)
+        entries = carried.training(notebook, {"OVERRIDES": overrides}, True, root)
     except BadInput as refusal:
         return [Finding("configuration", f"{title} is refused: {refusal}", "bad", _CORRECT)], []
-    if training is None:
+    if entries is None:
         value = "it is a file that only a session sees, on Kaggle or written by a cell"
         advice = "To have it checked before, put task and configuration into files here and give my.yaml instead."
         return [Finding("configuration", value, "warning", advice)], []
-    names = ", ".join(entry.name for entry in training.entries)
-    config, cards = training.entries[-1].config, int(FACTS["kaggle_gpus"].value)
-    slots, minutes, limit = config.training.micro_batch_slots, config.session.minutes, FACTS["kaggle_run_minutes"].value
+    names = ", ".join(entry.name for entry in entries)
+    config, cards = entries[-1].config, int(FACTS["kaggle_gpus"].value)
+    slots = config.training.micro_batch_slots
     wasteful = (
         (not kernel.is_on(notebook, "isGpuEnabled"), "GPU", "the notebook does not ask for a GPU",
          "Write `gpu: true` into the header of its source."),
@@ -99,11 +97,9 @@ def _configuration(
          "Set it to auto (fp16 on a T4)."),
         (not config.checkpoint.keep_last, "checkpoints",
          "checkpoint.keep_last is 0: there would be nothing to resume from", "Set it to 1 or more."),
-        (minutes > float(limit), "session", f"session.minutes {minutes:g} is longer than the {limit} a run may use",
-         "Set it to 0, which takes the platform's limit."),
     )  # fmt: skip
     problems = [Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so]
-    return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], training.entries
+    return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], entries
 
 
 def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
@@ -126,43 +122,29 @@ def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
         newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
     limit = int(FACTS["kaggle_output_bytes"].value)
     value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
-    advice = "Lower checkpoint.keep_last or checkpoint.keep_best."
-    space = Finding("space", value, "bad", advice) if size + newest > limit else Finding("space", value)
-    return [*findings, _time(len(entries), hours), space]
+    verdict = ("bad", "Lower checkpoint.keep_last or checkpoint.keep_best.") if size + newest > limit else ()
+    return [*findings, _time(len(entries), hours), Finding("space", value, *verdict)]
 
 
 def _data(entry: Entry, folder: str) -> tuple[Finding, Config, Task]:
     """Returns a finding on the data, which is only read where `folder` names some, configuration and task."""
     config, _ = profiles.apply(entry.config, has_gpu=True)
-    data, sizes, missing, addresses = config.data, "", "", remote(config)
-    if folder and not addresses and (folder == "embedded" or data.dir != "embedded"):
+    addresses = remote(config)
+    if folder and not addresses and (folder == "embedded" or config.data.dir != "embedded"):
         print(f"Reading the data of {entry.kind}; the first time takes minutes where it is large.", flush=True)
-        try:
-            task, config, _ = resolved(config)
-            sizes = f" ({', '.join(f'{len(split):,} {name}' for name, split in task.datasets().items())})"
-        except BadInput as refusal:
-            if data.dir != "embedded":
-                raise
-            missing = str(refusal)  # a session's machine has what its image has
-    if not sizes:
-        in_steps, _ = resolve_lengths(config, config.training.effective_batch)
-        task, config = find_task(config.task)(in_steps), config if config.training.epochs else in_steps
+        task, config, _ = resolved(config)
+        sizes = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
+        return Finding("data", f"{entry.kind}: {folder} is valid ({sizes})"), config, task
+    in_steps, _ = resolve_lengths(config, config.training.effective_batch)
+    task, config = find_task(config.task)(in_steps), config if config.training.epochs else in_steps
     if addresses:
         value, advice = f"the session downloads it from {', '.join(addresses)}", "Download it, and give --data."
-    elif missing:
-        value, advice = f"the embedded data cannot be made on this machine: {missing}", "See that the image has it."
-    elif data.dir == "embedded":
-        return Finding("data", f"{entry.kind}: the embedded data{sizes}"), config, task
-    elif folder and data.dir:
-        return Finding("data", f"{folder} is valid{sizes}"), config, task
-    elif names := carried.here(data):
+    elif names := carried.here(config.data):
         value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
-    elif data.dir:
-        value = f"data.dir is {', '.join(data.dirs)}, which only a session sees"
-        advice = "Give the folder here with --data to have it validated."
     else:
-        value, advice = "none is given: the embedded data is used", "Give your own with --data, unless you want this."
+        value = f"data.dir is {config.data.dir or 'empty, so the embedded data is used'}, which was not read"
+        advice = "Give the folder here with --data to have it validated."
     return Finding("data", f"{entry.kind}: {value}", "warning", advice), config, task
 
 
@@ -184,24 +166,21 @@ def _time(number: int, hours: float) -> Finding:
     if math.isnan(hours):
         value = "it is not known without a plan and, for a length in epochs, the data"
         return Finding("time", value, "warning", "Give a length in epochs its data (--data).")
-    session, weekly = float(FACTS["kaggle_run_minutes"].value) / 60, float(FACTS["kaggle_gpu_quota_hours"].value)
-    sessions, weeks = math.ceil(hours / session), math.ceil(hours / weekly)
-    needs = f"{sessions} session(s), {weeks} week(s) of quota"
+    share, sessions = quota(3600 * hours)
+    needs = f"{sessions} session(s), {share} of a week's quota"
     value = f"{number} run(s) take {hours:.1f} h, as the planner expects: {needs}"
-    if sessions == 1:
-        return Finding("time", value)
-    return Finding("time", value, "warning", "`trainbook kaggle chain` runs one session after another.")
+    verdict = ("warning", "`trainbook kaggle chain` runs one session after another.") if sessions > 1 else ()
+    return Finding("time", value, *verdict)
 
 
 def _account(needs_quota: bool) -> list[Finding]:
     try:
-        name, quota = client.username(), client.insist(client.quota)
+        name, week = client.username(), client.insist(client.quota)
     except (BadInput, client.NoAnswer) as refusal:
         return [Finding("account", f"not checked: {refusal}", "warning", "The browser needs none of this.")]
     left = Finding("quota", "Kaggle names none", "warning", "GPUs need a verified phone number: kaggle.com/settings.")
-    if quota:
-        is_low = needs_quota and quota.remaining < 1
-        hours = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
-        wait = f"Wait for {quota.refreshes or 'the next week'}."
-        left = Finding("quota", hours, "bad", wait) if is_low else Finding("quota", hours)
+    if week:
+        wait = f"Wait for {week.refreshes or 'the next week'}."
+        verdict = ("bad", wait) if needs_quota and week.remaining < 1 else ()
+        left = Finding("quota", f"{week.remaining:.1f} of {week.total:.0f} GPU hours are left this week", *verdict)
     return [Finding("account", f"the kaggle client is signed in as {name}"), left]

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lib.errors import BadInput, printable
+from lib.errors import BadInput
 
 KINDS = ("images", "segmentation", "tabular", "text", "tokens", "chat")
 _EXAMPLES = Path(__file__).with_name("examples")
@@ -12,25 +12,18 @@ _EXAMPLES = Path(__file__).with_name("examples")
 def run(options: argparse.Namespace) -> int:
     task, config, test, data = write(options.name, options.like, Path())
     slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
+    upload, push = f"kaggle dataset {config} --slug {slug}", f"kaggle push {config} --dataset OWNER/{slug}"
     print(f"{task}: the model and how its data is read; change it to yours")
     print(f"{config}: the run, with a reason for each key")
     print(f"{test}: checks the task; run it with pytest")
     print(f"{data}: generated data, in the layout that the task reads; put yours in its place\n\nNext:")
-    for arguments, what in {
-        f"doctor {config}": "checks machine, data and task", f"train {config}": "trains, or resumes",
-        f"notebook {config}": f"writes {config.with_suffix('.ipynb')}, which trains on Kaggle",
-        f"kaggle dataset {config} --slug {slug}": "uploads the data",
-        f"kaggle push {config} --dataset OWNER/{slug}": "trains there",
-    }.items():  # fmt: skip
-        print(f"{f'trainbook {arguments}':60}  # {what}")
+    print(*(f"trainbook {each}" for each in (f"doctor {config}", f"train {config}", upload, push)), sep="\n")
     return 0
 
 
 def write(name: str, kind: str, folder: Path) -> list[Path]:
     if not (name.isascii() and name.isidentifier()):
         raise BadInput(f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores.")
-    if kind not in KINDS:
-        raise BadInput(f"There is no example {printable(repr(kind), most=60)}. There are: {', '.join(KINDS)}.")
     task, config, test, data = f"{name}_task.py", f"{name}.yaml", f"test_{name}_task.py", f"{name}_data"
     paths = [folder / file for file in (task, config, test, data)]
     if existing := ", ".join(str(path) for path in paths if path.exists()):

@@ -19,7 +19,7 @@ WORDS = {"facts": "the car was on the road", "argument": "he says that we claim"
 SENTENCES = ("{person} went to {place}", "{person} met {person} in {place}", "the road from {place} to {place}")
 
 
-def images(folder: Path, number: int = 180, size: int = 64) -> Path:
+def images(folder: Path, number: int = 180, size: int = 64) -> None:
     """Writes PNG files of a drawn shape into a folder for each class."""
     draw = np.random.default_rng(0)
     for index in range(number):
@@ -33,10 +33,9 @@ def images(folder: Path, number: int = 180, size: int = 64) -> Path:
         draws(corners, fill=colour)
         (folder / name).mkdir(parents=True, exist_ok=True)
         picture.save(folder / name / f"{index:04}.png")
-    return folder
 
 
-def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
+def text(folder: Path, documents: int = 30, lines: int = 8) -> None:
     """Writes TSV files, a document each, with a sentence and its label in a line; one label is rare."""
     draw = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,18 +44,16 @@ def text(folder: Path, documents: int = 30, lines: int = 8) -> Path:
         told = (" ".join(draw.choices(WORDS[label].split(), k=6)) for label in labels)
         rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(told, labels, strict=True))
         (folder / f"{document:04}.tsv").write_text(rows, "utf-8")
-    return folder
 
 
-def chat(folder: Path, number: int = 1800) -> Path:
+def chat(folder: Path, number: int = 1800) -> None:
     """Writes JSON Lines with a prompt and its answer, the JSON call of a small API; in `base` a small chat model."""
     shutil.copytree(HOME / "configs" / "chat-base", folder / "base", ignore=shutil.ignore_patterns("*.py", "*.md"))
     lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", number))
     (folder / "calls.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    return folder
 
 
-def tabular(folder: Path, number: int = 200) -> Path:
+def tabular(folder: Path, number: int = 200) -> None:
     """Writes a CSV file of flats with a price that follows from the other columns, and some noise."""
     draw = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +64,9 @@ def tabular(folder: Path, number: int = 200) -> Path:
             rooms, age = draw.randint(1, 6), draw.randint(0, 80)
             area = round(rooms * draw.uniform(15, 30), 1)
             writer.writerow([rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))])
-    return folder
 
 
-def segmentation(folder: Path, number: int = 120, size: int = 64) -> Path:
+def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:
     """Writes images of a circle and a square, and masks that mark the circle, as PNG files of the same names."""
     draw = np.random.default_rng(0)
     for name in ("images", "masks"):
@@ -85,18 +81,15 @@ def segmentation(folder: Path, number: int = 120, size: int = 64) -> Path:
         ImageDraw.Draw(mask).ellipse([x, y, x + size // 3, y + size // 3], fill=1)
         for name, picture in (("images", image), ("masks", mask)):
             picture.save(folder / name / f"{index:04}.png")
-    return folder
 
 
-def tokens(folder: Path, number: int = 300) -> Path:
+def tokens(folder: Path, number: int = 300) -> None:
     """Writes a TSV file of short texts whose words are tagged; a name is a person's or a place's by its neighbours."""
-    draw, texts = random.Random(0), []
+    draw, lines = random.Random(0), []
     for _ in range(number):
-        words = draw.choice(SENTENCES).split()
-        tags = [word.strip("{}") if word[0] == "{" else "O" for word in words]
-        named = ["".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title() if tag != "O" else word
-                 for word, tag in zip(words, tags, strict=True)]  # fmt: skip
-        texts.append("".join(f"{word}\t{tag}\n" for word, tag in zip(named, tags, strict=True)))
+        for word in draw.choice(SENTENCES).split():
+            name = "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title() if word[0] == "{" else ""
+            lines.append(f"{name}\t{word.strip('{}')}\n" if name else f"{word}\tO\n")
+        lines.append("\n")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "texts.tsv").write_text("\n".join(texts), "utf-8")
-    return folder
+    (folder / "texts.tsv").write_text("".join(lines[:-1]), "utf-8")

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import cleandoc
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -23,7 +24,6 @@ from trainbook.notebooks.source import Source, build, has_tag, libraries, read_s
 TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
 _PACKAGE = Path(trainbook.__file__).resolve().parent
 _NAME = re.compile(r"\w[\w. -]*")  # of a file: the notebook's cells name it between quotes
-_SHORT = 80  # characters of a title
 
 
 @dataclass(frozen=True)
@@ -36,41 +36,32 @@ class Own:
     config: Config
     task: type[Task]
     files: Mapping[str, str]  # texts by their paths below the folder with `configs`
-    packages: tuple[str, ...]  # that the task's own files import
-    has_small: bool
-    notes: tuple[str, ...]  # what the notebook will lack, in sentences
+    packages: list[str]  # that the task's own files import
+    notes: list[str]  # what the notebook will lack, in sentences
 
 
 def read(path: Path) -> Own:
-    """Reads a configuration, its small one where there is one, and the files of their tasks. Raises BadInput."""
-    small = path.with_name(f"{path.stem}_small{path.suffix}")
-    paths = [path, *([small] if small.is_file() else [])]
-    configs = [_checked(each) for each in paths]
-    places = [_place_of_task(each, config) for each, config in zip(paths, configs, strict=True)]
-    home = absolute(path).parent
-    root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
-    files: dict[str, str] = {}
-    packages: set[str] = set()
-    notes: dict[str, None] = {}
-    for place, config in zip(places, configs, strict=True):
-        if place and (file := file_of(config.task)):
-            task_files = own_files(file)
-            packages.update(task_files.packages)
-            for each in task_files.files:
-                name = _below(root, place.parent / each.relative_to(task_files.folder))
-                files[name] = carrier.read(each, path, each.parent)
-            for key, named in named_paths(config).items():
-                try:
-                    files |= _named(path, named, home, root)
-                except BadInput as error:
-                    why = f"which the notebook does not carry ({str(error).rstrip('.')})."
-                    notes[f"{key} names {printable(named)}, {why}"] = None
-    for each in paths:
-        for name, text in {each.name: each.read_text("utf-8"), **_bases(each)}.items():
-            files[_below(root, home / name)] = text
+    """Reads a configuration and the files of its task. Raises BadInput."""
+    config, home = _checked(path), absolute(path).parent
+    place, file = _place_of_task(path, config), file_of(config.task)
+    root = Path(os.path.commonpath([home, place.parent])) if place else home
+    texts = {path.name: path.read_text("utf-8"), **_bases(path)}
+    files = {_below(root, home / name): text for name, text in texts.items()}
+    packages, notes = [], []
+    if place and file:
+        task_files = own_files(file)
+        packages = sorted(task_files.packages)
+        for each in task_files.files:
+            name = _below(root, place.parent / each.relative_to(task_files.folder))
+            files[name] = carrier.read(each, path, each.parent)
+        for key, named in named_paths(config).items():
+            try:
+                files |= _named(path, named, home, root)
+            except BadInput as error:
+                why = f"which the notebook does not carry ({str(error).rstrip('.')})."
+                notes.append(f"{key} names {printable(named)}, {why}")
     name = _below(root, home / path.stem).removeprefix("configs/")
-    task, files = find_task(configs[0].task), dict(sorted(files.items()))
-    return Own(path, root, name, configs[0], task, files, tuple(sorted(packages)), len(paths) > 1, tuple(notes))
+    return Own(path, root, name, config, find_task(config.task), dict(sorted(files.items())), packages, notes)
 
 
 def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
@@ -133,20 +124,14 @@ def text(own: Own, internet: bool = False) -> str:
 
 
 def _filled(own: Own, internet: bool) -> Source:
-    """Returns the filled template; its title comes from the docstring of the task's class, else from the run's name."""
-    words, file, run = (own.task.__dict__.get("__doc__") or "").strip(), file_of(own.config.task), own.config.run.name
-    title, *paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
-    about = "\n\n".join(paragraphs) or f"The run is called *{printable(run)}*."
-    if not title or len(title) > _SHORT:
-        about = "\n\n".join(filter(None, [title, *paragraphs])) or "This trains a model of one's own."
-        title = printable(run)
-    sizes = own.path.name
-    if own.has_small:
-        sizes = f"{sizes} where there is a GPU, otherwise {own.path.stem}_small.yaml"
+    """Returns the filled template; its title and text come from the docstring of the task's class."""
+    file, words = file_of(own.config.task), cleandoc(own.task.__doc__ or printable(own.config.run.name))
+    title, _, about = words.partition("\n\n")
     names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
     values = {
-        "@TITLE@": title.removesuffix("."), "@ABOUT@": about, "@CLASS@": own.task.__name__ if file else own.config.task,
-        "@CONFIG@": own.path.name, "@SIZES@": sizes, "@NAME@": own.name,
+        "@TITLE@": " ".join(title.split()).removesuffix("."), "@ABOUT@": about,
+        "@CLASS@": own.task.__name__ if file else own.config.task,
+        "@CONFIG@": own.path.name, "@NAME@": own.name,
         "@FILE@": (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/"),
         "@COMMAND@": f"`trainbook notebook {own.path.name}`",
     }  # fmt: skip

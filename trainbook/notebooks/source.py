@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lib.config.reader import Reader
+import yaml
+
 from lib.errors import BadInput
 from trainbook.notebooks import carrier
 
@@ -41,13 +42,6 @@ class Header:
 
 
 @dataclass(frozen=True)
-class HeaderFile:
-    """The mapping in a source's first comment, which has this one key."""
-
-    trainbook: Header
-
-
-@dataclass(frozen=True)
 class Source:
     path: Path
     header: Header
@@ -64,17 +58,11 @@ def libraries() -> tuple[Any, Any]:
     return jupytext, nbformat
 
 
-def shared_cells(name: str, where: str) -> str:
-    """Returns the cells of a name as text, with those that they name in turn. Raises BadInput."""
+def with_shared(text: str) -> str:
+    """Fills in the shared cells that a text names, with those that they name in turn."""
     _, *parts = re.split(r"^# === ([\w-]+)$", SHARED.read_text(encoding="utf-8"), flags=re.MULTILINE)
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
-    if name not in texts:
-        raise BadInput(f"{where}: there are no shared cells {name}. There are: {', '.join(texts)}.")
-    return with_shared(texts[name].strip("\n"), where)
-
-
-def with_shared(text: str, where: str) -> str:
-    return REFERENCE.sub(lambda match: shared_cells(match[1], where), text)
+    return REFERENCE.sub(lambda match: with_shared(texts[match[1]].strip("\n")), text)
 
 
 def has_tag(cell: "NotebookNode", *tags: str) -> bool:
@@ -87,18 +75,15 @@ def read_source(path: Path) -> Source:
     match = HEADER.match(text)
     if not match or not text[match.end() :].startswith("# %%"):
         raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")
-    cells = libraries()[0].reads(with_shared(text[match.end() :], str(path)), fmt=FORMAT).cells
+    cells = libraries()[0].reads(with_shared(text[match.end() :]), fmt=FORMAT).cells
     for code in (cell.source for cell in cells if cell.cell_type == "code"):
         try:
             ast.parse(code)
         except SyntaxError as error:
             what = f"{path}: no Python, such as a shell command or magic, in the cell that begins with"
             raise BadInput(f"{what} {code.splitlines()[0]!r}: line {error.lineno}, {error.msg}.") from None
-    reader = Reader({})  # strict: an unknown, missing or wrongly typed key is a BadInput
-    root = reader.root("\n" + re.sub(r"^# ?", "", match[1], flags=re.MULTILINE), str(path), "Give a title.")
-    header = reader.section(HeaderFile, root, "")
-    reader.finish()
-    return Source(path, header.trainbook, cells)
+    header = yaml.safe_load(re.sub(r"^# ?", "", match[1], flags=re.MULTILINE))
+    return Source(path, Header(**header["trainbook"]), cells)
 
 
 def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":

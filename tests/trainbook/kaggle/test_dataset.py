@@ -46,7 +46,7 @@ def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, cap
     assert "--dataset ada/code-graph" in out
     assert stub.count("CreateDataset") == stub.count("StartBlobUpload") == 0
     assert zipfile.ZipFile(packed / "data.zip").namelist() == ["entities.jsonl", "ontology.yaml", "triples.jsonl"]
-    assert "Samples: 36 train" in (packed / "README.md").read_text()
+    assert "Samples: 36 train" in (packed / "dataset-metadata.json").read_text()
 
 
 def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(stub, graph, packed, capsys):
@@ -58,11 +58,11 @@ def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_err
     assert pack() == 2
     assert "failed, and Kaggle may have the data set without it" in capsys.readouterr().err
     assert pack() == 0 and stub.count("CreateDataset") == 1
-    assert len(stub.datasets["ada/code-graph"][-1]["contents"]) == 2
+    assert len(stub.datasets["ada/code-graph"][-1]["contents"]) == 1
 
 
 def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph, packed, monkeypatch, capsys):
-    for options, sentence in ((["--slug", "abc"], "3 characters; Kaggle"), (["--data", "nowhere"], "is no folder")):
+    for options, sentence in ((["--slug", "abc"], "a slug has 6 to 50"), (["--data", "nowhere"], "is no folder")):
         assert pack(*options) == 2 and sentence in capsys.readouterr().err
     for name in ("kaggle.json", "notes.txt"):
         (graph / name).write_text(f"key: {KEY}")
@@ -84,7 +84,7 @@ def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, to
     launch.train(toy({"training.max_steps": 3}))
     assert main(["kaggle", "dataset", "--run", "runs/toy", "--slug", "toy-output"]) == 0
     contents = stub.datasets["ada/toy-output"][0]["contents"]
-    assert set(contents) == {"toy.zip", "README.md"} and b"completed at step 3" in contents["README.md"]
+    assert set(contents) == {"toy.zip"}
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
     mount = tmp_path / "kaggle" / "input" / "datasets" / "ada" / "toy-output" / "toy"
