@@ -55,7 +55,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def _notices(plan: Plan) -> list[str]:
-    sentences = [plan.host.sentence()] if plan.host else []
+    sentences = []
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         takes = f"{steps:,} steps and take {duration(plan.seconds(steps))} ({quota(plan.seconds(steps))[0]} of a week)"

@@ -57,7 +57,7 @@ def predict(
         tracker.adopt(net)
         with tracker:
             _run(tracker, net, step, made, computed_in, passes, clip_norm, keeps_outputs, zeroes_after_forward)
-    return _result(tracker, semantics, passes, _of_model(net, computed_in, semantics))
+    return _result(tracker, semantics, passes)
 
 
 def predict_inference(
@@ -74,7 +74,7 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+    return _result(tracker, semantics, 1)
 
 
 def checked(target: Target, precision: str) -> Precision:
@@ -110,7 +110,7 @@ def _run(
         if clip_norm:
             nn.utils.clip_grad_norm_(parameters, clip_norm)
         optimizer.step()
-        tracker.adopt_optimizer(optimizer)
+        tracker.adopt_state(optimizer.state)
         tracker.at("after optimizer step")
 
 
@@ -129,7 +129,7 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
     if isinstance(model, nn.Module):
         raise BadInput("The model itself was given. Give a function that makes it: predict(lambda: Net(), ...)")
     tracker = Tracker(target, target.usable_bytes)
-    with _traceable(), seeded(), simulated_cuda(target, tracker.allocator) as semantics:
+    with _traceable(), seeded(), simulated_cuda(target) as semantics:
         try:
             with META:
                 net = model().to(META)  # legacy constructors (torch.FloatTensor) know no default device
@@ -141,13 +141,6 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
         yield net, tracker, semantics
 
 
-def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) -> list[str]:
-    card = semantics.target.card
-    fixed = "the model was made in eval(), and stays so: without dropout, with fixed batch statistics."
-    slow = f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in."
-    return [fixed] * (not net.training) + [slow] * (precision == "bf16" and card.bf16_tflops is None)
-
-
 def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
     """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
     traced = min(passes, PASSES)
@@ -155,10 +148,8 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = [_NCCL] * (count > 1)
-    if config.training.compile:
-        semantics.compiled += 1
-    return _result(tracker, semantics, traced, unseen)
+    semantics.compiled += config.training.compile
+    return _result(tracker, semantics, traced, [_NCCL] * (count > 1))
 
 
 @contextlib.contextmanager
@@ -174,14 +165,14 @@ def _followed(
     before, tf32 = torch.get_float32_matmul_precision(), precision != "fp32" and target.card.capability >= (8, 0)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
-        with put_back(), simulated_cuda(target, tracker.allocator) as semantics, _traceable():
+        with put_back(), simulated_cuda(target) as semantics, _traceable():
             with META:
                 state = new_state(on_meta, config, META, precision)
             state.micro_batch = micro_batch
             _force_foreach(state.optimizer)
             tracker.adopt(state.model)
             if state.ema:
-                tracker.adopt_state(state.ema.average.values())
+                tracker.adopt_state(state.ema.average)
             with tracker:
                 yield state, tracker, semantics
     finally:
@@ -192,7 +183,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(summing_bytes(tracker.trained))
+            tracker.drop(tracker.take(summing_bytes(tracker.trained), "temporaries"))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
@@ -204,7 +195,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
-        tracker.adopt_optimizer(state.optimizer)
+        tracker.adopt_state(state.optimizer.state)
         tracker.at("after optimizer step")
 
 
@@ -250,7 +241,7 @@ def _traceable() -> Iterator[None]:
         raise NotTraceable(f"{what}: {str(error).splitlines()[0]} {advice}") from error
 
 
-def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
+def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
     one_pass = (after_passes - start) / passes
@@ -258,7 +249,10 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     most = tracker.log.with_workspaces(target.usable_bytes)
     rest = "depends on values, so its upper bound was taken"
     unseen = [f"the shape of {name} {rest} ({times} times)." for name, times in sorted(tracker.bounded.items())]
-    unseen += tracker.watch.sentences()
+    unseen += [
+        f"a value read into Python ({line}) was taken as {taken} ({times} times): another may need more memory."
+        for (line, taken), times in tracker.taken.most_common(5)
+    ]
     if semantics.compiled:
         unseen.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:

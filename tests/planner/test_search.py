@@ -14,16 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from lib import launch
-from lib.checkpoint.saver import Saver
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch.run import apply_plan
 from lib.notebook import widgets
 from lib.planner import make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
-from lib.planner.search import host_memory
-from lib.task import load_config, load_task
+from lib.task import load_config
 from tests.markup import unbalanced
 from tests.toy import Toy
 from trainbook import commands
@@ -182,9 +179,9 @@ def test_the_trainers_own_step_is_what_is_traced(toy):
 
 def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
     for overrides, card, count, sentence in (
-        ({}, "8 GiB", -2, "-2 cards were chosen"),
+        ({}, "t4", -2, "-2 cards were chosen"),
         ({}, "t4", 3, "3 cards were chosen, and training.micro_batch_slots is 1"),
-        ({}, "0.22 GiB", 0, r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"),
+        ({}, "0.22 GiB, capability 7.5", 0, r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"),
         ({"training.precision": "bf16"}, "t4", 0, "bf16, which T4 lacks"),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -218,19 +215,6 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
         path.write_text(text)
         assert widgets.find(path.parent, "toy", toy) is None
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
-
-
-def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):
-    savers, prepare = [], Saver.prepare
-    monkeypatch.setattr(Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0])
-    config = toy({"training.ema_decay": 0.9, "training.max_steps": 2})
-    counted = host_memory(load_task(config), config, 1)
-    launch.train(config)
-    assert counted.copied_bytes == sum(buffer.nbytes for buffer in savers[-1]._buffers.values())
-    config = toy({"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2})
-    batch = sum(value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values())
-    counted = host_memory(load_task(config), config, 2)
-    assert (counted.waiting_bytes, counted.workers) == (2 * 2 * 3 * batch, 4)
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
