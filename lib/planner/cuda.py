@@ -290,7 +290,7 @@ def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float 
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E). Raises NotTraceable."""
+    """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
     cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in torch._C._get_sdp_priority_order()]
     flash, efficient = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
     on = {"math": cuda.math_sdp_enabled(), "flash": flash, "efficient": efficient}
@@ -305,11 +305,7 @@ def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, 
             and width % aligned == value.shape[-1] % aligned == 0
         ),
     }  # fmt: skip
-    if kernel := next((kernel for kernel in enabled if can[kernel]), None):
-        return kernel
-    what = f"No attention kernel that is switched on ({', '.join(enabled) or 'none'}) takes heads of {width}"
-    card = f"in {query.dtype} on a card of capability {capability[0]}.{capability[1]} ({users_line()})"
-    raise NotTraceable(f"{what} {card}. Let sdpa_kernel name MATH too.")
+    return next((kernel for kernel in enabled if can[kernel]), "math")
 
 
 class Fp16OnCpu(InnerCalls):

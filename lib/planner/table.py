@@ -91,10 +91,6 @@ def quota(seconds: float) -> tuple[str, int]:
     return f"{seconds / 3600 / QUOTA_HOURS:.1%}", max(1, math.ceil(seconds / 60 / _RUN_MINUTES))
 
 
-def _on_kaggle(plan: Plan) -> bool:
-    return plan.card == CARDS["t4"].name
-
-
 def _figures(plan: Plan) -> list[tuple[str, str, str]]:
     """Returns the figures that are read first: the step, and the time of the run where its length is known."""
     option = plan.chosen
@@ -108,7 +104,7 @@ def _figures(plan: Plan) -> list[tuple[str, str, str]]:
     if plan.max_steps:
         seconds = plan.seconds(plan.max_steps)
         figures.append((duration(seconds), "GPU time", f"{plan.max_steps:,} steps"))
-        if _on_kaggle(plan):
+        if plan.card == CARDS["t4"].name:
             share, sessions = quota(seconds)
             detail = f"{sessions} session{'s' * (sessions != 1)}, of {QUOTA_HOURS:.0f} GPU hours"
             figures.append((share, "of a week's quota", detail))
@@ -117,7 +113,7 @@ def _figures(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _options(plan: Plan) -> Rows:
     head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "steps/s (from-to)"]
-    with_quota = plan.max_steps and _on_kaggle(plan)
+    with_quota = plan.max_steps and plan.card == CARDS["t4"].name
     rows = [head + ["GPU time"] * bool(plan.max_steps) + ["of week"] * bool(with_quota)]
     for option in plan.options:
         seconds = plan.seconds(plan.max_steps, option)
