@@ -17,10 +17,7 @@ PACKAGES = {
 PROJECTS = {
     "torchvision": "", "torchaudio": "", "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image",
     "sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "IPython": "ipython", "bs4": "beautifulsoup4",
-    "dateutil": "python-dateutil", "dotenv": "python-dotenv", "flash_attn": "flash-attn",
-    "imblearn": "imbalanced-learn", "osgeo": "GDAL", "pywt": "PyWavelets",
-    "segmentation_models_pytorch": "segmentation-models-pytorch",
-    "sentence_transformers": "sentence-transformers", "umap": "umap-learn",
+    "segmentation_models_pytorch": "segmentation-models-pytorch", "sentence_transformers": "sentence-transformers",
 }  # fmt: skip
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.

@@ -117,13 +117,13 @@ def ram() -> Ram:
     """Returns the machine's memory, or what the container (cgroup) allows of it."""
     machine = psutil.virtual_memory()
     smallest = Ram(machine.available, machine.total, False)
-    for folder in _cgroups("memory"):
-        limit = _read(folder / "memory.max", folder / "memory.limit_in_bytes")
+    for folder in _cgroups():
+        limit = _read(folder / "memory.max")
         if limit.isdigit() and int(limit) < smallest.total:  # not "max"
-            used = int(_read(folder / "memory.current", folder / "memory.usage_in_bytes") or 0)
+            used = int(_read(folder / "memory.current") or 0)
             fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
             # files that nobody read lately count as used, and are given up before memory runs out
-            inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+            inactive = int(fields.get("inactive_file", 0))
             smallest = Ram(min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True)
     return smallest
 
@@ -132,10 +132,9 @@ def cpus() -> float:
     """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
     # macOS has no affinity
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    for folder in _cgroups("cpu"):
-        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-        quota, period = _read(folder / "cpu.max").split() or version_1
-        if quota.isdigit():  # not "max", not -1
+    for folder in _cgroups():
+        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        if quota.isdigit():  # not "max"
             count = min(count, int(quota) / int(period))
     return count
 
@@ -144,19 +143,13 @@ def cpus_per_process(processes: int) -> int:
     return max(1, int(cpus() // processes))
 
 
-def _cgroups(controller: str) -> list[Path]:
-    """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
-    for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
-        if not controllers or controller in controllers.split(","):
-            root = _CGROUPS / controller if controllers else _CGROUPS
-            own = root / path.strip("/")
-            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
-            return [folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder.is_dir()]
-    return []
+def _cgroups() -> list[Path]:
+    """Lists the folders of this process's control groups (version 2), the innermost first."""
+    own = _CGROUPS / _read(_OWN_CGROUP).rpartition("0::")[2].strip("/")
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(_CGROUPS)]
 
 
-def _read(*paths: Path) -> str:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            return path.read_text().strip()
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
     return ""

@@ -16,7 +16,7 @@ from lib.machine.platform import Platform, detect, output_dir
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
-_MOST_BYTES = 2**24  # of a summary.json or a state.json
+_MOST_BYTES = 2**24  # of a state.json
 _DEEPEST = 12  # folders below an input
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 # Published weights, whose vocabulary is a text file too
@@ -44,14 +44,10 @@ def _folders(folder: Path) -> list[Path]:
 def find_input(name: str, platform: Platform) -> Path:
     """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
     base, shown = platform.input_dir, printable(name, most=200)
-    try:
-        path = Path(name).expanduser()
-        for place in (path, base / path) if base else (path,):
-            if place.exists():
-                return place
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
-        why = getattr(error, "strerror", None) or error
-        raise BadInput(f"There is no input {shown} ({why}). Give a path that exists.") from None
+    path = Path(name).expanduser()
+    for place in (path, base / path) if base else (path,):
+        if place.exists():
+            return place
     if len(matches := named(name, platform)) == 1:
         return matches[0]
     mounts = matches or mounted(platform)
@@ -77,15 +73,8 @@ def named(name: str, platform: Platform) -> list[Path]:
 
 
 def earlier_runs(name: str, platform: Platform) -> list[Path]:
-    """Lists the folders that a run may have in outputs, data sets or a mounted run; not all exist."""
-    folders: list[Path] = []
-    for mount in mounted(platform):
-        folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        with contextlib.suppress(OSError, BadInput):  # not by report.Summary, which stands above the machine
-            if (mount / "checkpoints").is_dir():
-                summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
-                folders += [mount] if summary.get("run") == name else []
-    return folders
+    """Lists the folders that a run may have in mounted outputs and data sets; not all exist."""
+    return [folder / name for mount in mounted(platform) for folder in (mount, *_folders(mount))]
 
 
 def run_folders(config: Config) -> list[Path]:
