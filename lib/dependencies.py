@@ -52,10 +52,7 @@ def how_to_get(error: ModuleNotFoundError) -> str:
 
 
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
-    """Installs what is missing; returns one line on what is there.
-
-    Raises BadInput, which names what is missing, if that cannot be installed.
-    """
+    """Installs what is missing; returns one line on what is there. Raises BadInput for what cannot be installed."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if bound := [name for name in missing if not packages[name]]:
         raise BadInput(

@@ -22,10 +22,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
-    """Returns rows as a table of HTML; words above numbers are its head, and the row that begins with `bold` is bold.
-
-    It looks like a data frame in Jupyter. GitHub, which drops styles, shows it too.
-    """
+    """Returns rows as a table of HTML; words above numbers are its head; the row that begins with `bold` is bold."""
     columns = list(zip(*rows, strict=True))
     numbers = [any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell) for column in columns]
     has_head = any(is_number and not _NUMBER.fullmatch(rows[0][place]) for place, is_number in enumerate(numbers))

@@ -65,17 +65,6 @@ def driver() -> Driver | None:
     return None
 
 
-def clocks() -> dict[str, int]:
-    """Returns MHz of the first GPU's processors, now and at most, and its degrees; none if NVML does not answer."""
-    with contextlib.suppress(Exception):
-        nvml = _nvml()
-        handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
-        mhz = {name: int(of(handle, nvml.NVML_CLOCK_SM)) for name, of in (("MHz", now), ("MHz at most", most))}
-        return {**mhz, "degrees": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
-    return {}
-
-
 class GpuLoad(NamedTuple):
     """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""
 
@@ -94,10 +83,8 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def read() -> GpuLoad:
-        with contextlib.suppress(Exception):
-            memory, use = nvml.nvmlDeviceGetMemoryInfo(handle), None
-            with contextlib.suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has memory, but no utilisation
-                use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        with contextlib.suppress(Exception):  # a slice of a GPU (MIG) has no utilisation
+            memory, use = nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
             return GpuLoad(int(memory.used), int(memory.total), use)
         free, total = torch.cuda.mem_get_info(index)
         return GpuLoad(total - free, total)

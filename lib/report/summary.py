@@ -119,12 +119,11 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, and what a session measured on it. `clocks` are in MHz and degrees, where the driver answers."""
+    """A GPU, and what a session measured on it."""
 
     gpu: str = ""
     driver: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    clocks: dict[str, int] = field(default_factory=dict)
     run: str = ""
     world_size: int = 1
     precision: str = ""
