@@ -1,11 +1,13 @@
 """Text for a person: aligned tables, durations, amounts of bytes, criteria beside what was reached."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 
 _NUMBER = re.compile(r"[+-]?\d[\d.,:/%e-]*( .*)?")
+_ROWS = re.compile(r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE)  # lines that two spaces divide or indent
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
@@ -19,6 +21,28 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
         for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+def split_tables(text: str) -> Iterator[str | list[list[str]]]:
+    """Yields the parts of a text in their order: rows of cells for what `aligned` set in it, other lines as they are.
+
+    No cell may hold two spaces. Lines of one column stay text; one that has the last cell alone continues that above.
+    """
+    for number, part in enumerate(_ROWS.split(text)):
+        lines = part.strip("\n").split("\n")
+        inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
+        columns = [match.span() for match in re.finditer(r"x+( x+)*", inked)]  # two blanks in all lines divide them
+        if number % 2 and len(columns) > 1:
+            rows: list[list[str]] = []
+            for line in lines:
+                *cells, last = (line[begin:end].strip() for begin, end in columns)
+                if rows and not any(cells):  # the line above goes on
+                    rows[-1][-1] += f" {last}"
+                else:
+                    rows.append([*cells, last])
+            yield rows
+        elif columns:
+            yield "\n".join(lines)
 
 
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
@@ -36,8 +60,15 @@ def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
 
 
 def as_html(text: str) -> str:
-    """Returns a text as HTML whose columns stay aligned."""
-    return f"<pre>{escape(text)}</pre>"
+    """Returns a text as HTML: its tables, and between them paragraphs whose lines and indents stay."""
+    parts = ""
+    for part in split_tables(text):
+        if isinstance(part, str):
+            lines = re.sub("^ +", "&emsp;", escape(part), flags=re.MULTILINE).replace("\n", "<br>")
+            parts += f'<div style="max-width:72em;margin:4px 0">{lines}</div>'
+        else:
+            parts += table(part)
+    return parts
 
 
 def duration(seconds: float) -> str:
