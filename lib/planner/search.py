@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from lib.config import Config, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput
@@ -14,10 +15,11 @@ from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import NCCL_BYTES, Target
 from lib.planner.log import Prediction
-from lib.planner.trace import predict_task
-from lib.task import checked_blocks, find_task, model_on_meta, with_slots
+from lib.planner.trace import predict_task, seeded
+from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
+from lib.training.state import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
@@ -64,6 +66,7 @@ class Plan:
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
+    host: tuple[int, int] = (0, 0)  # of `host_memory`
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -110,8 +113,18 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
         chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
         epochs=config.training.epochs, share=config.data.subset_ratio,
-        changed=tuple(changed),
+        changed=tuple(changed), host=host_memory(search.task, config, search.count),
     )  # fmt: skip
+
+
+def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
+    """Returns bytes in the machine's own memory: the copy that checkpoints are written from, and batches that wait."""
+    held = max(1, config.data.num_workers * config.data.prefetch_factor)  # slots of each card
+    with seeded():
+        batch = task.example_batch(config.training.slot, torch.device("cpu"))
+        whole, model = saved_bytes(task, config)
+    copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
+    return copied, cards * held * sum(value.nbytes for value in batch.values())
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:

@@ -9,7 +9,7 @@ from lib.machine.memory import GIB
 from lib.planner.card import FITS
 from lib.planner.log import Prediction, folded
 from lib.planner.search import Option, Plan
-from lib.text import aligned, computed, duration, weights
+from lib.text import aligned, amount, computed, duration, weights
 
 QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
@@ -48,7 +48,9 @@ def of_plan(plan: Plan) -> str:
 
 
 def _notices(plan: Plan) -> list[str]:
-    sentences = []
+    copied, waiting = map(amount, plan.host)
+    sizes = f"{copied} for the copy that checkpoints are written from, {waiting} for batches"
+    sentences = [f"The machine's own memory: {sizes}; beside these Python, PyTorch and the data take theirs."]
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         takes = f"{steps:,} steps and take {duration(plan.seconds(steps))} ({quota(plan.seconds(steps))[0]} of a week)"

@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 import torch
 
+from lib import launch
+from lib.checkpoint.saver import Saver
 from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.launch.run import apply_plan
 from lib.notebook import widgets
 from lib.planner import make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
-from lib.task import load_config
+from lib.planner.search import host_memory
+from lib.task import load_config, load_task
 from tests.markup import unbalanced
 from tests.toy import Toy
 from trainbook import commands
@@ -215,6 +218,18 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
         path.write_text(text)
         assert widgets.find(path.parent, "toy", toy) is None
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
+
+
+def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):
+    savers, prepare = [], Saver.prepare
+    monkeypatch.setattr(Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0])
+    config = toy({"training.ema_decay": 0.9, "training.max_steps": 2})
+    copied, _ = host_memory(load_task(config), config, 1)
+    launch.train(config)
+    assert copied == sum(buffer.nbytes for buffer in savers[-1]._buffers.values())
+    config = toy({"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2})
+    batch = sum(value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values())
+    assert host_memory(load_task(config), config, 2)[1] == 2 * 2 * 3 * batch
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
