@@ -120,6 +120,7 @@ def compared(card: "Card") -> str:
         share = card.skipped_steps / max(1, card.steps)
         is_low = card.loss_scale < 64 or share > 0.01  # as a step warns; a scale is found in its first steps
         lines.append(f"loss scale {card.loss_scale:,.0f}, {share:.1%} of steps skipped{', OFF' if is_low else ''}")
+    lines += [", ".join(f"{name} {value:,}" for name, value in card.clocks.items())] if card.clocks else []
     return "\n".join(map(printable, lines))
 
 

@@ -213,7 +213,7 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
         predicted = read_card(folder / CARD).predicted
     versions = {"Python": python_platform.python_version(), "torch": torch.__version__, "CUDA": f"{torch.version.cuda}"}
     measured = Card(
-        str(gpus[0]), driver.version if driver else "", versions, ended.run, ended.world_size,
+        str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
         ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
         state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,
     )  # fmt: skip

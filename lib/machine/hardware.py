@@ -65,6 +65,17 @@ def driver() -> Driver | None:
     return None
 
 
+def clocks() -> dict[str, int]:
+    """Returns MHz of the first GPU's processors, now and at most, and its degrees; none if NVML does not answer."""
+    with contextlib.suppress(Exception):
+        nvml = _nvml()
+        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
+        mhz = {name: of(handle, nvml.NVML_CLOCK_SM) for name, of in (("MHz", now), ("MHz at most", most))}
+        return {**mhz, "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
+    return {}
+
+
 class GpuLoad(NamedTuple):
     """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""
 
@@ -104,13 +115,13 @@ def ram() -> Ram:
     """Returns the machine's memory, or what the container (cgroup) allows of it."""
     machine = psutil.virtual_memory()
     smallest = Ram(machine.available, machine.total, False)
-    for folder in _cgroups():
-        limit = _read(folder / "memory.max")
+    for folder in _cgroups("memory"):
+        limit = _read(folder / "memory.max", folder / "memory.limit_in_bytes")
         if limit.isdigit() and int(limit) < smallest.total:  # not "max"
-            used = int(_read(folder / "memory.current") or 0)
+            used = int(_read(folder / "memory.current", folder / "memory.usage_in_bytes") or 0)
             fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
             # files that nobody read lately count as used, and are given up before memory runs out
-            inactive = int(fields.get("inactive_file", 0))
+            inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
             smallest = Ram(min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True)
     return smallest
 
@@ -119,9 +130,10 @@ def cpus() -> float:
     """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
     # macOS has no affinity
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    for folder in _cgroups():
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
-        if quota.isdigit():  # not "max"
+    for folder in _cgroups("cpu"):
+        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        quota, period = _read(folder / "cpu.max").split() or version_1
+        if quota.isdigit():  # not "max", not -1
             count = min(count, int(quota) / int(period))
     return count
 
@@ -130,13 +142,19 @@ def cpus_per_process(processes: int) -> int:
     return max(1, int(cpus() // processes))
 
 
-def _cgroups() -> list[Path]:
-    """Lists the folders of this process's control groups (version 2), the innermost first."""
-    own = _CGROUPS / _read(_OWN_CGROUP).rpartition("0::")[2].strip("/")
-    return [folder for folder in (own, *own.parents) if folder.is_relative_to(_CGROUPS)]
+def _cgroups(controller: str) -> list[Path]:
+    """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
+    for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
+        if not controllers or controller in controllers.split(","):
+            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
+            root = _CGROUPS / controller if controllers else _CGROUPS
+            own = root / path.strip("/")
+            return [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
+    return []
 
 
-def _read(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text().strip()
+def _read(*paths: Path) -> str:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return path.read_text().strip()
     return ""

@@ -48,34 +48,39 @@ def _is_usable(folder: Path, is_planned: bool) -> bool:
 
 def read(folder: Path) -> dict[str, Tensor]:
     """Reads all tensors of a folder by name, onto the CPU. Raises BadInput where they are damaged or lie elsewhere."""
+    files, names = _files(folder)
     tensors: dict[str, Tensor] = {}
-    for file in _files(folder):
+    for file in files:
         is_safe = file.suffix == ".safetensors"
         try:
             shard = load_file(file) if is_safe else torch.load(file, map_location="cpu", weights_only=True)
             if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in shard.items()):
                 raise ValueError("it holds more than tensors by name")
+            if tensors.keys() & shard.keys():
+                raise ValueError("a tensor is there twice")
         except Exception as error:  # torch and safetensors raise many
             raise _unreadable(file, error) from None
         tensors |= shard
+    if names and names != tensors.keys():
+        raise _unreadable(folder, ValueError(f"the index does not fit {min(names ^ tensors.keys())}"))
     return tensors
 
 
-def _files(folder: Path) -> list[Path]:
-    """Returns the files with a folder's weights, sorted. Raises BadInput."""
+def _files(folder: Path) -> tuple[list[Path], set[str]]:
+    """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
     whole, index = next((form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0])
-    files = [folder / whole]
+    files, names = [folder / whole], set[str]()
     try:
         if not files[0].is_file():
             shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
-            files = [folder / file for file in sorted({*shards.values()})]
+            names, files = {*shards}, [folder / file for file in sorted({*shards.values()})]
             if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
                 raise ValueError("it may name files beside it alone")
         for file in files:
             size_of(file)  # not a pipe or a device, which would be waited for
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(folder, error) from None
-    return files
+    return files, names
 
 
 def _unreadable(path: Path, error: Exception) -> BadInput:
@@ -112,7 +117,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
             config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"The configuration of {printable(name)} cannot be used ({_why(error)}).") from None
-    files = _files(folder) if folder and not task.is_planned else []  # an index may lead nowhere else
+    files = _files(folder)[0] if folder and not task.is_planned else []  # an index may lead nowhere else
     if not facts and files:
         digest = hashlib.sha256()
         for file in files:

@@ -119,11 +119,12 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, and what a session measured on it."""
+    """A GPU, and what a session measured on it. `clocks` are in MHz and degrees, where the driver answers."""
 
     gpu: str = ""
     driver: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    clocks: dict[str, int] = field(default_factory=dict)
     run: str = ""
     world_size: int = 1
     precision: str = ""

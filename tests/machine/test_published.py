@@ -78,6 +78,8 @@ UNREADABLE = {
     "above": elsewhere("../secret.safetensors"), "a pickle": elsewhere("x.pkl"), "a missing shard": shard_gone,
     "no map": index_of("[]"), "deep": index_of('{"weight_map": ' + "[" * 100_000),
     "damaged": lambda folder: (sharded(folder) / INDEX["a.weight"]).write_bytes(b"\xff" * 40),
+    "a tensor twice": lambda folder: save_file(TENSORS, sharded(folder) / INDEX["a.weight"]),
+    "no such tensor": lambda folder: sharded(folder, {**INDEX, "c": INDEX["a.weight"]}),
 }  # fmt: skip
 
 

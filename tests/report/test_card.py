@@ -15,7 +15,7 @@ from trainbook.commands import compared, main
 
 GPU = Gpu("Tesla T4", (7, 5), 15_000_000_000)
 MEASURED = Card(
-    str(GPU), "570.1", {"torch": "2.9"}, "my", 2, "fp16", 32, 1000, 3 * 2**30, 0.5, 4096.0, 5,
+    str(GPU), "570.1", {"torch": "2.9"}, {"MHz": 585}, "my", 2, "fp16", 32, 1000, 3 * 2**30, 0.5, 4096.0, 5,
     Predicted(32, 3 * 2**30, [0.4, 0.6]),
 )  # fmt: skip
 
@@ -23,6 +23,7 @@ MEASURED = Card(
 def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(hardware, "gpus", lambda: [GPU])
     monkeypatch.setattr(hardware, "driver", lambda: Driver("570.1", (12, 8), ["Tesla T4"]))
+    monkeypatch.setattr(hardware, "clocks", lambda: {"MHz": 1590})
     plan = planner.make(toy({"training.precision": "fp16"}), planner.find_card("t4"), 1)
     config = with_changes(toy({"training.precision": "fp16"}), plan.overrides)
     run = replace(launch.prepare(config), plan=plan)
@@ -33,7 +34,7 @@ def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick,
     assert found.predicted == Predicted(
         plan.chosen.micro_batch, plan.chosen.prediction.peak_bytes, [*plan.chosen.step_seconds]
     )
-    assert (found.gpu, found.driver) == (str(GPU), "570.1")
+    assert (found.gpu, found.driver, found.clocks) == (str(GPU), "570.1", {"MHz": 1590})
     assert (found.steps, found.peak_bytes, found.precision) == (summary.step, summary.peak_memory_bytes, "fp16")
     assert found.step_seconds == 1 / summary.steps_per_second and found.loss_scale >= 1
     assert main(["card", str(tmp_path / "toy" / "card.json")]) == 0
