@@ -17,10 +17,7 @@ PACKAGES = {
 PROJECTS = {
     "torchvision": "", "torchaudio": "", "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image",
     "sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "IPython": "ipython", "bs4": "beautifulsoup4",
-    "dateutil": "python-dateutil", "dotenv": "python-dotenv", "flash_attn": "flash-attn",
-    "imblearn": "imbalanced-learn", "osgeo": "GDAL", "pywt": "PyWavelets",
-    "segmentation_models_pytorch": "segmentation-models-pytorch",
-    "sentence_transformers": "sentence-transformers", "umap": "umap-learn",
+    "segmentation_models_pytorch": "segmentation-models-pytorch", "sentence_transformers": "sentence-transformers",
 }  # fmt: skip
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
@@ -55,10 +52,7 @@ def how_to_get(error: ModuleNotFoundError) -> str:
 
 
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
-    """Installs what is missing; returns one line on what is there.
-
-    Raises BadInput, which names what is missing, if that cannot be installed.
-    """
+    """Installs what is missing; returns one line on what is there. Raises BadInput for what cannot be installed."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if bound := [name for name in missing if not packages[name]]:
         raise BadInput(

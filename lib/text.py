@@ -30,9 +30,8 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
     """
     for number, part in enumerate(_ROWS.split(text)):
         lines = part.strip("\n").split("\n")
-        columns, shifted = _columns(lines), [lines[0].rjust(max(map(len, lines))), *lines[1:]]
-        if len(_columns(shifted)) == 2 + len(re.findall("  +", lines[0].strip())) > len(columns):
-            lines, columns = shifted, _columns(shifted)  # the head lost its indent
+        inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
+        columns = [match.span() for match in re.finditer(r"x+( x+)*", inked)]  # two blanks in all lines divide them
         if number % 2 and len(columns) > 1:
             rows: list[list[str]] = []
             for line in lines:
@@ -46,17 +45,8 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
             yield "\n".join(lines)
 
 
-def _columns(lines: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns where each column begins and ends: two blanks in all lines divide them."""
-    inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
-    return [match.span() for match in re.finditer(r"x+( x+)*", inked)]
-
-
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
-    """Returns rows as a table of HTML; words above numbers are its head, and the row that begins with `bold` is bold.
-
-    It looks like a data frame in Jupyter. GitHub, which drops styles, shows it too.
-    """
+    """Returns rows as a table of HTML; words above numbers are its head; the row that begins with `bold` is bold."""
     columns = list(zip(*rows, strict=True))
     numbers = [any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell) for column in columns]
     has_head = any(is_number and not _NUMBER.fullmatch(rows[0][place]) for place, is_number in enumerate(numbers))

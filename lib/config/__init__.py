@@ -70,12 +70,6 @@ class Data:
         """What `dir` names, one or several; none where it is empty."""
         return self.dir if isinstance(self.dir, tuple) else tuple(filter(None, [self.dir]))
 
-    @staticmethod
-    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        names = values["dir"]
-        if isinstance(names, tuple) and ({"embedded", ""} & {*names} or len({*names}) < len(names)):
-            yield "dir", "A list in data.dir names folders, each once; embedded stands alone."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -306,9 +300,7 @@ def to_yaml(config: Config) -> str:
     """Returns the configuration as YAML that `read_config` reads back to an equal one."""
     values = dataclasses.asdict(config)
     del values["overridden"]
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
-    is_plain = not {"\x85", "\u2028", "\u2029"} & {*text}  # PyYAML reads these as ends of lines, if not escaped
-    return text if is_plain else yaml.safe_dump(values, sort_keys=False, width=120)
+    return yaml.safe_dump(values, sort_keys=False, width=120)
 
 
 def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -335,8 +327,6 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
     batch, lines = config.training.effective_batch, list[str]()
 
     def in_steps(value: Any, path: str) -> Any:
-        if isinstance(value, tuple):
-            return tuple(in_steps(item, f"{path}[{i}]") for i, item in enumerate(value))
         if isinstance(value, dict):
             return {name: in_steps(item, f"{path}.{name}") for name, item in value.items()}
         if not dataclasses.is_dataclass(value):

@@ -20,14 +20,13 @@ def settings(profile: str) -> dict[str, object]:
 
 
 def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
-    """Applies `memory.profile`, which it clears; returns a line for every key changed or left, too."""
+    """Applies `memory.profile`, which it clears; returns a line for every key changed, too."""
     if not (profile := config.memory.profile):
         return config, []
-    changes, left = {"memory.profile": "", **settings(profile)}, []
+    changes = {"memory.profile": "", **settings(profile)}
     for key in sorted(changes):  # given are the key, the other form of its length, or the section around it
         section, _, name = key.rpartition(".")
         if {key, f"{section}.{other_unit(name)}", section} & config.overridden and name != "profile":
-            left.append(key)
             del changes[key]
     if lacks_fp16 := changes.get("training.precision") == "fp16" and not has_gpu:
         changes["training.precision"] = "auto"
@@ -35,7 +34,5 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     old, new = ({k: f"{v:g}" if isinstance(v, float) else v for k, v in flat(c).items()} for c in (config, changed))
     differing = [key for key in new if old[key] != new[key] and key != "memory.profile"]
     lines = [f"{key} {old[key]} -> {new[key]}" for key in differing]
-    lines += [f"{key} stays {new[key]}, which was given as override" for key in left]
     lines += ["precision is auto instead of fp16, because there is no GPU"] if lacks_fp16 else []
-    lines = lines or ["the configuration has these numbers already"]
     return changed, [f"memory.profile {profile}: {line}" for line in lines]

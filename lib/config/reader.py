@@ -26,7 +26,7 @@ from lib.errors import BadInput, printable
 
 BAD: Any = object()  # stands for a value whose mistake has been reported
 _MOST_VALUES, _MOST_LEVELS = 20_000, 40  # of a file; levels of brackets
-_MOST_MISTAKES = 50  # after which a file is read no further
+_MOST_MISTAKES = 50  # that are shown
 _NUMBERS = {
     int: re.compile(r"[-+]?(0|[1-9][0-9]{0,17})"),
     float: re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"),
@@ -229,18 +229,16 @@ class Reader:
         self.known: list[str] = []
 
     def report(self, at: Any, sentence: str) -> Any:
-        """Adds a mistake at a mark, or where a node begins; returns BAD. Raises BadInput after many."""
+        """Adds a mistake at a mark, or where a node begins; returns BAD."""
         sentence = printable(sentence.strip(), most=2000)  # with keys and values of an untrusted file
         self.mistakes.append((at if isinstance(at, Mark) else at.start_mark, sentence))
-        if len(self.mistakes) >= _MOST_MISTAKES:
-            self.finish()
         return BAD
 
     def finish(self) -> None:
         """Raises BadInput if there are mistakes, in the order of the files; those in overrides come last."""
         order = sorted(self.mistakes, key=lambda m: (m[0].line < 0, m[0].name, m[0].line, m[0].column))
         if order:
-            raise BadInput("\n".join(f"{_place(mark)}: {sentence}" for mark, sentence in order))
+            raise BadInput("\n".join(f"{_place(mark)}: {sentence}" for mark, sentence in order[:_MOST_MISTAKES]))
 
     def root(self, text: str, name: str, advice: str) -> MappingNode:
         """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""

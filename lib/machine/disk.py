@@ -2,15 +2,11 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 from lib.errors import BadInput, TrainingFailed
 
@@ -140,18 +136,13 @@ class Busy(BadInput):
 def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
     """Holds a lock on a folder, in which it leaves no file; yields its descriptor, None where none can be locked.
 
-    The folder is made, and removed if it stays empty. The lock ends with this process and every child that inherits it;
-    the same process may take it again. Where another holds it, it raises Busy with the words of `busy`, or waits.
+    The folder is made if need be. The lock ends with this process and every child that inherits it; the same process
+    may take it again. Where another holds it, it raises Busy with the words of `busy`, or waits.
     """
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    handle = None
+    handle = _take(folder, busy)
     try:
-        handle = _take(folder, busy)
         yield handle
     finally:
-        for path in new:  # before others may take it
-            with contextlib.suppress(OSError):
-                path.rmdir()
         if handle is not None and handle in _held:
             _held[handle] -= 1
             if not _held[handle]:
@@ -161,32 +152,24 @@ def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
 
 def _take(folder: Path, busy: str) -> int | None:
     """Returns a descriptor with a lock, or, after a warning, None where folders cannot be locked."""
-    while True:
-        make_folders(folder)
-        handle = -1
-        try:
-            handle = os.open(folder, os.O_RDONLY)
-            status = os.fstat(handle)
-            for mine in _held:
-                if os.path.samestat(os.fstat(mine), status):
-                    os.close(handle)
-                    _held[mine] += 1
-                    return mine
-            if fcntl is None:
-                raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-            if folder.exists() and os.path.samestat(folder.stat(), status):
-                _held[handle] = 1
-                return handle
-            os.close(handle)  # it was removed, and maybe made again, by another process
-        except OSError as error:
-            if handle >= 0:
-                os.close(handle)
-            if isinstance(error, BlockingIOError):
-                raise Busy(busy) from None
-            why = error.strerror or error
-            print(f"Warning: {folder} cannot be locked ({why}). Let nothing else write there meanwhile.", flush=True)
-            return None
+    make_folders(folder)
+    handle = os.open(folder, os.O_RDONLY)
+    for mine in _held:
+        if os.path.samestat(os.fstat(mine), os.fstat(handle)):
+            os.close(handle)
+            _held[mine] += 1
+            return mine
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+    except OSError as error:
+        os.close(handle)
+        if isinstance(error, BlockingIOError):
+            raise Busy(busy) from None
+        why = error.strerror or error
+        print(f"Warning: {folder} cannot be locked ({why}). Let nothing else write there meanwhile.", flush=True)
+        return None
+    _held[handle] = 1
+    return handle
 
 
 def _let_go() -> None:
@@ -197,8 +180,7 @@ def _let_go() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_let_go)
 
 
 def held(folder: Path) -> tuple[int, int]:

@@ -34,10 +34,7 @@ class Card:
     device: str = ""  # pattern of what torch calls it, behind the words NVIDIA, Tesla and GeForce
     note: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "capability", tuple(self.capability))  # a list in JSON
-
 
 _FACTS, _CARDS = (json.loads(Path(__file__).with_name(f"{n}.json").read_text("utf-8")) for n in ("facts", "cards"))
 FACTS = {key: Fact(**row) for key, row in _FACTS.items()}
-CARDS = {key: Card(**row) for key, row in _CARDS.items()}
+CARDS = {key: Card(**{**row, "capability": tuple(row["capability"])}) for key, row in _CARDS.items()}

@@ -71,8 +71,8 @@ def clocks() -> dict[str, int]:
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
         now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
-        mhz = {name: int(of(handle, nvml.NVML_CLOCK_SM)) for name, of in (("MHz", now), ("MHz at most", most))}
-        return {**mhz, "degrees": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
+        mhz = {name: of(handle, nvml.NVML_CLOCK_SM) for name, of in (("MHz", now), ("MHz at most", most))}
+        return {**mhz, "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
     return {}
 
 
@@ -94,10 +94,8 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def read() -> GpuLoad:
-        with contextlib.suppress(Exception):
-            memory, use = nvml.nvmlDeviceGetMemoryInfo(handle), None
-            with contextlib.suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has memory, but no utilisation
-                use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        with contextlib.suppress(Exception):  # a slice of a GPU (MIG) has no utilisation
+            memory, use = nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
             return GpuLoad(int(memory.used), int(memory.total), use)
         free, total = torch.cuda.mem_get_info(index)
         return GpuLoad(total - free, total)
@@ -148,10 +146,10 @@ def _cgroups(controller: str) -> list[Path]:
     """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
     for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
         if not controllers or controller in controllers.split(","):
+            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
             root = _CGROUPS / controller if controllers else _CGROUPS
             own = root / path.strip("/")
-            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
-            return [folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder.is_dir()]
+            return [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
     return []
 
 

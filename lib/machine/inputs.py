@@ -16,8 +16,7 @@ from lib.machine.platform import Platform, detect, output_dir
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
-_MOST_BYTES = 2**24  # of a summary.json or a state.json
-_DEEPEST = 12  # folders below an input
+_MOST_BYTES = 2**24  # of a state.json
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 # Published weights, whose vocabulary is a text file too
 _PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
@@ -44,21 +43,16 @@ def _folders(folder: Path) -> list[Path]:
 def find_input(name: str, platform: Platform) -> Path:
     """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
     base, shown = platform.input_dir, printable(name, most=200)
-    try:
-        path = Path(name).expanduser()
-        for place in (path, base / path) if base else (path,):
-            if place.exists():
-                return place
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
-        why = getattr(error, "strerror", None) or error
-        raise BadInput(f"There is no input {shown} ({why}). Give a path that exists.") from None
+    path = Path(name).expanduser()
+    for place in (path, base / path) if base else (path,):
+        if place.exists():
+            return place
     if len(matches := named(name, platform)) == 1:
         return matches[0]
-    mounts = matches or mounted(platform)
-    names = ", ".join(printable(mount.relative_to(base)) for mount in mounts if base) or "nothing"
+    names = ", ".join(printable(mount.relative_to(base)) for mount in matches or mounted(platform) if base) or "nothing"
     if matches:
         raise BadInput(f"The name {shown} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
-    advice = "Add it with Add Input, or correct the name." if platform.name == "kaggle" else "Give a path that exists."
+    advice = "Give a path that exists, or add the input with Kaggle's Add Input."
     raise BadInput(f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). {advice}")
 
 
@@ -77,15 +71,8 @@ def named(name: str, platform: Platform) -> list[Path]:
 
 
 def earlier_runs(name: str, platform: Platform) -> list[Path]:
-    """Lists the folders that a run may have in outputs, data sets or a mounted run; not all exist."""
-    folders: list[Path] = []
-    for mount in mounted(platform):
-        folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        with contextlib.suppress(OSError, BadInput):  # not by report.Summary, which stands above the machine
-            if (mount / "checkpoints").is_dir():
-                summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
-                folders += [mount] if summary.get("run") == name else []
-    return folders
+    """Lists the folders that a run may have in mounted outputs and data sets; not all exist."""
+    return [folder / name for mount in mounted(platform) for folder in (mount, *_folders(mount))]
 
 
 def run_folders(config: Config) -> list[Path]:
@@ -134,7 +121,6 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
             is_here = up <= depth and all(map(fnmatch.fnmatchcase, inside[depth - up :], above))
             if is_here and fnmatch.filter(files, last):
                 matches[(folder, *folder.parents)[up]] = depth - up
-        if depth < _DEEPEST:
-            waiting += ((folder / n, (*inside, n)) for n in sorted(inner) if not (folder / n).is_symlink())
+        waiting += ((folder / n, (*inside, n)) for n in sorted(inner) if not (folder / n).is_symlink())
     outer = [folder for folder in matches if matches.keys().isdisjoint(folder.parents)]
     return sorted(outer, key=matches.__getitem__)

@@ -22,9 +22,7 @@ def device() -> torch.device:
 
 def is_oom(error: BaseException | None) -> bool:
     """Says whether `error`, or an error it came from, means that memory ran out."""
-    seen: set[int] = set()  # a chain may have a circle
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    while error is not None:
         has_mark = isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OOM_MARKS)
         if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
@@ -89,16 +87,12 @@ def readings() -> list[Reading]:
 
 
 def check_memory() -> str:
-    """Writes a line for RAM and each GPU with advice: under half used is free to start, over 80 % what to reduce."""
+    """Writes a line for RAM and each GPU, with advice where over 80 % is used."""
     lines = []
     for reading in readings():
-        advice = "free to start" if reading.share < 0.5 else "enough for a small run"
-        if reading.share > 0.8:
-            of_gpu = "restart other kernels on this GPU, or lower training.micro_batch"
-            of_ram = "close other notebooks, or lower data.num_workers"
-            advice = f"nearly full: {of_ram if reading.name == 'RAM' else of_gpu}"
+        advice = ": nearly full. Close other notebooks and restart their kernels" if reading.share > 0.8 else ""
         size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
-        lines.append(f"{reading.name}: {size}, {reading.detail}: {advice}")
+        lines.append(f"{reading.name}: {size}, {reading.detail}{advice}.")
     if not torch.cuda.is_available():
         lines.append("No GPU: training runs on the CPU. On Kaggle choose Settings > Accelerator > GPU T4 x2.")
     return "\n".join(lines)

@@ -23,11 +23,7 @@ _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
-_OF_LOADING = {  # options of from_pretrained that mean nothing to a model without weights
-    "quantization_config", "device_map", "max_memory", "offload_folder", "offload_buffers", "offload_state_dict",
-    "low_cpu_mem_usage", "ignore_mismatched_sizes", "key_mapping", "output_loading_info", "state_dict", "weights_only",
-    "subfolder", "variant", "revision", "token", "cache_dir", "force_download", "proxies",
-}  # fmt: skip
+_OF_MODEL = {"attn_implementation", "trust_remote_code"}  # options that mean something to a model without weights
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
@@ -54,30 +50,30 @@ def read(folder: Path) -> dict[str, Tensor]:
     """Reads all tensors of a folder by name, onto the CPU. Raises BadInput where they are damaged or lie elsewhere."""
     files, names = _files(folder)
     tensors: dict[str, Tensor] = {}
-    try:
-        for file in files:
-            is_safe = file.suffix == ".safetensors"
+    for file in files:
+        is_safe = file.suffix == ".safetensors"
+        try:
             shard = load_file(file) if is_safe else torch.load(file, map_location="cpu", weights_only=True)
             if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in shard.items()):
                 raise ValueError("it holds more than tensors by name")
             if tensors.keys() & shard.keys():
                 raise ValueError("a tensor is there twice")
-            tensors |= shard
-        if names is not None and names != tensors.keys():
-            raise ValueError(f"the index does not fit {printable(min(names ^ tensors.keys()), most=100)}")
-    except Exception as error:  # torch and safetensors raise many
-        raise _unreadable(file, error) from None
+        except Exception as error:  # torch and safetensors raise many
+            raise _unreadable(file, error) from None
+        tensors |= shard
+    if names and names != tensors.keys():
+        raise _unreadable(folder, ValueError(f"the index does not fit {min(names ^ tensors.keys())}"))
     return tensors
 
 
-def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
+def _files(folder: Path) -> tuple[list[Path], set[str]]:
     """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
     whole, index = next((form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0])
-    names, files = None, [folder / whole]
+    files, names = [folder / whole], set[str]()
     try:
         if not files[0].is_file():
             shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
-            names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
+            names, files = {*shards}, [folder / file for file in sorted({*shards.values()})]
             if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
                 raise ValueError("it may name files beside it alone")
         for file in files:
@@ -132,7 +128,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or task.is_planned:
         make = getattr(cls, "from_config", None) or cls._from_config
-        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
+        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key in _OF_MODEL})
         _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
         return model
     return cls.from_pretrained(folder, config=config, dtype=dtype, weights_only=True, local_files_only=True, **rest)

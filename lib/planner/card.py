@@ -67,17 +67,17 @@ class Target:
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 # What a description of one's own card may have, each once, between commas.
 _PARTS = {
-    "memory": rf"{_NUMBER}\s*GiB", "capability": r"capability\s*(\d+)\.(\d+)", "bandwidth": rf"{_NUMBER}\s*(GB|TB)/s",
-    "half": rf"{_NUMBER}\s*TFLOP/s(?:\s*(?:fp16|bf16))?", "single": rf"{_NUMBER}\s*TFLOP/s\s*fp32",
+    "memory": rf"{_NUMBER}\s*GiB", "capability": r"capability\s*(\d+)\.(\d+)", "bandwidth": rf"{_NUMBER}\s*GB/s",
+    "half": rf"{_NUMBER}\s*TFLOP/s", "single": rf"{_NUMBER}\s*TFLOP/s\s*fp32",
 }  # fmt: skip
-_ALIASES = {"a100": "a100-40", "v100": "v100-16", "h100-sxm": "h100", "rtxa6000": "a6000"}
+_ALIASES = {"a100": "a100-40", "v100": "v100-16"}
 OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 
 
 def find_card(name: str) -> Target:
     """Returns the card called `name` ("t4", "a100-40", ...), or the user's own by its figures.
 
-    "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory and what is known of the rest; TFLOP/s are those of fp16, or
+    "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory, capability and the rates that are known, of fp16, or
     "NN TFLOP/s fp32". The nearest known card fills the gaps, and `assumed` says so. Raises BadInput.
     """
     key = re.sub(r"\s+", "", name.lower())
@@ -87,17 +87,12 @@ def find_card(name: str) -> Target:
              if (match := re.fullmatch(form, part.strip(), re.IGNORECASE))]  # fmt: skip
     by_key = dict(parts)
     rates = {key: float(match[1]) for key, match in by_key.items() if key in ("half", "single", "bandwidth")}
-    if "memory" not in by_key or len(by_key) != name.count(",") + 1 or len(parts) > len(by_key) or 0 in rates.values():
+    is_whole = len(parts) == len(by_key) == name.count(",") + 1 and {"memory", "capability"} <= by_key.keys()
+    if not is_whole or 0 in rates.values():
         what = f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and"
         raise BadInput(f'{what} capability, for example "8 GiB, capability 8.6", and rates that you know: {OWN_FORM}.')
-    if "bandwidth" in rates and by_key["bandwidth"][2].upper() == "TB":
-        rates["bandwidth"] *= 1000
-    capability, memory_gib = by_key.get("capability"), float(by_key["memory"][1])
-    level = (int(capability[1]), int(capability[2])) if capability else (7, 5)
-    given = f"{memory_gib:g} GiB, capability {level[0]}.{level[1]}"
-    target = _like_nearest(", ".join([given, *(by_key[key][0] for key in rates)]), memory_gib, level, rates)
-    unsaid = f"the capability of {memory_gib:g} GiB: {level[0]}.{level[1]} was taken."
-    return target if capability else replace(target, assumed=(unsaid, *target.assumed))
+    major, minor = map(int, by_key["capability"].groups())
+    return _like_nearest(name.strip(), float(by_key["memory"][1]), (major, minor), rates)
 
 
 def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: Mapping[str, float]) -> Target:
@@ -114,14 +109,9 @@ def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: M
     if level < (8, 0):
         figures["bf16_tflops"] = None
     card: Any = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **figures)  # type: ignore[arg-type]
-    taken = [f"{like.fp16_tflops:g} TFLOP/s in fp16"] * (not faster)
-    taken += [f"{like.bandwidth_gb_s:g} GB/s"] * (not bandwidth)
-    other = "fp16" if single else "fp32"
-    assumed = f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}."
-    if taken:
-        rates_of = f"{' and '.join(taken)} of {like.name} were taken"
-        assumed = f"how fast {name} is: {rates_of}. Give its own, as in {OWN_FORM}."
-    return Target(card, assumed=(assumed,) if taken or not (half and single) else ())
+    is_given = half and single and bandwidth
+    assumed = f"how fast {name} is: missing rates were taken from {like.name}. Give its own, as in {OWN_FORM}."
+    return Target(card, assumed=() if is_given else (assumed,))
 
 
 def card_of_gpu(index: int) -> Target:

@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lib.errors import NotTraceable
+from lib.machine.facts import Card
 from lib.planner import kernels
-from lib.planner.allocator import Allocator
 from lib.planner.card import Target
 from lib.planner.tracker import users_line
 
@@ -83,11 +83,9 @@ class CudaSemantics(InnerCalls):
         if name == "dropout" and _drops(*args, **kwargs):
             return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
         half = self._autocast()
-        if name in kernels.RESERVED and args[0].is_meta:
-            if half is not None:
-                args, kwargs = self._cast_all(args, kwargs, half)
+        if name in kernels.RECURRENT and args[0].is_meta:
             self.recurrent += 1
-            return kernels.run_recurrent(name, args, kwargs)
+            return kernels.run_recurrent(args if half is None else self._cast_all(args, {}, half)[0])
         return func(*args, **kwargs) if half is None else self._autocast_call(func, name, args, kwargs, half)
 
     def _autocast(self) -> torch.dtype | None:
@@ -152,31 +150,20 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Replaces every CUDA device in a call by `meta`; a device itself (`torch.device("cuda")`) keeps its name."""
     if func is torch.device:
         return args, kwargs
-    name = getattr(func, "__name__", "")
-    if name == "cuda":
-        card_index(args[1] if len(args) > 1 else kwargs.get("device"))
+    if getattr(func, "__name__", "") == "cuda":
         return (args[0], "meta"), {}
     if type(kwargs.get("device")) is int:  # torch's word for a card
         kwargs["device"] = f"cuda:{kwargs['device']}"
-    if name == "to" and len(args) > 1 and type(args[1]) is int:
-        args = (args[0], f"cuda:{args[1]}", *args[2:])
     return tuple(map(_meta_device, args)), {key: _meta_device(value) for key, value in kwargs.items()}
 
 
 def _meta_device(value: Any) -> Any:
-    if not isinstance(value, str | torch.device) or str(value).partition(":")[0] != "cuda":
-        return value
-    card_index(value)
-    return torch.device("meta")
-
-
-def card_index(device: Any) -> int:
-    """Returns the number of a CUDA device, 0 where it has none. Raises NotTraceable for a second card."""
-    number = str(device) if isinstance(device, int) else str(device).partition(":")[2]
-    if (index := int(number) if number.isdigit() else 0) > 0:
-        what = f"The traced step uses a second card, cuda:{index} ({users_line()}), and a prediction follows one"
+    """Returns `meta` for a CUDA device. Raises NotTraceable for a second card."""
+    kind, _, index = str(value).partition(":") if isinstance(value, str | torch.device) else ("", "", "")
+    if index.isdigit() and kind == "cuda" and int(index):
+        what = f"The traced step uses a second card, {value} ({users_line()}), and a prediction follows one"
         raise NotTraceable(f'{what}. Write "cuda", or predict the part on each card alone.')
-    return index
+    return torch.device("meta") if kind == "cuda" else value
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
@@ -220,30 +207,22 @@ def _for_cuda(function: Callable) -> Callable:
     return wrapped
 
 
-def _answers(target: Target, allocator: Allocator) -> dict[str, Any]:
-    """Returns the functions of torch.cuda as they are on `target`, with the simulated allocator's figures."""
-    card, total = target.card, int(target.card.memory_gib * 2**30)
+def _answers(card: Card) -> dict[str, Any]:
+    """Returns the functions of torch.cuda as they are on `card`."""
     major, minor = card.capability
-    properties = types.SimpleNamespace(name=card.name, major=major, minor=minor, total_memory=total)
+    properties = types.SimpleNamespace(
+        name=card.name, major=major, minor=minor, total_memory=int(card.memory_gib * 2**30)
+    )
     values = {
         "is_available": True, "is_bf16_supported": True, "is_current_stream_capturing": False, "device_count": 1,
         "current_device": 0, "get_device_name": card.name, "get_device_capability": card.capability,
-        "get_device_properties": properties, "reset_peak_memory_stats": None, "synchronize": None, "init": None,
+        "get_device_properties": properties, "synchronize": None, "init": None, "set_device": None, "empty_cache": None,
     }  # fmt: skip
-    return {
-        **{name: lambda *_, value=value, **__: value for name, value in values.items()},
-        "set_device": card_index,
-        "mem_get_info": lambda *_: (total - allocator.reserved - target.set_aside, total),
-        "memory_allocated": lambda *_, **__: allocator.allocated,
-        "max_memory_allocated": lambda *_, **__: allocator.peak_allocated,
-        "memory_reserved": lambda *_, **__: allocator.reserved,
-        "max_memory_reserved": lambda *_, **__: allocator.peak_reserved,
-        "empty_cache": allocator.empty_cache,
-    }
+    return {name: lambda *_, value=value, **__: value for name, value in values.items()}
 
 
 @contextlib.contextmanager
-def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterator[CudaSemantics]:
+def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
     """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
     semantics, optimizers = CudaSemantics(target), sys.modules[torch.optim.Optimizer.__module__]
 
@@ -252,7 +231,7 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
         return (lambda function: function) if model is None else model
 
     patches: list[tuple[Any, str, Any]] = [
-        *((torch.cuda, name, answer) for name, answer in _answers(target, allocator or Allocator()).items()),
+        *((torch.cuda, name, answer) for name, answer in _answers(target.card).items()),
         (torch, "compile", compile),
         (optimizers, "_get_fused_kernels_supported_devices", lambda: ["cuda", "cpu", "meta"]),
         (torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
@@ -311,7 +290,7 @@ def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float 
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E). Raises NotTraceable."""
+    """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
     cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in torch._C._get_sdp_priority_order()]
     flash, efficient = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
     on = {"math": cuda.math_sdp_enabled(), "flash": flash, "efficient": efficient}
@@ -326,11 +305,7 @@ def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, 
             and width % aligned == value.shape[-1] % aligned == 0
         ),
     }  # fmt: skip
-    if kernel := next((kernel for kernel in enabled if can[kernel]), None):
-        return kernel
-    what = f"No attention kernel that is switched on ({', '.join(enabled) or 'none'}) takes heads of {width}"
-    card = f"in {query.dtype} on a card of capability {capability[0]}.{capability[1]} ({users_line()})"
-    raise NotTraceable(f"{what} {card}. Let sdpa_kernel name MATH too.")
+    return next((kernel for kernel in enabled if can[kernel]), "math")
 
 
 class Fp16OnCpu(InnerCalls):

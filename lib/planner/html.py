@@ -19,6 +19,7 @@ _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_bloc
 _ENVIRONMENT.filters["gib"] = lambda size: f"{size / GIB:.2f}"
 _ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "warning": "#D55E00", "table": table}
 _PAGE = _ENVIRONMENT.from_string(Path(__file__).with_name("page.html").read_text("utf-8")).module
+framed, refusal, computing = (getattr(_PAGE, name) for name in ("framed", "refusal", "computing"))
 
 
 def of_plan(plan: Plan) -> str:
@@ -32,16 +33,3 @@ def of_plan(plan: Plan) -> str:
 def write(path: Path, plans: Sequence[Plan]) -> None:
     """Writes plans as a page of HTML. Raises OSError."""
     disk.write_text(path, f"<!doctype html><meta charset=utf-8>{''.join(map(of_plan, plans))}")
-
-
-def refusal(sentence: str) -> str:
-    return framed(_PAGE.refusal(sentence))
-
-
-def computing(text: str) -> str:
-    return str(_PAGE.computing(text))
-
-
-def framed(html: str) -> str:
-    """Frames HTML as wide as its place: a table in it scrolls, where its least width would stretch a widget."""
-    return str(_PAGE.framed(html))

@@ -1,6 +1,6 @@
 """The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline.
 
-LSTM, GRU and plain recurrent layers run as cuDNN has them, in one kernel; on `meta` PyTorch would unroll them.
+LSTM, GRU and plain recurrent layers run as one step; on `meta` PyTorch would unroll them.
 """
 
 import math
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry, register_flop_formula
+from torch.utils.flop_counter import flop_registry
 
 from lib.planner.allocator import round_up
 from lib.planner.card import Arithmetic, Target
@@ -116,50 +117,25 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
     return most
 
 
-# What cuDNN keeps for backward, in widths of the hidden state for each step, layer and direction: the gates after their
-# activation, and an LSTM's cell with its tanh. How cuDNN counts (cudnnGetRNNTempSpaceSizes) is not published, so this
-# is an assumption.
-RESERVED = {"lstm": 6, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
-
-if not hasattr(torch.ops.trainbook_planner, "kernel"):  # a notebook that is run again imports lib anew
-    _LIBRARY = torch.library.Library("trainbook_planner", "FRAGMENT")
-    _LIBRARY.define("kernel(Tensor[] read, Tensor[] written, int flops) -> Tensor")
-    _LIBRARY.impl("kernel", lambda read, written, flops: torch.empty(0, device="meta"), "Meta")
-    register_flop_formula(torch.ops.trainbook_planner.kernel)(lambda read, written, flops, **_: flops)
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
-class _Recurrent(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, shape: list[int], flops: int, reserved: int, count: int, x: Tensor, *rest: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.flops = flops
-        with torch.enable_grad():  # so that the results count as activations; nothing here has a gradient
-            out, reserve = (torch.empty(size, dtype=x.dtype, device="meta") for size in (shape, [reserved]))
-            last = [torch.empty_like(state.detach()) for state in rest[:count]]
-        torch.ops.trainbook_planner.kernel([x, *rest], [out, *last, reserve], flops)
-        ctx.save_for_backward(x, out, reserve, *rest)
-        return out, *last
+def run_recurrent(args: Sequence[Any]) -> tuple[Tensor, ...]:
+    """Returns (output, last states ...) of x (L, B, I), or (B, L, I), or packed (rows, I) with batch sizes.
 
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
-        x, _, _, *rest = ctx.saved_tensors
-        gradients = [torch.empty_like(tensor) for tensor in (x, *rest)]
-        torch.ops.trainbook_planner.kernel([x, *rest], gradients, 2 * ctx.flops)
-        return None, None, None, None, *gradients
-
-
-def run_recurrent(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Returns (output, last states ...) of x (L, B, I), or (B, L, I), or packed (rows, I) with batch sizes."""
-    packed = isinstance(args[1 if name == "lstm" else 2], Tensor)
-    x, states, weights = args[0], args[2 if packed else 1], args[3 if packed else 2]
-    more = dict(zip(("num_layers", "dropout", "train", "bidirectional"), args[4 + packed :], strict=False)) | kwargs
-    layers, train, both = (more.get(name) for name in ("num_layers", "train", "bidirectional"))
-    states = list(states) if isinstance(states, list | tuple) else [states]
-    rows, sides = math.prod(x.shape[:-1]), 2 if both else 1
-    keeps = train and torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
-    reserved = rows * layers * sides * RESERVED[name] * states[-1].shape[-1] if keeps else 0
-    shape = [*x.shape[:-1], sides * states[0].shape[-1]]
-    flops = 2 * rows * sum(weight.numel() for weight in weights if weight.dim() == 2)  # each is multiplied once a row
-    out, *last = _Recurrent.apply(shape, flops, reserved, len(states), x, *states, *weights)
-    return out, *last
+    All steps of a layer run at once, as if none waited for another. What waits for the backward pass are the gates,
+    the cell and the output: cudnnGetRNNTempSpaceSizes is not published, so this is an assumption.
+    """
+    place = 2 if isinstance(args[2], list) else 3  # behind the batch sizes of a packed sequence
+    x, states, weights, has_bias, layers, _, _, both = args[0], *args[place - 1 : place + 6]
+    states = states if isinstance(states, tuple) else (states,)
+    width, inner, each = states[0].shape[-1], states[-1].shape[-1], len(weights) // (layers * (1 + both))
+    sides: list[Tensor] = []
+    for start in range(0, len(weights), each):
+        of_both = torch.cat(weights[start : start + 2], -1)
+        x_and_state = torch.cat([x, x.new_empty(*x.shape[:-1], width)], -1)
+        gates = F.linear(x_and_state, of_both, weights[start + 2] if has_bias else None).sigmoid()
+        sides.append(gates.unflatten(-1, (-1, inner)).sum(-2).tanh()[..., :width])
+        if len(sides) == 1 + both:
+            x, sides = torch.cat(sides, -1) if both else sides[0], []
+    return x, *(state + x.mean() for state in states)

@@ -3,8 +3,8 @@
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -29,19 +29,14 @@ class Storage:
 
 @dataclass(frozen=True)
 class Layer:
-    """The bytes of one layer, or of several alike that follow one another (`count`)."""
+    """The bytes of one layer."""
 
     name: str
-    count: int
     weights: int
     gradients: int
     optimizer: int
     activations: int  # that wait for the backward pass
     at_peak: int  # all of it that is alive then
-
-    @property
-    def held(self) -> tuple[int, int, int, int]:
-        return self.weights, self.gradients, self.optimizer, self.activations
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,7 @@ class Log:
             "at_peak": _by_layer(self.alive(self.peak)),
         }
         names = dict.fromkeys(name for column in columns.values() for name in column if name != OUTSIDE)
-        rows = (Layer(n, 1, **{column: sizes[n] for column, sizes in columns.items()}) for n in [*names, OUTSIDE])
+        rows = (Layer(n, **{column: sizes[n] for column, sizes in columns.items()}) for n in [*names, OUTSIDE])
         return tuple(row for row in rows if any(columns[column][row.name] for column in columns))
 
 
@@ -154,13 +149,9 @@ def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
     return sizes
 
 
-def folded(layers: Iterable[Layer]) -> list[Layer]:
-    """Sums layers that follow one another and are alike: one name but for its number, equal weights and states."""
-    runs = groupby(layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer))
-    rows = [list(run) for _, run in runs]
-    return [row[0] if len(row) == 1 else summed(f"{row[0].name} ... {row[-1].name}", row) for row in rows]
-
-
-def summed(name: str, layers: list[Layer]) -> Layer:
-    sizes = ("count", "weights", "gradients", "optimizer", "activations", "at_peak")
-    return Layer(name, *(sum(getattr(layer, size) for layer in layers) for size in sizes))
+def folded(layers: Iterable[Layer]) -> Iterator[tuple[str, Layer]]:
+    """Yields names and sums of layers that follow one another and have one name but for its number, equally heavy."""
+    for _, run in groupby(layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer)):
+        (first, *sizes), *rest = [astuple(layer) for layer in run]
+        name = f"{first} ... {rest[-1][0]} ({1 + len(rest)})" if rest else first
+        yield name, Layer(name, *map(sum, zip(sizes, *(more[1:] for more in rest), strict=True)))

@@ -17,15 +17,12 @@ from lib.planner.card import NCCL_BYTES, Target
 from lib.planner.log import Prediction
 from lib.planner.trace import predict_task, seeded
 from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
-from lib.text import amount
-from lib.training import optimization
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.state import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
-_LINE_ERROR = 1.03  # the line through two traced sizes is off by less
 _MUCH_FASTER = 0.9  # of the time: what makes more recomputation worth it
 
 
@@ -49,22 +46,6 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Host:
-    """Bytes of a run in the machine's own memory. On a GPU both are pinned: the system cannot swap them."""
-
-    copied_bytes: int  # the copy of all states that a checkpoint is written from while training goes on
-    waiting_bytes: int  # slots of batches that are there at once, on all cards
-    workers: int  # of all cards
-
-    def sentence(self) -> str:
-        copied = f"{amount(self.copied_bytes)} for the copy that checkpoints are written from, "
-        copied *= bool(self.copied_bytes)
-        by = f" prepared by {self.workers} workers" * bool(self.workers)
-        sizes = f"{copied}{amount(self.waiting_bytes)} for batches{by}"
-        return f"The machine's own memory: {sizes}; beside these Python, PyTorch and the data take theirs."
-
-
-@dataclass(frozen=True)
 class Plan:
     """The options of one run on one kind of card, and the recommended one."""
 
@@ -85,7 +66,7 @@ class Plan:
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
-    host: Host | None = None  # the machine's own memory
+    host: tuple[int, int] = (0, 0)  # of `host_memory`
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -136,15 +117,14 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     )  # fmt: skip
 
 
-def host_memory(task: Task, config: Config, cards: int) -> Host:
-    """Counts a run's host memory. A worker keeps `data.prefetch_factor` slots; without one there is one."""
-    held = max(1, config.data.num_workers * config.data.prefetch_factor)
+def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
+    """Returns bytes in the machine's own memory: the copy that checkpoints are written from, and batches that wait."""
+    held = max(1, config.data.num_workers * config.data.prefetch_factor)  # slots of each card
     with seeded():
         batch = task.example_batch(config.training.slot, torch.device("cpu"))
         whole, model = saved_bytes(task, config)
-        copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
-    waiting = cards * held * sum(value.nbytes for value in batch.values())
-    return Host(copied, waiting, cards * config.data.num_workers)
+    copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
+    return copied, cards * held * sum(value.nbytes for value in batch.values())
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
@@ -205,20 +185,11 @@ class _Search:
                 return
 
     def _largest(self, recomputed: int) -> int:
-        """Returns the largest micro-batch that fits, else the smallest. Memory is nearly linear in it: few traces"""
+        """Returns the largest micro-batch that fits, else the smallest."""
         sizes = even_sizes(self.slot)
         fits, fails = -1, len(sizes)
         while fails - fits > 1:
-            middle = len(sizes) - 1
-            if fails < len(sizes):
-                points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
-                loaded = self._traced[sizes[fails], recomputed].moments["after load"]
-                (low, low_peak), (high, peak) = sorted([(0, loaded * optimization.copies(self.config)), *points])[-2:]
-                room = low + (self.target.limit_bytes - low_peak) * (high - low) / max(1, peak - low_peak)
-                if fits >= 0 and sizes[fits + 1] > room * _LINE_ERROR:
-                    break  # by the line, nothing more fits
-                best = max((i for i in range(len(sizes)) if sizes[i] <= room), default=0)
-                middle = min(max(best, fits + 1), fails - 1)
+            middle = fails - 1 if fails == len(sizes) else (fits + fails) // 2  # most often the whole slot fits
             if self.predict(sizes[middle], recomputed).fits:
                 fits = middle
             else:
@@ -254,9 +225,7 @@ def _nothing_fits(search: _Search, least: Option) -> str:
     needed = least.prediction.peak_bytes
     larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
     where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
-    states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))
     what = f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of"
-    takes = f"{least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB ({states / GIB:.2f} of it weights"
-    limit = f"the {search.target.limit_bytes / GIB:.2f} GiB that a plan may use. {where} Or make the model or its input"
-    layers = f"{search.layers} layers recomputed"
-    return f"{what} {layers}, {takes}, gradients and optimizer) of {limit} smaller (workload.*)."
+    takes = f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} of"
+    limit = f"the {search.target.limit_bytes / GIB:.2f} GiB that a plan may use"
+    return f"{what} {takes} {limit}. {where} Or make the model or its input smaller (workload.*)."

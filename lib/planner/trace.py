@@ -29,8 +29,6 @@ from lib.training.step import optimizer_step, summing_bytes
 STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
 PASSES = 2  # gradients are there from the second micro-batch of a step on
 META = torch.device("meta")
-_PRECISIONS = ("fp32", "fp16", "bf16")
-_NCCL = f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption."
 
 
 def predict(
@@ -40,24 +38,38 @@ def predict(
 ) -> Prediction:  # fmt: skip
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
-        predict(lambda: Net(), lambda net: net(torch.randn(32, 3, 224, 224, device="cuda")).mean(), card="t4")
-
-    The model trains in the mode in which it is made (`eval()` stays). What `step` returns may be the loss, a tuple that
-    begins with it, or have a `loss`. `keeps_outputs`: the loop holds what a step returned until the next one is
-    computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls zero_grad between forward and
-    backward pass, as Lightning does. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
-    NotTraceable for what depends on values, and for a second card.
+    `keeps_outputs`: the loop holds what a step returned until the next is computed, as one without `del` does.
+    `zeroes_after_forward`: it calls zero_grad between forward and backward pass, as Lightning does. Raises BadInput;
+    NotTraceable for what depends on values, and for a second card; what `step` raises.
     """
-    target = find_card(card)
+    target, passes = find_card(card), min(accumulation, PASSES)
     computed_in = checked(target, precision)
-    passes = min(accumulation, PASSES)
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         _force_foreach(made)
         tracker.adopt(net)
         with tracker:
-            _run(tracker, net, step, made, computed_in, passes, clip_norm, keeps_outputs, zeroes_after_forward)
-    return _result(tracker, semantics, passes, _of_model(net, computed_in, semantics))
+            tracker.at("after load")
+            for _ in range(STEPS):
+                tracker.at("start")
+                if not zeroes_after_forward:
+                    made.zero_grad()
+                for number in range(passes):
+                    with autocast(computed_in, META), tracker.users_code():
+                        result = step(net)
+                    tracker.at("after forward")
+                    if zeroes_after_forward and not number:
+                        made.zero_grad()
+                    _loss_of(result).backward()
+                    tracker.at("after backward")
+                    if not keeps_outputs:
+                        del result
+                if clip_norm:
+                    nn.utils.clip_grad_norm_([p for p in net.parameters() if p.requires_grad], clip_norm)
+                made.step()
+                tracker.adopt_state(made.state)
+                tracker.at("after optimizer step")
+    return _result(tracker, semantics, passes)
 
 
 def predict_inference(
@@ -74,44 +86,15 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+    return _result(tracker, semantics, 1)
 
 
 def checked(target: Target, precision: str) -> Precision:
     """Returns the precision on this card. Raises BadInput for a name that is none."""
-    if precision not in (*_PRECISIONS, "auto"):
-        raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
-    if precision == "auto":
-        return precision_on_card("auto", target.card.capability, target.card.name)
-    return precision  # type: ignore[return-value]
-
-
-def _run(
-    tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], optimizer: Any, precision: Precision,
-    passes: int, clip_norm: float, keeps_outputs: bool, zeroes_after_forward: bool,
-) -> None:  # fmt: skip
-    """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and the optimizer."""
-    parameters = [p for p in net.parameters() if p.requires_grad]
-    tracker.at("after load")
-    for _ in range(STEPS):
-        tracker.at("start")
-        if not zeroes_after_forward:
-            optimizer.zero_grad()
-        for number in range(passes):
-            with autocast(precision, META), tracker.users_code():
-                result = step(net)
-            tracker.at("after forward")
-            if zeroes_after_forward and not number:
-                optimizer.zero_grad()
-            _loss_of(result).backward()
-            tracker.at("after backward")
-            if not keeps_outputs:
-                del result
-        if clip_norm:
-            nn.utils.clip_grad_norm_(parameters, clip_norm)
-        optimizer.step()
-        tracker.adopt_optimizer(optimizer)
-        tracker.at("after optimizer step")
+    if precision not in ("fp32", "fp16", "bf16", "auto"):
+        raise BadInput(f"There is no precision {precision!r}. Write fp32, fp16, bf16 or auto.")
+    is_auto = precision == "auto"
+    return precision_on_card("auto", target.card.capability, target.card.name) if is_auto else precision  # type: ignore
 
 
 def _loss_of(result: Any) -> Tensor:
@@ -126,10 +109,8 @@ def _loss_of(result: Any) -> Tensor:
 @contextlib.contextmanager
 def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tuple[nn.Module, Tracker, CudaSemantics]]:
     """Yields a model on the simulated card, seeded: what its steps draw is the same every time."""
-    if isinstance(model, nn.Module):
-        raise BadInput("The model itself was given. Give a function that makes it: predict(lambda: Net(), ...)")
     tracker = Tracker(target, target.usable_bytes)
-    with _traceable(), seeded(), simulated_cuda(target, tracker.allocator) as semantics:
+    with _traceable(), seeded(), simulated_cuda(target) as semantics:
         try:
             with META:
                 net = model().to(META)  # legacy constructors (torch.FloatTensor) know no default device
@@ -141,58 +122,39 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
         yield net, tracker, semantics
 
 
-def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) -> list[str]:
-    card = semantics.target.card
-    fixed = "the model was made in eval(), and stays so: without dropout, with fixed batch statistics."
-    slow = f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in."
-    return [fixed] * (not net.training) + [slow] * (precision == "bf16" and card.bf16_tflops is None)
-
-
 def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
     """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
-    traced = min(passes, PASSES)
-    with seeded():
-        batch = task.example_batch(micro_batch, torch.device("cpu"))
-    with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
-        _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = [_NCCL] * (count > 1)
-    if config.training.compile:
-        semantics.compiled += 1
-    return _result(tracker, semantics, traced, unseen)
-
-
-@contextlib.contextmanager
-def _followed(
-    task: Task, config: Config, target: Target, micro_batch: int
-) -> Iterator[tuple[State, Tracker, CudaSemantics]]:
-    """Yields the trainer's state on the simulated card, and what follows its memory inside the block."""
-    tracker = Tracker(target, target.usable_bytes)
+    traced, tracker = min(passes, PASSES), Tracker(target, target.usable_bytes)
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
     on_meta.model = lambda: _as_loaded(task.model())  # type: ignore[method-assign]
+    with seeded():
+        batch = task.example_batch(micro_batch, torch.device("cpu"))
     # what `precision.allow_tf32` sets on such a card; times depend on it
     before, tf32 = torch.get_float32_matmul_precision(), precision != "fp32" and target.card.capability >= (8, 0)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
-        with put_back(), simulated_cuda(target, tracker.allocator) as semantics, _traceable():
+        with put_back(), simulated_cuda(target) as semantics, _traceable():
             with META:
                 state = new_state(on_meta, config, META, precision)
             state.micro_batch = micro_batch
             _force_foreach(state.optimizer)
             tracker.adopt(state.model)
-            if state.ema:
-                tracker.adopt_state(state.ema.average.values())
+            tracker.adopt_state(state.ema.average if state.ema else {})
             with tracker:
-                yield state, tracker, semantics
+                _trainers_steps(tracker, state, task, config, [batch] * traced, count)
     finally:
         torch.set_float32_matmul_precision(before)
+    semantics.compiled += config.training.compile
+    nccl = f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption."
+    return _result(tracker, semantics, traced, [nccl] * (count > 1))
 
 
 def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(summing_bytes(tracker.trained))
+            tracker.drop(tracker.take(summing_bytes(tracker.trained), "temporaries"))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
@@ -204,7 +166,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
-        tracker.adopt_optimizer(state.optimizer)
+        tracker.adopt_state(state.optimizer.state)
         tracker.at("after optimizer step")
 
 
@@ -250,7 +212,7 @@ def _traceable() -> Iterator[None]:
         raise NotTraceable(f"{what}: {str(error).splitlines()[0]} {advice}") from error
 
 
-def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
+def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
     one_pass = (after_passes - start) / passes
@@ -258,7 +220,10 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     most = tracker.log.with_workspaces(target.usable_bytes)
     rest = "depends on values, so its upper bound was taken"
     unseen = [f"the shape of {name} {rest} ({times} times)." for name, times in sorted(tracker.bounded.items())]
-    unseen += tracker.watch.sentences()
+    unseen += [
+        f"a value read into Python ({line}) was taken as {taken} ({times} times): another may need more memory."
+        for (line, taken), times in tracker.taken.most_common(5)
+    ]
     if semantics.compiled:
         unseen.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:

@@ -5,7 +5,7 @@ import functools
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from lib.planner.log import Log, Storage
 
 # Of a forward pass, a backward pass, or the optimizer: half a minute. XLNet runs some thousand operators.
 MOST_OPERATORS = 500_000
-_SHOWN = 5  # lines
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _HELPERS = ("contextlib.py", "functools.py", "_ops.py")
@@ -45,32 +44,6 @@ def is_users(file: str) -> bool:
     return not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS))
 
 
-class Watch:
-    """Counts operators since `begin`, and what unknown values were taken as."""
-
-    def __init__(self) -> None:
-        self.taken: Counter[tuple[str, str]] = Counter()  # (line, what was taken), of the whole trace
-        self.begin()
-
-    def begin(self) -> None:
-        self._operators = 0
-
-    def operator(self) -> None:
-        self._operators += 1
-        if self._operators > MOST_OPERATORS:
-            what = f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()})"
-            why = "A prediction takes each value as False or 1, so a loop that waits for one has no end"
-            raise NotTraceable(f"{what}. {why}: give it a fixed number of turns in the step that is predicted.")
-
-    def sentences(self) -> list[str]:
-        """Returns what was taken where, as sentences: at most five of them, the most frequent first."""
-        rest = "only what follows from that was traced, and another value may need more memory."
-        most = self.taken.most_common(_SHOWN)
-        lines = [f"a value read into Python ({at}) was taken as {as_} ({n} times): {rest}" for (at, as_), n in most]
-        more = len(self.taken) - len(lines)
-        return lines + ([f"values read into Python at {more} more lines, taken in the same way."] if more else [])
-
-
 class Tracker(TorchDispatchMode):
     """Follows the storages on `device`, and counts peak, categories, modules and time; `log` has all of it.
 
@@ -84,7 +57,8 @@ class Tracker(TorchDispatchMode):
         self.log = Log()
         self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
-        self.watch = Watch()
+        self.taken: Counter[tuple[str, str]] = Counter()  # unknown values: (line, what was taken)
+        self._operators = 0  # since the last moment
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = self.trained = 0
         self.cost = np.zeros(5)  # see kernels.cost
@@ -113,15 +87,11 @@ class Tracker(TorchDispatchMode):
                 child.register_forward_pre_hook(lambda *_, path=path: self._modules.append(path))
                 child.register_forward_hook(lambda *_: self._modules.pop() and None, always_call=True)
 
-    def adopt_optimizer(self, optimizer: Any) -> None:
-        for parameter, state in optimizer.state.items():
-            if isinstance(state, Mapping):
-                self.adopt_state(state.values(), parameter)
-
-    def adopt_state(self, tensors: Iterable[Any], parameter: Any = None) -> None:
-        module = self._parameters.get(id(parameter), "")
-        for tensor in tensors:
-            if isinstance(tensor, Tensor):
+    def adopt_state(self, states: Mapping[Any, Any]) -> None:
+        """Labels what an optimizer keeps for each parameter."""
+        for parameter, state in states.items():
+            module = self._parameters.get(id(parameter), "")
+            for tensor in tensors_of(state.values() if isinstance(state, Mapping) else [state]):
                 self._follow(tensor, "optimizer", module)
                 self._mark(tensor, "optimizer", module)
 
@@ -129,22 +99,18 @@ class Tracker(TorchDispatchMode):
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
         self.log.marks[moment] = len(self.log.events)
-        self.watch.begin()
-
-    def pass_by(self, size: int) -> None:
-        """Allocates and frees memory for something that this machine does not do."""
-        self._drop(self._take(size, "temporaries"))
+        self._operators = 0
 
     def _follow(self, tensor: Tensor, category: str, module: str) -> None:
         if tensor.device.type != self.device:
             return
         storage = tensor.untyped_storage()
         if (key := storage._cdata) not in self._live:
-            entry = self._take(storage.nbytes(), category, module)
-            entry.alive = weakref.ref(storage, lambda _: self._drop(self._live.pop(key)))
+            entry = self.take(storage.nbytes(), category, module)
+            entry.alive = weakref.ref(storage, lambda _: self.drop(self._live.pop(key)))
             self._live[key] = entry
 
-    def _take(self, size: int, category: str, module: str = "") -> Storage:
+    def take(self, size: int, category: str, module: str = "") -> Storage:
         block = self.allocator.allocate(int(size))
         entry = Storage(block.size if block else 0, category, module, block)
         self.log.events.append(("alloc", entry))
@@ -152,7 +118,7 @@ class Tracker(TorchDispatchMode):
             self._peak, self.log.peak = self.allocator.allocated, len(self.log.events)
         return entry
 
-    def _drop(self, entry: Storage) -> None:
+    def drop(self, entry: Storage) -> None:
         self.allocator.release(entry.block)
         self.log.events.append(("free", entry))
 
@@ -174,7 +140,11 @@ class Tracker(TorchDispatchMode):
             return self._dispatch(func, args, kwargs or {})
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        self.watch.operator()
+        self._operators += 1
+        if self._operators > MOST_OPERATORS:
+            what = f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()})"
+            why = "A prediction takes each value as False or 1, so a loop that waits for one has no end"
+            raise NotTraceable(f"{what}. {why}: give it a fixed number of turns in the step that is predicted.")
         on_meta, name = self.device == "meta", func._schema.name.removeprefix("aten::")
         tensors = tensors_of((args, *kwargs.values()))
         if on_meta and any(t.is_meta for t in tensors):
@@ -189,7 +159,7 @@ class Tracker(TorchDispatchMode):
             self.cost += kernels.cost(func, args, kwargs, None, self.target)
             return None  # an optimizer in one kernel, without temporaries
         module = self._origin()
-        temporaries = [self._take(size, "workspace", module) for size in self._workspaces(name, args)]
+        temporaries = [self.take(size, "workspace", module) for size in self._workspaces(name, args)]
         out = func(*args, **kwargs)
         self.cost += kernels.cost(func, args, kwargs, out, self.target)
         is_image = on_meta and name == "convolution" and args[0].dim() == 4
@@ -200,7 +170,7 @@ class Tracker(TorchDispatchMode):
         if on_meta and (most := kernels.workspace(name, args, out, torch.backends.cudnn.benchmark)):
             self.log.events.append(("workspace", most))
         for entry in temporaries:
-            self._drop(entry)
+            self.drop(entry)
         return out
 
     def _follow_results(self, out: Any, module: str) -> None:
@@ -213,7 +183,7 @@ class Tracker(TorchDispatchMode):
         """Returns the module that an operator runs for: in backward, that of the forward operator."""
         in_backward, forward = torch._C._current_graph_task_id() != -1, torch.is_grad_enabled()
         if in_backward and not forward:
-            node = _current_node()
+            node = torch._C._current_autograd_node()
             return self._origins.get(node._sequence_nr(), "") if node is not None else ""
         module = self._modules[-1] if self._modules else "(recomputed)" if in_backward else ""
         if forward:  # the node of this operator is the newest
@@ -228,7 +198,7 @@ class Tracker(TorchDispatchMode):
             in_backward = torch._C._current_graph_task_id() != -1  # that thread has a handle of its own
             if in_backward not in self._handles:
                 self._handles.add(in_backward)
-                self._take(self.target.cublas_workspace, "workspace")
+                self.take(self.target.cublas_workspace, "workspace")
             return []
         return kernels.temporaries(name, args, self.target)
 
@@ -238,7 +208,7 @@ class Tracker(TorchDispatchMode):
             return values.item()
         taken = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
         if self.in_users_code:
-            self.watch.taken[users_line(), str(taken)] += 1
+            self.taken[users_line(), str(taken)] += 1
         return taken
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -289,10 +259,6 @@ class Tracker(TorchDispatchMode):
         on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
         with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
             out._known_values = func(*tree_map_only(Tensor, _known, args), **on_cpu)
-
-
-# Which operator's backward runs; versions of torch without it leave its temporaries without a layer.
-_current_node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
 
 def _known(tensor: Tensor) -> Tensor | None:

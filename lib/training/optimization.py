@@ -133,11 +133,6 @@ def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
     return parameter.device if group.get("fused") else torch.device("cpu")
 
 
-def copies(config: Config) -> int:
-    """Returns how many numbers a parameter takes in a step: weight, gradient and moments."""
-    return 4 if config.optimizer.name == "adamw" else 2 + int(config.optimizer.momentum > 0)
-
-
 class Plateau:
     """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
 

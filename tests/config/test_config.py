@@ -17,15 +17,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    in_turn: tuple[Stage, ...] = ()
     by_name: dict[str, Stage] = field(default_factory=dict)
 
 
-def test_epochs_become_steps_once_in_lists_and_mappings_too_and_whole_numbers_are_not_rounded_up(tmp_path):
+def test_epochs_become_steps_once_in_mappings_too_and_whole_numbers_are_not_rounded_up(tmp_path):
     (tmp_path / "staged.yaml").write_text(
         "task: toy\ntraining: {epochs: 3, effective_batch: 64, evaluate_every_epochs: 0.5}\n"
         "scheduler: {warmup_epochs: 0.0001}\n"
-        "workload: {in_turn: [{ramp_epochs: 1.1}, {ramp_steps: 7}], by_name: {late: {ramp_epochs: 3}}}\n"
+        "workload: {by_name: {early: {ramp_epochs: 1.1}, whole: {ramp_steps: 7}, late: {ramp_epochs: 3}}}\n"
     )
     config = read_config(tmp_path / "staged.yaml", workload=lambda task: Stages)
     assert config.training.max_steps == 0
@@ -33,7 +32,7 @@ def test_epochs_become_steps_once_in_lists_and_mappings_too_and_whole_numbers_ar
     training = resolved.training
     assert (training.max_steps, training.evaluate_every_steps, resolved.scheduler.warmup_steps) == (1234, 206, 1)
     assert (training.epochs, training.evaluate_every_epochs) == (0, 0)
-    assert resolved.workload == Stages((Stage(453), Stage(7)), {"late": Stage(1234)})
+    assert resolved.workload == Stages({"early": Stage(453), "whole": Stage(7), "late": Stage(1234)})
     assert lines[0] == "training.epochs 3 -> training.max_steps 1,234 (samples 26,320, effective batch 64)"
     assert len(lines) == 5 and resolve_lengths(resolved, 999) == (resolved, [])
     with pytest.raises(BadInput, match="no training samples"):

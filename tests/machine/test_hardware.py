@@ -29,6 +29,19 @@ def test_the_limits_of_a_container_count(monkeypatch, container):
     assert (hardware.ram(), hardware.cpus()) == (hardware.Ram(2 * memory.GIB, 4 * memory.GIB, True), 1.5)
 
 
+def test_control_groups_of_version_1_count_too(monkeypatch, container):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    values = {
+        "memory/memory.limit_in_bytes": memory.GIB // 8,
+        "memory/memory.usage_in_bytes": memory.GIB // 8,
+        "memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {memory.GIB // 16}",
+        "cpu/cpu.cfs_quota_us": 150000,
+        "cpu/cpu.cfs_period_us": 100000,
+    }
+    container("5:cpu,cpuacct:/docker/1\n4:memory:/docker/1\n1:name=systemd:/docker/1\n0::/\n", values)
+    assert (hardware.ram(), hardware.cpus()) == (hardware.Ram(memory.GIB // 16, memory.GIB // 8, True), 1.5)
+
+
 def test_oom_is_told_from_other_errors():
     assert memory.is_oom(torch.OutOfMemoryError("CUDA out of memory"))
     assert memory.is_oom(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
