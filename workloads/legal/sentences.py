@@ -1,8 +1,6 @@
 """The sentences of a judgment's running text. A full stop after an abbreviation of the courts ends none."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,12 +9,9 @@ import yaml
 _BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
 _OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
-MARKS = ".?!" + _SHUT
-_WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()
-_ABBREVIATIONS, _ENDINGS, _BEGINNINGS = (frozenset(words.split()) for words in _WORDS)
+_ABBREVIATIONS = frozenset(yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).split())
 _WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
 _SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
-_RARE = 0.01  # share of a corpus' sentences
 
 
 def one_line(text: str) -> str:
@@ -38,33 +33,17 @@ def split_text(text: str) -> list[str]:
 def split_sentences(text: str) -> list[str]:
     bounds = [0]
     for match in _BREAK.finditer(text):
-        if _ends_sentence(text[bounds[-1] : match.end()].rstrip(), text[match.end() : match.end() + 40]):
+        if _ends_sentence(text[bounds[-1] : match.end()].rstrip()):
             bounds.append(match.end())
     pieces = (text[begin:end] for begin, end in pairwise([*bounds, len(text)]))
     return [one_line(piece) for piece in pieces if piece.strip()]
 
 
-def _ends_sentence(before: str, after: str) -> bool:
-    """Says whether a sentence ends between two texts, of which the first ends in a full stop or another mark."""
+def _ends_sentence(before: str) -> bool:
+    """Says whether a sentence ends with a text that ends in a full stop or another mark."""
     if _LIST_MARK.fullmatch(before):  # 12. or (iv)
         return False
     last = before.split()[-1].rstrip(_SHUT).lstrip(_OPEN)
-    if last.endswith(("?", "!")):
-        return True
     word = last.removesuffix(".").lower()
-    following = re.match(r"[\W_]*(\w*)", after)
-    begins = following is not None and following[1].lower() in _BEGINNINGS and following[1][:1].isupper()
-    if word in _ENDINGS or (re.fullmatch(r"(\w{1,3}\.)+\w{1,3}", word) and not word.replace(".", "").isdigit()):
-        return begins and word not in _ABBREVIATIONS
-    return word not in _ABBREVIATIONS and not re.fullmatch(r"[a-z]", word)
-
-
-def final_marks(sentences: Sequence[str]) -> str:
-    """Returns the marks that end sentences of a corpus: others were taken off when it was made."""
-    last = Counter(sentence[-1:] for sentence in sentences)
-    return "".join(mark for mark in MARKS if last[mark] > _RARE * len(sentences))
-
-
-def as_in_corpus(sentence: str, marks: str) -> str:
-    """Returns a sentence as a corpus has it whose sentences end in these marks alone."""
-    return sentence.rstrip("".join({*MARKS, " "} - {*marks})) or sentence
+    is_short = word in _ABBREVIATIONS or re.fullmatch(r"[a-z]|(\w{1,3}\.)+\w{1,3}", word)
+    return last.endswith(("?", "!")) or not is_short or word.replace(".", "").isdigit()
