@@ -38,7 +38,6 @@ class Pictures:
     """How pictures are read and changed."""
 
     side: int = option(64, "Pixels on a side of every picture.", minimum=16, limit=2048)
-    limit_pixels: int = option(2**26, "Most pixels of a picture; larger ones are bad inputs.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ class Split:
 
     validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.9)
     test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.9)
-    given: bool = option(True, "Whether splits named by column, files or folders count.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -125,10 +123,6 @@ class Stage:
         begins = sorted((stage.from_epochs, stage.from_steps) for stage in stages.values())
         if begins and begins[0] != (0, 0):
             yield "The first of workload.stages must begin with epoch 0: write no from_epochs there."
-        if any(epochs for epochs, _ in begins) and any(steps for _, steps in begins):
-            yield "Begins of workload.stages stand in epochs and in steps. Give all of them in one form."
-        elif len({*begins}) < len(begins) and not any(steps for _, steps in begins):  # of little data in one step
-            yield "Two of workload.stages begin at the same time. Give each a from_epochs of its own."
         for name, stage in stages.items():
             if not (stage.answer or stage.reasoning or stage.format):
                 yield f"The stage {name} learns nothing: all of its weights are 0."

@@ -156,9 +156,9 @@ def phobert(folder: Path) -> dict[str, Any]:
     """
     try:
         lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
-        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
+        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines)]
         rows = [line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines()]
-        merges = [(first, second) for first, second in (row for row in rows if row)]
+        merges = [(first, second) for first, second in rows]
     except (OSError, ValueError) as error:
         raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
     pieces: dict[str, int] = {}
@@ -170,9 +170,5 @@ def phobert(folder: Path) -> dict[str, Any]:
             pieces.setdefault(piece, len(pieces) + words)
     tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    print(
-        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
-        "where yours are not segmented, it knows their syllables, and less of their words."
-    )
     return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
             "is_lower": False}  # fmt: skip
