@@ -15,7 +15,6 @@ ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 _SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
 _NAMED = 10  # lines that a refusal names
-_COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
 
 
 class Row(NamedTuple):
@@ -45,18 +44,14 @@ def turns_of(record: Mapping[str, Any]) -> Turns:
     if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
         pairs = ((turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) for turn in turns)
         return tuple((_SHAREGPT.get(str(role), str(role)), _plain(content)) for role, content in pairs)
-    for column, target in _COLUMNS.items():
-        if column in record:
-            system = (("system", _plain(record["system"])),) if record.get("system") else ()
-            question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
-            answer = record.get(target, record.get("completion"))
-            return (*system, ("user", question), *((("assistant", _plain(answer)),) if answer is not None else ()))
+    if "prompt" in record:
+        answer = record.get("answer", record.get("completion"))
+        turns = {"system": record.get("system"), "user": record["prompt"], "assistant": answer}
+        return tuple((role, _plain(content)) for role, content in turns.items() if content not in (None, ""))
     raise BadInput(f"it has the keys {printable(', '.join(record), most=200)}")
 
 
 def _plain(content: Any) -> str:
-    if isinstance(content, list):  # parts, of models that also see pictures
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return "" if content is None else content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 

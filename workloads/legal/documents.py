@@ -1,18 +1,26 @@
 """Judgments with the roles of their sentences: lines of text files, or tables with named columns; and new ones."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
+
+import yaml
 
 from lib.errors import BadInput, check_limit, printable
 from lib.supervised import tables
-from workloads.legal.sentences import one_line, split_text
 from workloads.legal.settings import Columns, Settings
 
 CATEGORIES = "categories.txt"
-MOST_LETTERS = 100_000  # of a sentence; a whole title page has some 6,000
 _OPTIONAL = ("document", "category")  # columns
+_BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
+_LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
+_OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
+_ABBREVIATIONS = frozenset(yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text("utf-8")).split())
+_WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
+_SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
 
 Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, category
 
@@ -97,8 +105,6 @@ def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
     """Returns why a line cannot be used; nothing where it can. Without names any role is one."""
     if not sentence or not role:
         return f"There is no {'role' if sentence else 'sentence'}."
-    if len(sentence) > MOST_LETTERS:
-        return f"The sentence has {len(sentence):,} letters, and at most {MOST_LETTERS:,} are one sentence. Split it."
     return "" if not names or role in names else f"The role {printable(role, most=60)} is none of workload.classes."
 
 
@@ -116,12 +122,11 @@ def _categories(source: Path) -> dict[str, str]:
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
     """Returns the roles in alphabetical order. Raises BadInput for too many."""
-    counts = Counter(role for document in documents for role in document.roles)
-    if len(counts) > most:
-        rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
-        how = f"among them {printable(rare, most=200)}. Allow more if these are roles; if not, look at the columns."
-        raise BadInput(f"The documents have {len(counts):,} roles, more than workload.classes ({most:,}), {how}")
-    return tuple(sorted(counts))
+    roles = sorted({role for document in documents for role in document.roles})
+    if len(roles) > most:
+        how = f"more than workload.classes ({most:,}). Allow more if these are roles; if not, look at the columns."
+        raise BadInput(f"The documents have {len(roles):,} roles ({printable(', '.join(roles), most=200)}), {how}")
+    return tuple(roles)
 
 
 def read_plain(path: Path) -> Document:
@@ -130,3 +135,38 @@ def read_plain(path: Path) -> Document:
     if not sentences:
         raise BadInput(f"{path.name} has no sentence. Give a judgment as text.")
     return Document(path.stem, "", tuple(sentences))
+
+
+def one_line(text: str) -> str:
+    """Returns a text with single spaces for every run of spaces, tabs and line ends."""
+    return " ".join(text.split())
+
+
+def split_text(text: str) -> list[str]:
+    """Returns the sentences of a text with one a line, a paragraph a line, or lines that end anywhere."""
+    lines = [line.strip() for line in text.split("\n")]
+    following = [line for before, line in pairwise(lines) if before and line]
+    if sum(line[0].islower() for line in following) > _WRAPPED * len(following):
+        return [sentence for paragraph in re.split(r"\n\s*\n", text) for sentence in split_sentences(paragraph)]
+    filled = [one_line(line) for line in lines if line]
+    sentences = [sentence for line in filled for sentence in split_sentences(line)]
+    return filled if len(filled) > 1 and len(sentences) < _SPLIT * len(filled) else sentences
+
+
+def split_sentences(text: str) -> list[str]:
+    bounds = [0]
+    for match in _BREAK.finditer(text):
+        if _ends_sentence(text[bounds[-1] : match.end()].rstrip()):
+            bounds.append(match.end())
+    pieces = (text[begin:end] for begin, end in pairwise([*bounds, len(text)]))
+    return [one_line(piece) for piece in pieces if piece.strip()]
+
+
+def _ends_sentence(before: str) -> bool:
+    """Says whether a sentence ends with a text that ends in a full stop or another mark."""
+    if _LIST_MARK.fullmatch(before):  # 12. or (iv)
+        return False
+    last = before.split()[-1].rstrip(_SHUT).lstrip(_OPEN)
+    word = last.removesuffix(".").lower()
+    is_short = word in _ABBREVIATIONS or re.fullmatch(r"[a-z]|(\w{1,3}\.)+\w{1,3}", word)
+    return last.endswith(("?", "!")) or not is_short or word.replace(".", "").isdigit()

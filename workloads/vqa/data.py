@@ -117,17 +117,14 @@ def questions(source: Path) -> list[Record]:
 
 
 def _cleaned(records: Sequence[Record]) -> list[Record]:
-    """Returns each question once, of copies one with a reasoning; rare types as one; no parts that share pictures."""
-    best: dict[tuple[str, str, str], Record] = {}
+    """Returns each question once, as it comes first; rare types as one; no parts that share pictures."""
+    first: dict[tuple[str, str, str], Record] = {}
     for record in records:
-        key = (record.picture, normal(record.question), normal(record.answer))
-        other = best.setdefault(key, record)
-        if (bool(record.reasoning), bool(record.part)) > (bool(other.reasoning), bool(other.part)):
-            best[key] = record._replace(part=record.part or other.part)
-    counts = Counter(record.kind for record in best.values() if record.kind)
+        first.setdefault((record.picture, normal(record.question), normal(record.answer)), record)
+    counts = Counter(record.kind for record in first.values() if record.kind)
     names = {kind: printable(kind, most=_KIND_LETTERS) for kind in counts}
-    odd = {kind for kind, count in counts.items() if count < _RARE * len(best) or names[kind] != kind}
-    records = [record._replace(kind=OTHER) if record.kind in odd else record for record in best.values()]
+    odd = {kind for kind, count in counts.items() if count < _RARE * len(first) or names[kind] != kind}
+    records = [record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()]
     parts: dict[str, set[str]] = defaultdict(set)
     for record in records:
         parts[record.picture].add(record.part)

@@ -25,7 +25,7 @@ from workloads.vqa.settings import Settings
 from workloads.vqa.tokens import EXTRA
 
 _WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
-_HALVES = {"mean": [0.5, 0.5, 0.5], "deviation": [0.5, 0.5, 0.5]}
+_COLOURS = {"mean": "image_mean", "deviation": "image_std"}  # by their names in a preprocessor_config.json
 _T5 = ("t5", "mt5", "umt5")
 _MOST_BYTES = 2**20  # of a preprocessor_config.json
 
@@ -195,9 +195,7 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         parts[part] = {"weights": weights[0] if weights else ""}
         if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
             values = _values(weights[1] / "preprocessor_config.json")
-            colours = {"mean": values.get("image_mean"), "deviation": values.get("image_std")}
-            is_fine = all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values())
-            parts[part] |= colours if is_fine else _HALVES
+            parts[part] |= {key: values.get(name, [0.5] * 3) for key, name in _COLOURS.items()}
         if part == "decoder" and weights:  # False in T5 1.1, which transformers 5.0.0 no longer tells
             parts[part]["is_tied"] = _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
         if name and not weights and torch.empty(0).is_meta:
@@ -226,7 +224,7 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     elif (size := getattr(image.config, "image_size", "no fixed size")) != side:
         raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
     else:
-        image = Vision(image, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
+        image = Vision(image, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS})
     text = _published(task, chosen["text"], transformers.RobertaModel, phobert)
     dropout = settings.decoder.dropout
     text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)

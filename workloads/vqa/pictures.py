@@ -17,7 +17,6 @@ import yaml
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
-from lib.machine import hardware
 from lib.report.progress import counted
 from workloads.vqa.settings import Pictures
 
@@ -79,9 +78,9 @@ def check(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
         except (BadInput, OSError) as error:
             return "", str(error)
 
-    with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
-        judged = threads.map(judge, paths)
-        return {path: next(judged) for path in counted(paths, "Looking at the pictures")}
+    with ThreadPoolExecutor(8) as threads:
+        judged = counted(threads.map(judge, paths), "Looking at the pictures", len(paths))
+        return dict(zip(paths, judged, strict=True))
 
 
 def _decoded(path: str | Path, side: int) -> Any:

@@ -11,8 +11,7 @@ from lib.errors import BadInput
 from lib.task import load_config
 from tests.workloads.legal.conftest import CORPUS, judgments
 from workloads.legal import splits
-from workloads.legal.documents import class_names, read, read_plain
-from workloads.legal.sentences import split_sentences, split_text
+from workloads.legal.documents import class_names, read, read_plain, split_sentences, split_text
 from workloads.legal.settings import Settings, Split
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
