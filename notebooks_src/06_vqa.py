@@ -74,10 +74,9 @@ config = notebook.configure("vqa", HOME, globals())
 
 # %%
 stages = run.config.workload.stages
-rows = [[name, f"{one.from_steps:,}", *(f"{w:g}" for w in (one.answer, one.reasoning, one.format)), ", ".join(one.rests)]
+rows = [[name, f"{one.from_steps:,}", *(f"{w:g}" for w in (one.answer, one.reasoning, one.format))]
         for name, one in stages.items()]  # fmt: skip
-head = ["stage", "from step", "answer", "reasoning", "form", "not trained"]
-notebook.show(aligned([head, *rows], left={0, 5}))
+notebook.show(aligned([["stage", "from step", "answer", "reasoning", "form"], *rows], left={0}))
 
 # %% [markdown]
 # ## Memory check and plan

@@ -24,7 +24,7 @@ from lib.task import Batch
 from lib.task.blocks import find_blocks
 from workloads.vqa import data, evaluation, generated, pictures, tokens
 from workloads.vqa.data import Record
-from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
+from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
@@ -169,11 +169,7 @@ class Vqa(Supervised):
         words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more
             words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
-        network = model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
-        for part in ENCODERS:
-            if trained(self.settings.stages, part) is None:
-                getattr(network, part).requires_grad_(False)
-        return network
+        return model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """Returns the decoder's layers first, then those of the fusion and of the encoders."""
@@ -181,12 +177,8 @@ class Vqa(Supervised):
         return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        groups: list[dict[str, Any]] = []
-        for part in ENCODERS:
-            steps, rate = trained(self.settings.stages, part), getattr(self.settings, part).lr
-            if steps is not None and (steps != (0, None) or rate != 1):
-                groups.append({"names": f"{part}.*", "lr": rate, "from_step": steps[0], "until_step": steps[1]})
-        return groups
+        rates = {"image": self.settings.image.lr, "text": self.settings.text.lr}
+        return [{"names": f"{part}.*", "lr": rate} for part, rate in rates.items() if rate != 1]
 
     def stage_name(self, step: int) -> str:
         return stage_at(self.settings.stages, step)[0]

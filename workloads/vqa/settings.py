@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from lib.config.reader import option
 
 TERMS = ("format", "answer", "reasoning")  # the parts of a written answer, each a term of the loss
-Encoder = Literal["image", "text"]
-ENCODERS: tuple[Encoder, ...] = get_args(Encoder)
 _WEIGHTS = "Published weights: folder, mounted input or hub name; empty: from scratch."
 
 
@@ -115,7 +113,6 @@ class Stage:
     answer: float = option(1.0, "Weight of the answer.", minimum=0)
     reasoning: float = option(1.0, "Weight of the reasoning behind it.", minimum=0)
     format: float = option(1.0, "Weight of the tags around both.", minimum=0)
-    rests: tuple[Encoder, ...] = option((), "Encoders that are not trained in it: image, text, or both.")
 
     @staticmethod
     def mistakes_of(stages: Mapping[str, "Stage"]) -> Iterator[str]:
@@ -126,30 +123,12 @@ class Stage:
         for name, stage in stages.items():
             if not (stage.answer or stage.reasoning or stage.format):
                 yield f"The stage {name} learns nothing: all of its weights are 0."
-        for part in ENCODERS:
-            trained = [part not in stage.rests for _, stage in ordered(stages)]
-            if sum(now and not before for before, now in zip([False, *trained], trained, strict=False)) > 1:
-                yield f"workload.stages train the {part} encoder, rest it and train it again. It can rest only once."
-
-
-def ordered(stages: Mapping[str, Stage]) -> list[tuple[str, Stage]]:
-    """Returns stages with their names in the order in which they follow each other."""
-    return sorted(stages.items(), key=lambda item: (item[1].from_epochs, item[1].from_steps))
 
 
 def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
     """Returns the stage that a step is in, with its name; of a run without stages one without a name."""
-    return next((item for item in reversed(ordered(stages)) if item[1].from_steps <= step), ("", Stage()))
-
-
-def trained(stages: Mapping[str, Stage], part: Encoder) -> tuple[int, int | None] | None:
-    """Returns the step from which an encoder is trained, and the one from which it rests again; None: never trained."""
-    rows = [stage for _, stage in ordered(stages)] or [Stage()]
-    awake = [part not in stage.rests for stage in rows]
-    if not any(awake):
-        return None
-    first = awake.index(True)
-    return rows[first].from_steps, next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
+    begun = (item for item in stages.items() if item[1].from_steps <= step)
+    return max(begun, key=lambda item: (item[1].from_steps, item[1].from_epochs), default=("", Stage()))
 
 
 @dataclass(frozen=True)

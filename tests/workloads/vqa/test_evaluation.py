@@ -18,7 +18,7 @@ from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
 from workloads.vqa.evaluation import OFFERED, Words, by_rules, chosen_weight, likeliest, pairs_of
-from workloads.vqa.settings import Stage, stage_at, trained
+from workloads.vqa.settings import Stage, stage_at
 from workloads.vqa.tokens import Answer, Candidate
 
 ASKED = [
@@ -230,18 +230,15 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, 
             load(tmp_path).take_learned({**drawn[1], **changes})
 
 
-def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
-    rests = {"A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
-    three = {"C": Stage(from_steps=20, answer=3.0), **rests}
+def test_a_stage_lasts_until_the_next_begins():
+    three = {"C": Stage(from_steps=20, answer=3.0), "A": Stage(), "B": Stage(from_steps=10)}
     assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
-    assert trained(three, "image") == (20, None) and trained(three, "text") == (10, None)
 
 
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
     for stages, message in (
         ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
         ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
-        ("{A: {}, B: {from_epochs: 1, rests: [image]}, C: {from_epochs: 2}}", "train the image encoder, rest it"),
     ):
         (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n")
         with pytest.raises(BadInput, match=message):
