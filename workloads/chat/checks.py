@@ -19,7 +19,7 @@ ADVICE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 def examine(parts: Parts, template: Template, limits: Mapping[str, int], words: int) -> list[Finding]:
     """Returns findings, the bad ones first; `limits` are a row's tokens by part, `words` those that the model knows."""
     places = defaultdict[tuple[str, str, str], list[tuple[str, str]]](list)
-    first: dict[str, str] = {}
+    first: dict[str, tuple[str, str]] = {}
     for part, rows in parts.items():
         for number, row in enumerate(rows, 1):
             for finding in (*_of_row(row, template, limits[part]), *_of_pair(row, part, first)):
@@ -50,6 +50,8 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[tuple[str, st
     if unknown := sorted({*roles} - {*ROLES}):
         yield "unknown role", "bad", f"have the role {printable(unknown[0], most=40)}"
         return
+    if not all(map(str.strip, answers)):
+        yield "empty answer", "warning", "have an empty answer among others"
     if roles[-1] != "assistant":
         yield "last turn", "warning", "end with a turn without its answer"
     if any(token in text for _, text in row.whole for token in template.specials):
@@ -79,7 +81,15 @@ def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[st
             yield "no end", "bad", "have no token that ends the answer"
 
 
-def _of_pair(row: Row, part: str, first: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yields what is wrong with a row beside the first one with its question, of which it takes down the part."""
-    if row.answer and (earlier := first.setdefault(question(row), part)) != part:
-        yield "in two splits", "bad", f"ask what is asked in {earlier} too"
+def _of_pair(row: Row, part: str, first: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yields what is wrong with a row beside the first one with its question, or puts it there."""
+    here = part, row.answer
+    earlier = first.setdefault(question(row), here) if row.answer else here
+    if earlier is here:
+        return
+    if earlier[0] != part:
+        yield "in two splits", "bad", f"ask what is asked in {earlier[0]} too"
+    elif earlier[1].strip() == row.answer.strip():
+        yield "duplicate", "warning", "are there before"
+    else:
+        yield "contradiction", "warning", "answer a question of before otherwise"

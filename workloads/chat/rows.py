@@ -15,6 +15,7 @@ ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 _SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
 _NAMED = 10  # lines that a refusal names
+_COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
 
 
 class Row(NamedTuple):
@@ -39,15 +40,17 @@ class Placed(Row):
 
 
 def turns_of(record: Mapping[str, Any]) -> Turns:
-    """Returns the turns of messages, of ShareGPT's conversations, or of a prompt with its answer. Raises BadInput."""
+    """Returns the turns of messages, of ShareGPT's conversations, or of columns with one exchange. Raises BadInput."""
     turns = record.get("messages", record.get("conversations"))
     if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
         pairs = ((turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) for turn in turns)
         return tuple((_SHAREGPT.get(str(role), str(role)), _plain(content)) for role, content in pairs)
-    if "prompt" in record:
-        answer = record.get("answer", record.get("completion"))
-        turns = {"system": record.get("system"), "user": record["prompt"], "assistant": answer}
-        return tuple((role, _plain(content)) for role, content in turns.items() if content not in (None, ""))
+    for column, target in _COLUMNS.items():
+        if column in record:
+            system = (("system", _plain(record["system"])),) if record.get("system") else ()
+            question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
+            answer = _plain(record.get(target, record.get("completion")))
+            return (*system, ("user", question), ("assistant", answer))
     raise BadInput(f"it has the keys {printable(', '.join(record), most=200)}")
 
 

@@ -17,6 +17,10 @@ PLANTED = {  # rows among 60 good ones -> the finding and its verdict
     "rendered before": ([row_of((("user", "<|im_start|>user\nhi<|im_end|>"), ANSWER))], "marks in text", "warning"),
     "ending with a question": ([row_of((("user", "new"), ANSWER, ("user", "and then?")))], "last turn", "warning"),
     "with another role": ([row_of((("narrator", "x"), QUESTION, ANSWER))], "unknown role", "bad"),
+    "with an empty answer among others": (
+        [row_of((QUESTION, ("assistant", " "), ("user", "and?"), ANSWER))], "empty answer", "warning"),
+    "twice the same": ([GOOD[5]], "duplicate", "warning"),
+    "with another answer": ([GOOD[6]._replace(answer="no")], "contradiction", "warning"),
     "a question of the test": ([Row((("user", TEST[1].question.upper()),), "yes")], "in two splits", "bad"),
 }  # fmt: skip
 TEMPLATES = {
@@ -68,6 +72,6 @@ def test_a_tokenizer_with_more_words_than_the_model_is_named():
 
 def test_bad_findings_refuse_a_run_and_others_do_not():
     template = template_of()
-    refuse([*found(PLANTED["ending with a question"][0], template).values()])
+    refuse([*found(PLANTED["twice the same"][0], template).values()])
     with pytest.raises(BadInput, match=r"no answer: 1 rows have no answer.*\(1 in train: train 61\)"):
         refuse([*found(PLANTED["without an answer"][0], template).values()])

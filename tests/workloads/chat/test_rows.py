@@ -14,6 +14,8 @@ FORMS = [
     {"conversations": [{"from": name, "value": TURNS[k][1]} for k, name in enumerate(("system", "human", "gpt"))]},
     {"system": "be brief", "prompt": "one and one", "answer": "2"},
     {"system": "be brief", "prompt": "one and one", "completion": "2"},
+    {"system": "be brief", "question": "one and one", "answer": "2"},
+    {"system": "be brief", "instruction": "one and one", "input": "", "output": "2"},
 ]
 
 
@@ -22,9 +24,9 @@ def test_a_row_is_the_same_in_every_form(form):
     assert rows.row_of(rows.turns_of(form)) == Row(TURNS[:2], "2")
 
 
-def test_an_object_as_an_answer_becomes_json():
-    record = {"system": "", "prompt": "add 1 and 2", "answer": {"sum": 3}}
-    assert rows.turns_of(record) == (("user", "add 1 and 2"), ("assistant", '{"sum": 3}'))
+def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_becomes_json():
+    record = {"system": "", "instruction": "add", "input": "1 and 2", "output": {"sum": 3}}
+    assert rows.turns_of(record) == (("user", "add\n1 and 2"), ("assistant", '{"sum": 3}'))
 
 
 def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_ten(tmp_path):
