@@ -44,7 +44,7 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
     "05_legal": (
         "The roles of sentences in judgments",
         (("legal", 1, "sentences"),),
-        "weights, scores by role, a page of your text",
+        "weights, scores by role, the roles of your text",
     ),
     "06_vqa": (
         "Questions about pictures, answered in text",

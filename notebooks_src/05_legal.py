@@ -144,9 +144,8 @@ if summary.reason == "completed":
 
 # %% [markdown]
 # ## Your own judgment
-# Paste a text between the quotes and run the cell: its sentences with their roles. Rest the pointer on one for its
-# probabilities. The page and its JSON lines are in `predictions/`; from the command line it is
-# `trainbook predict outputs.tar.gz FOLDER OUT`.
+# Paste a text between the quotes and run the cell: its sentences with their roles. All probabilities are in `predictions/`,
+# as JSON lines; from the command line it is `trainbook predict outputs.tar.gz FOLDER OUT`.
 
 # %%
 PASTED = """
@@ -157,10 +156,14 @@ In our opinion the view does not stand the test of reason. The appeal is allowed
 """
 
 # %%
+import json
+
 if summary.reason == "completed":
     (run.folder / "pasted.txt").write_text(PASTED, "utf-8")
     print(ensemble.run(run.folder, run.folder / "pasted.txt", run.folder / "predictions"))
-    display(notebook.page(run.folder / "predictions" / "pasted.html"))
+    lines = (run.folder / "predictions" / "pasted.jsonl").read_text("utf-8").splitlines()
+    rows = [[one["role"], f"{one['probability']:.2f}", one["text"]] for one in map(json.loads, lines)]
+    notebook.show(aligned([["role", "probability", "sentence"], *rows], left={0, 2}))
 
 # %% shared: packaging
 

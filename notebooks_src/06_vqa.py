@@ -20,7 +20,7 @@
 #    otherwise small ones from scratch, and the notebook says so), fuse all patches with all words, and let a T5 decoder (ViT5) write
 #    `<answer>..</answer><reasoning>[TYPE] ..</reasoning>`, in stages that weigh answer, reasoning and form differently;
 # 4. answer your own question about your own picture;
-# 5. leave a plot, tables, a picture of samples with where the model looks, and one archive, `outputs.tar.gz`.
+# 5. leave a plot, tables, and one archive, `outputs.tar.gz`.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
@@ -74,10 +74,9 @@ config = notebook.configure("vqa", HOME, globals())
 
 # %%
 stages = run.config.workload.stages
-rows = [[name, f"{one.from_steps:,}", *(f"{w:g}" for w in (one.answer, one.reasoning, one.format)), ", ".join(one.rests)]
+rows = [[name, f"{one.from_steps:,}", *(f"{w:g}" for w in (one.answer, one.reasoning, one.format))]
         for name, one in stages.items()]  # fmt: skip
-head = ["stage", "from step", "answer", "reasoning", "form", "not trained"]
-notebook.show(aligned([head, *rows], left={0, 5}))
+notebook.show(aligned([["stage", "from step", "answer", "reasoning", "form"], *rows], left={0}))
 
 # %% [markdown]
 # ## Memory check and plan
@@ -159,12 +158,6 @@ notebook.show(aligned([["", "whole run", "of a week's quota", "sessions"], *rows
 # strongest of them. In brackets: intervals over draws of whole pictures. Token F1 flatters: always "màu đen" has .54.
 
 # %% shared: compare
-
-# %%
-from IPython.display import display
-
-if summary.reason == "completed":
-    display(notebook.picture(run.folder / "plots" / "samples.png"))
 
 # %% [markdown]
 # ## Your own picture and question

@@ -110,8 +110,8 @@ def blank(asked: Sequence[Record], task: Any, scratch: Path) -> list[Record]:
     from PIL import Image
 
     images = sorted({one.image for one in asked})
-    side, limit = task.settings.pictures.side, task.settings.pictures.limit_pixels
-    mean = np.mean([pictures.loader(side, limit)(image).mean((0, 1)) for image in images], 0)
+    side = task.settings.pictures.side
+    mean = np.mean([pictures.loader(side)(image).mean((0, 1)) for image in images], 0)
     path = scratch / "blank.png"
     Image.new("RGB", (side, side), tuple(mean.round().astype(int).tolist())).save(path)
     return [one._replace(picture="blank", image=str(path)) for one in asked]

@@ -6,7 +6,6 @@ Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The e
 
 import difflib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -161,7 +160,6 @@ class Chat(Supervised):
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
         train = self.parts["train"].samples
         lengths, ends = sorted(train.lengths), self.template.end
-        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
         drawn = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
         where = f"Data: {printable(self.source)}." if self.source else drawn
@@ -172,7 +170,7 @@ class Chat(Supervised):
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
             *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),
             f"{_SHOWN} rows, with what is trained marked:",
-            *(self.template.shown(row, _STRETCH, in_colour) for row in train[:_SHOWN]),
+            *(self.template.shown(row, _STRETCH) for row in train[:_SHOWN]),
         ])  # fmt: skip
 
     # --- tokenizer and base -------------------------------------------------------------------------------------------
@@ -288,8 +286,6 @@ class Chat(Supervised):
         prompted = partial(self._prompted, Neighbours(self.parts["train"].samples))
         prompts = {"untouched base": lambda row: row, f"base, {self.settings.shots} examples": prompted}
         with self._base(model) as base, working("The untouched base answers"):
-            if base is None:
-                return {}
             self._before = self._perplexity(base) if self.settings.other.text else 0.0
             return {name: self._written(base, loader, prompt) for name, prompt in prompts.items()}
 
@@ -300,18 +296,13 @@ class Chat(Supervised):
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
 
     @contextmanager
-    def _base(self, model: nn.Module) -> Iterator[nn.Module | None]:
-        """Yields the untouched base; None where all weights were trained and it is not mounted any more."""
+    def _base(self, model: nn.Module) -> Iterator[nn.Module]:
+        """Yields the untouched base, which is read again where all weights were trained. Raises BadInput."""
         if hasattr(model, "disable_adapter"):
             with model.disable_adapter():
                 yield model
-            return
-        try:
-            base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
-        except BadInput:
-            print("The untouched base is not mounted any more: the test goes without it.")
-            base = None
-        yield base
+        else:
+            yield type(self)(self.config).model().eval().to(next(model.parameters()).device)
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""

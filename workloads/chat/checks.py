@@ -1,9 +1,7 @@
 """What is wrong with conversations under a template, found before anything is trained; seconds, no GPU."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -14,11 +12,6 @@ from workloads.chat.rows import ROLES, Row, question
 from workloads.chat.template import Template
 
 Parts = Mapping[str, Sequence[Row]]
-# Marks of chat formats, which stand in a row that was rendered before
-_MARKS = re.compile(r"<\|im_(?:start|end)\|>|\[/?INST\]|### ?(?:Response|Instruction):|<\|eot_id\|>|<start_of_turn>")
-_MOJIBAKE = re.compile("\ufffd|Ã[\x80-\xbf¤¶¼©¨]|â€[™œ\x9d“”˜]|Â[\xa0«»°]")  # UTF-8 that was read as another encoding
-_FEW = 20  # answers, of which nothing is said of all together
-_COMMON, _CUT = 0.5, 0.1  # shares: of one answer, and of answers that break off at one length
 _SHOWN = 4  # rows that a sentence names
 ADVICE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
@@ -31,7 +24,7 @@ def examine(parts: Parts, template: Template, limits: Mapping[str, int], words: 
         for number, row in enumerate(rows, 1):
             for finding in (*_of_row(row, template, limits[part]), *_of_pair(row, part, first)):
                 places[finding].append((part, getattr(row, "origin", f"{part} {number}")))
-    findings = [*_of_answers(parts)]
+    findings = list[Finding]()
     if (highest := max(template.tokenizer.get_vocab().values())) >= words:
         what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
         findings.append(Finding("tokens without rows", what, "bad", "Take the tokenizer of this base."))
@@ -59,16 +52,10 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[tuple[str, st
         return
     if not all(map(str.strip, answers)):
         yield "empty answer", "warning", "have an empty answer among others"
-    talk = [role for role in roles if role in ("user", "assistant")]
-    if talk[0] != "user" or any(first == second for first, second in pairwise(talk)):
-        yield "order of turns", "warning", "do not alternate between user and assistant, beginning with user"
     if roles[-1] != "assistant":
         yield "last turn", "warning", "end with a turn without its answer"
-    texts = [text for _, text in row.whole]
-    if any(_MARKS.search(text) or any(token in text for token in template.specials) for text in texts):
-        yield "marks in text", "warning", "contain the marks of a chat format: they were rendered before"
-    if any(map(_MOJIBAKE.search, texts)):
-        yield "encoding", "warning", "were decoded wrongly; save them as UTF-8"
+    if any(token in text for _, text in row.whole for token in template.specials):
+        yield "marks in text", "warning", "contain special tokens of the template: they were rendered before"
     yield from _of_encoding(row, template, length)
 
 
@@ -92,8 +79,6 @@ def _of_encoding(row: Row, template: Template, length: int) -> Iterator[tuple[st
             yield "rewritten", "warning", f"{what} is trained"
         elif note == "no end":
             yield "no end", "bad", "have no token that ends the answer"
-        elif note == "boilerplate":
-            yield "boilerplate", "warning", "train words of the template before the answer"
 
 
 def _of_pair(row: Row, part: str, first: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
@@ -108,17 +93,3 @@ def _of_pair(row: Row, part: str, first: dict[str, tuple[str, str]]) -> Iterator
         yield "duplicate", "warning", "are there before"
     else:
         yield "contradiction", "warning", "answer a question of before otherwise"
-
-
-def _of_answers(parts: Parts) -> Iterator[Finding]:
-    answers = [row.answer for row in parts.get("train", ()) if row.answer]
-    if len(answers) < _FEW:
-        return
-    text, count = Counter(answers).most_common(1)[0]
-    if count > _COMMON * len(answers):
-        yield Finding("one answer", f"{count:,} of {len(answers):,} are {printable(repr(text), most=60)}", "warning")
-    longest = max(map(len, answers))
-    cut = sum(len(answer) == longest and answer[-1].isalnum() for answer in answers)
-    if cut > max(3, _CUT * len(answers)):
-        what = f"{cut:,} of {len(answers):,} break off after {longest:,} characters"
-        yield Finding("answers cut off", what, "warning", "They were cut when the data was made.")

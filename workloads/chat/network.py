@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lib.errors import BadInput
@@ -14,7 +13,6 @@ from lib.task.quantised import Linear4, quantise
 
 # Heads that do more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-_SHARD = 2 * 2**30  # bytes of a file of merged weights
 _DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
 _IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -81,27 +79,14 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @torch.no_grad()
-def write_merged(model: nn.Module, folder: Path, stops: Sequence[int], dtype: torch.dtype = torch.float16) -> None:
-    """Streams merged weights into files of at most 2 GiB, beside their configuration."""
-    network, shard, size, files = plain(model), dict[str, Tensor](), 0, dict[str, str]()
+def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
+    """Writes merged weights in fp16 in files of at most 2 GB, beside their configuration."""
+    from huggingface_hub import save_torch_state_dict
 
-    def write(last: bool) -> None:
-        name = "model.safetensors" if last and not files else f"model-{len(set(files.values())) + 1:05d}.safetensors"
-        save_file(shard, folder / name, metadata={"format": "pt"})
-        files.update(dict.fromkeys(shard, name))
-
-    for name, value in merged(model):
-        if size + value.numel() * dtype.itemsize > _SHARD and shard:
-            write(False)
-            shard, size = {}, 0
-        shard[name], size = value.to(dtype), size + value.numel() * dtype.itemsize
-    write(True)
-    if len(set(files.values())) > 1:
-        index = {"metadata": {}, "weight_map": files}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    config = network.config.to_dict()
+    save_torch_state_dict({name: value.half() for name, value in merged(model)}, folder, max_shard_size="2GB")
+    config = plain(model).config.to_dict()
     config.pop("quantization_config", None)
-    config["dtype"] = str(dtype).removeprefix("torch.")
+    config["dtype"] = "float16"
     (folder / "config.json").write_text(json.dumps(config, indent=1, default=str))
     generation = {"eos_token_id": [*stops], "pad_token_id": stops[0]}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))

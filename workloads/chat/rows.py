@@ -40,7 +40,7 @@ class Placed(Row):
 
 
 def turns_of(record: Mapping[str, Any]) -> Turns:
-    """Returns the turns of messages, of ShareGPT's conversations, or of a prompt with its answer. Raises BadInput."""
+    """Returns the turns of messages, of ShareGPT's conversations, or of columns with one exchange. Raises BadInput."""
     turns = record.get("messages", record.get("conversations"))
     if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
         pairs = ((turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) for turn in turns)
@@ -49,14 +49,12 @@ def turns_of(record: Mapping[str, Any]) -> Turns:
         if column in record:
             system = (("system", _plain(record["system"])),) if record.get("system") else ()
             question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
-            answer = record.get(target, record.get("completion"))
-            return (*system, ("user", question), *((("assistant", _plain(answer)),) if answer is not None else ()))
+            answer = _plain(record.get(target, record.get("completion")))
+            return (*system, ("user", question), ("assistant", answer))
     raise BadInput(f"it has the keys {printable(', '.join(record), most=200)}")
 
 
 def _plain(content: Any) -> str:
-    if isinstance(content, list):  # parts, of models that also see pictures
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return "" if content is None else content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 

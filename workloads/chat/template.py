@@ -2,8 +2,7 @@
 
 import functools
 import hashlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +12,8 @@ from lib.machine import disk, platform
 from lib.supervised import encoders
 from workloads.chat.rows import TEXT, Row, Turns
 
-_MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PROBE = "Zk4 closing 92"  # words that no template has
 _MOST_CACHED = 200_000  # rows
-_COLOURS, _PLAIN = ("\x1b[90m", "\x1b[32m", "\x1b[1;31m"), "\x1b[0m"  # not trained, trained, an end
 
 
 class Rewritten(Exception):
@@ -80,12 +77,10 @@ class Template:
     def spans(self, turns: Turns) -> tuple[str, list[tuple[int, int]], list[str]]:
         """Returns the text, where in it the model speaks, each with the token that ends it, and notes.
 
-        It speaks where the template marks its generation, else where rendering with an answer goes on after rendering
-        the turns before it with the generation prompt. Raises Rewritten where these are no beginning of the text.
+        It speaks where rendering with an answer goes on after rendering the turns before it with the generation prompt.
+        Raises Rewritten where these are no beginning of the text.
         """
-        text, notes = self.render(turns), list[str]()
-        marks = iter(self._marked(turns))
-        spans = []
+        text, notes, spans = self.render(turns), list[str](), []
         for number, (role, content) in enumerate(turns):
             if role != "assistant":
                 continue
@@ -94,48 +89,28 @@ class Template:
                 raise Rewritten("once others follow")
             if not after.startswith(before):
                 raise Rewritten("before it is generated")
-            begin = next(marks, len(before))
             place = after.find(content.strip(), len(before))
             if place < 0:
                 raise Rewritten("with another content")
-            if text[begin:place].strip():
-                notes.append("boilerplate")
             close = place + len(content.strip())
             end = self._end_of(after[close:])
             if not end:
                 notes.append("no end")
-            spans.append((begin, after.index(end, close) + len(end) if end else len(after)))
+            spans.append((len(before), after.index(end, close) + len(end) if end else len(after)))
         return text, spans, notes
-
-    def _marked(self, turns: Turns) -> Iterator[int]:
-        """Yields where each answer begins by the template's own marks; nothing where it has none."""
-        if not _MARKED.search(self.tokenizer.chat_template):
-            return
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        messages = [{"role": role, "content": content} for role, content in turns]
-        template, specials = self.tokenizer.chat_template, self.tokenizer.special_tokens_map
-        options: Any = {"chat_template": template, "return_assistant_tokens_mask": True, **specials}
-        rendered: Any = render_jinja_template([messages], **options)
-        yield from (begin for begin, _ in rendered[1][0])
 
     def _end_of(self, tail: str) -> str:
         """Returns the first special token after an answer; "" where there is none."""
         places = [(tail.index(token), -len(token), token) for token in self.specials if token in tail]
         return min(places, default=(0, 0, ""))[2]
 
-    def shown(self, row: Row, most: int, in_colour: bool) -> str:
-        """Returns a row in one line: what is trained in green or between ⟦ and ⟧, its ends in red, the rest in grey.
-
-        Of each stretch at most so many characters are there, of its beginning and its end.
-        """
+    def shown(self, row: Row, most: int) -> str:
+        """Returns a row in one line, what is trained between ⟦ and ⟧, of each stretch at most so many characters."""
         encoded, stretches = self.encode(row), []
-        kinds = ((token in self.stops) + 1 if is_trained else 0 for token, is_trained in zip(*encoded[:2], strict=True))
-        for kind, pairs in groupby(zip(kinds, encoded.ids, strict=True), key=lambda pair: pair[0]):
+        for is_trained, pairs in groupby(zip(encoded.trained, encoded.ids, strict=True), key=lambda pair: pair[0]):
             text = printable(self.tokenizer.decode([token for _, token in pairs]).replace("\n", "↵"), most=10**6)
             text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
-            before, after = (_COLOURS[kind], _PLAIN) if in_colour else ("⟦", "⟧") if kind else ("", "")
-            stretches.append(f"{before}{text}{after}")
+            stretches.append(f"⟦{text}⟧" if is_trained else text)
         return "".join(stretches)
 
 

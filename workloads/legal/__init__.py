@@ -4,9 +4,7 @@ Data: text files with a sentence and its role a line, or any table with its colu
 embedded default are generated judgments (see `generated`).
 """
 
-import contextlib
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
 MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
-_OF_DATA = ("corpus", "dealt", "documents", "stack")  # which a loader worker is not sent
+_OF_DATA = ("corpus", "documents", "stack")  # which a loader worker is not sent
 _LEARNED = {
     "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
-    "tokenizer": network.Tokens, "final_marks": str, "counts": dict[str, Any],
+    "tokenizer": network.Tokens, "counts": dict[str, Any],
 }  # fmt: skip
 
 
@@ -67,16 +65,12 @@ class Legal(Supervised):
         return documents.read(self.source, self.settings)
 
     @cached_property
-    def dealt(self) -> tuple[dict[str, list["Document"]], Sequence[str]]:
-        """The documents of each part, a share of the training alone, and notes on them. Raises BadInput."""
+    def documents(self) -> dict[str, list["Document"]]:
+        """The documents of each part, a share of the training alone. Raises BadInput."""
         from workloads.legal import splits
 
-        parts, notes = splits.deal(self.corpus[0], self.settings.split, self.config.data.subset_ratio)
-        return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}, notes
-
-    @property
-    def documents(self) -> dict[str, list["Document"]]:
-        return self.dealt[0]
+        parts = splits.deal(self.corpus[0], self.settings.split, self.config.data.subset_ratio)
+        return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}
 
     def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
         from workloads.legal.samples import Sentences
@@ -90,17 +84,13 @@ class Legal(Supervised):
         return {"document": sample.document, "sentence": sample.number + 1}
 
     def fingerprint(self) -> str:
-        from workloads.legal import splits
-
-        split = self.settings.split
-        parts, _ = splits.of_files(self.corpus[0]) if split.given else ([], [])
-        return hashlib.sha256(f"{split} {_content(self.corpus[0])}{''.join(parts)}".encode()).hexdigest()
+        facts = self.settings.split, self.corpus[0]  # documents with the files that may be named for a part
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def learned(self) -> dict[str, Any]:
-        """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
+        """Returns the names of roles and categories, the chosen encoder, its tokenizer, and the counts."""
         if self._learned is None:
             from workloads.legal.documents import class_names
-            from workloads.legal.sentences import final_marks
 
             settings, train = self.settings, self.documents["train"]
             classes = list(settings.names or class_names(self.corpus[0], settings.outputs))
@@ -109,10 +99,10 @@ class Legal(Supervised):
             sentences = [sentence for document in train for sentence in document.sentences]
             encoder = network.choose(settings.encoder)
             self._learned = {
-                "classes": classes, "class_weights": _weights(train, classes, settings.loss.class_weights),
+                "classes": classes, "class_weights": _weights(train, classes),
                 "encoder": encoder, "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
                 "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
-                "final_marks": final_marks(sentences), "counts": self._counts(classes),
+                "counts": self._counts(classes),
             }  # fmt: skip
         return self._learned
 
@@ -129,29 +119,14 @@ class Legal(Supervised):
             super().take_learned(values)
 
     def _counts(self, classes: Sequence[str]) -> dict[str, Any]:
-        """Returns the counts as JSON has them, with scores of validation documents by counts that did not see them.
-
-        They are cached on this machine, because fitting takes up to a minute.
-        """
-        from lib.machine import disk, platform
+        """Returns the counts as JSON has them, with scores of validation documents by counts that did not see them."""
         from lib.report.progress import working
-        from workloads.legal import counting
         from workloads.legal.counting.stack import Stack
 
-        documents, validation = [*self.documents["train"], *self.documents["validation"]], self.documents["validation"]
-        makers = [file.read_text("utf-8") for file in sorted(Path(counting.__file__).parent.glob("*.py"))]
-        facts = [_content(documents), len(self.documents["train"]), [*classes], self.config.seed, makers]
-        key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-        path = platform.detect().scratch_dir / "legal" / f"counts-{key}.json"
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(path.read_text("utf-8"))
+        validation = self.documents["validation"]
         with working("Counting words for what the network has to beat"):
-            counts = Stack.fit(documents, classes, self.config.seed).as_json(one.name for one in validation)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with disk.whole(path, cache=True) as aside:
-                aside.write_text(json.dumps(counts), "utf-8")
-        return counts
+            counts = Stack.fit([*self.documents["train"], *validation], classes, self.config.seed)
+        return counts.as_json([one.name for one in validation])
 
     @cached_property
     def tokens(self) -> network.Tokens:
@@ -186,7 +161,7 @@ class Legal(Supervised):
         settings = self.settings
         chosen = self._learned["encoder"] if self._learned else network.choose(settings.encoder)
         encoder = network.build(self, settings.encoder, chosen, settings.context.length)
-        return network.Network(encoder, POSITIONS, settings.outputs, settings.head)
+        return network.Network(encoder, settings.outputs)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
@@ -281,37 +256,24 @@ class Legal(Supervised):
 
     def describe_data(self) -> str:
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
-        names, (parts, notes), matched = self.learned()["classes"], self.dealt, self.corpus[1]
+        parts, matched = self.documents, self.corpus[1]
         drawn = "No data was given or found mounted. The embedded default is used"
         where = f"Data: {self.source}" if self.source else f"{drawn}: {len(self.corpus[0])} generated judgments"
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
-        roles = ", ".join(printable(name, most=40) for name in names)
-        how = "These are numbers. A labels.txt beside the data names them, a role a line from number 0 on."
-        hint = f" {how}" * all(map(str.isdecimal, names))
-        lengths, most = self.parts["train"].lengths, self.settings.context.length
-        half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
-        tokens = f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
-        tokens += f"{(lengths == most).sum():,} are full at {most}."
-        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *notes, f"Roles: {roles}.{hint}", tokens]))
+        roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
+        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, f"Roles: {roles}."]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
+        """Returns sentences with roles and probabilities by judgment; writes JSON lines into `out`."""
         from workloads.legal.prediction import predict
 
-        if not isinstance(source, Path):
-            raise BadInput("Give one text file, or a folder of text files, to predict.")
         return predict(self, models, source, out)
 
 
-def _content(documents: Sequence["Document"]) -> str:
-    facts = (json.dumps([one.name, one.category, [*one.sentences], [*one.roles]]) for one in documents)
-    return hashlib.sha256("".join(facts).encode()).hexdigest()
-
-
-def _weights(documents: Sequence["Document"], classes: Sequence[str], power: float) -> list[float]:
-    """Returns the weight of each role in the loss: its rarity to a power, 1 for a mean sentence."""
+def _weights(documents: Sequence["Document"], classes: Sequence[str]) -> list[float]:
+    """Returns the weight of each role in the loss: the root of its rarity, 1 for a mean sentence."""
     roles = [role for document in documents for role in document.roles]
     counts = np.array([roles.count(name) for name in classes])
-    rarity = (counts.sum() / np.maximum(counts, 1)) ** power
+    rarity = (counts.sum() / np.maximum(counts, 1)) ** 0.5
     return (rarity * counts.sum() / (rarity * counts).sum()).tolist()

@@ -1,19 +1,26 @@
 """Judgments with the roles of their sentences: lines of text files, or tables with named columns; and new ones."""
 
-import difflib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
+
+import yaml
 
 from lib.errors import BadInput, check_limit, printable
 from lib.supervised import tables
-from workloads.legal.sentences import one_line, split_text
 from workloads.legal.settings import Columns, Settings
 
-CATEGORIES, LABELS = "categories.txt", "labels.txt"
-MOST_LETTERS = 100_000  # of a sentence; a whole title page has some 6,000
+CATEGORIES = "categories.txt"
 _OPTIONAL = ("document", "category")  # columns
+_BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
+_LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
+_OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
+_ABBREVIATIONS = frozenset(yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text("utf-8")).split())
+_WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
+_SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
 
 Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, category
 
@@ -40,53 +47,39 @@ class Document:
 def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
     """Returns the documents of a folder or of one file, and how many sentences matched. Raises BadInput."""
     unmatched: list[str] = []
-    others: list[str] = []
     rows: dict[tuple[str, str], list[Row]] = {}
-    labels = [] if settings.names else [line.strip() for line in _lines_of(LABELS, source) if line.strip()]
-    names, where = settings.names or labels, "workload.classes" if settings.names else LABELS
     for shown, path in tables.find_files(source, settings.source.files).items():
-        if path.name in (CATEGORIES, LABELS):
+        if path.name == CATEGORIES:
             continue
-        if path.suffix.lower() != ".txt":
-            of_file = _of_table(path, shown, settings.columns)
-        elif "\t" in (text := tables.read_text(path, shown)):
-            of_file = _of_lines(text, shown, unmatched)
-        else:
-            others.append(shown)
-            continue
-        for number, document, sentence, role, category in of_file:
-            is_number = role.isdecimal() and role not in names
-            role = names[int(role)] if is_number and int(role) < len(names) else role
-            if wrong := _wrong(sentence, role, names if settings.names or is_number else (), where):
+        is_text = path.suffix.lower() == ".txt"
+        for row in _of_lines(path, shown, unmatched) if is_text else _of_table(path, shown, settings.columns):
+            number, document, sentence, role, _ = row
+            if wrong := _wrong(sentence, role, settings.names):
                 unmatched.append(f"{_place(shown, number)}: {wrong}")
             else:
-                rows.setdefault((shown, document), []).append((number, document, sentence, role, category))
+                rows.setdefault((shown, document), []).append(row)
     check_limit("Lines that cannot be used", unmatched, settings.bad_input_limit)
     if not rows:
         raise BadInput(f"There is no sentence with a role in {printable(source)}. Look at data.dir.")
     first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
     count = sum(map(len, rows.values()))
     text = f"Sentences with a role: {count:,} in {len(rows):,} documents; left out: {len(unmatched):,}.{first}"
-    if others:
-        text += f"\nFiles without a tab, which are no documents: {len(others):,} ({printable(', '.join(others[:3]))})."
     return _documents(rows, _categories(source)), text
 
 
-def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
-    """Yields the sentences of a text file; a blank line ends a document."""
-    lines = [line.strip("\r") for line in text.split("\n")]
-    filled = [bool(line.strip()) for line in lines]
-    begins = [is_filled and not (n and filled[n - 1]) for n, is_filled in enumerate(filled)]
+def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
+    """Yields the sentences of a text file; a blank line ends a document. A file without a tab is none."""
+    text = tables.read_text(path, shown)
+    lines = text.split("\n") if "\t" in text else []
+    begins = [bool(line.strip()) and not (n and lines[n - 1].strip()) for n, line in enumerate(lines)]
     name, part = PurePosixPath(shown).stem, 0
-    for number, line in enumerate(lines):
-        part += begins[number]
+    for number, line in enumerate(lines, 1):
+        part += begins[number - 1]
         cells = line.split("\t")
-        has_confidence = len(cells) == 3 and cells[2].strip().replace(".", "", 1).isdecimal()
-        if len(cells) == 2 or has_confidence:
-            yield number + 1, f"{name}/{part}" if sum(begins) > 1 else name, one_line(cells[0]), one_line(cells[1]), ""
-        elif filled[number]:
-            place, form = _place(shown, number + 1), "sentence, tab, role, and perhaps tab, confidence"
-            unmatched.append(f"{place}: There are {len(cells) - 1} tabs. Write {form}.")
+        if len(cells) == 2:
+            yield number, f"{name}/{part}" if sum(begins) > 1 else name, *map(one_line, cells), ""
+        elif line.strip():
+            unmatched.append(f"{_place(shown, number)}: There are {len(cells) - 1} tabs. Write sentence, tab, role.")
 
 
 def _of_table(path: Path, shown: str, columns: Columns) -> Iterator[Row]:
@@ -97,71 +90,83 @@ def _of_table(path: Path, shown: str, columns: Columns) -> Iterator[Row]:
 
 
 def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, str]) -> list[Document]:
-    """Returns the documents; names that two files share have the file's folder, too."""
+    """Returns the documents; names that two files share have the file's path, too."""
     shared = Counter(name for _, name in rows)
     documents = []
     for (shown, name), own in rows.items():
         numbers, _, sentences, roles, categories = zip(*own, strict=True)
         category = category_of.get(name) or category_of.get(PurePosixPath(name).name) or categories[0]
-        file = PurePosixPath(shown)
-        above = file.parent if name.startswith(file.stem) else file.with_suffix("")
-        whole = name if shared[name] == 1 else (above / name).as_posix()
+        whole = name if shared[name] == 1 else (PurePosixPath(shown).with_suffix("") / name).as_posix()
         documents.append(Document(whole, category, sentences, roles, shown, numbers[0]))
     return documents
 
 
-def _wrong(sentence: str, role: str, names: Sequence[str], where: str) -> str:
+def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
     """Returns why a line cannot be used; nothing where it can. Without names any role is one."""
     if not sentence or not role:
         return f"There is no {'role' if sentence else 'sentence'}."
-    if len(sentence) > MOST_LETTERS:
-        return f"The sentence has {len(sentence):,} letters, and at most {MOST_LETTERS:,} are one sentence. Split it."
-    if not names or role in names:
-        return ""
-    near = difflib.get_close_matches(role, names, 1)
-    hint = f" Is {near[0]!r} meant?" if near else ""
-    return f"The role {printable(repr(role), most=60)} is none of {where}.{hint}"
+    return "" if not names or role in names else f"The role {printable(role, most=60)} is none of workload.classes."
 
 
 def _place(file: str, number: int) -> str:
     return f"{file}, {'line' if file.lower().endswith('.txt') else 'row'} {number}"
 
 
-def _lines_of(name: str, source: Path) -> list[str]:
-    """Returns the lines of the file of a name in a folder or beside a file; none where there is no such file."""
-    paths = sorted(source.rglob(name)) if source.is_dir() else [source.with_name(name)]
-    return next((tables.read_text(path, name).splitlines() for path in paths if path.is_file()), [])
-
-
 def _categories(source: Path) -> dict[str, str]:
-    """Returns the category of each document's name by lines of category, tab, names. Raises BadInput."""
-    categories: dict[str, str] = {}
-    for number, line in enumerate(_lines_of(CATEGORIES, source), 1):
-        category, tab, names = line.partition("\t")
-        if line.strip() and not (tab and category.strip()):
-            raise BadInput(f"{CATEGORIES}, line {number}: Write a category, a tab, and names of documents with spaces.")
-        for name in names.split():
-            if categories.setdefault(name, category.strip()) != category.strip():
-                raise BadInput(f"{CATEGORIES}, line {number}: {printable(name)} is in two categories. Name it in one.")
-    return categories
+    """Returns the category of each document's name, by lines of category, tab, names in a file below or beside."""
+    paths = sorted(source.rglob(CATEGORIES)) if source.is_dir() else [source.with_name(CATEGORIES)]
+    text = next((tables.read_text(path, CATEGORIES) for path in paths if path.is_file()), "")
+    rows = (line.partition("\t") for line in text.splitlines())
+    return {name: category.strip() for category, _, names in rows for name in names.split()}
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
-    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many."""
-    counts = Counter(role for document in documents for role in document.roles)
-    if len(counts) > most:
-        rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
-        how = f"among them {printable(rare, most=200)}. Allow more if these are roles; if not, look at the columns."
-        raise BadInput(f"The documents have {len(counts):,} roles, more than workload.classes ({most:,}), {how}")
-    return tuple(sorted(counts, key=lambda role: (not role.isdecimal(), int(role) if role.isdecimal() else 0, role)))
+    """Returns the roles in alphabetical order. Raises BadInput for too many."""
+    roles = sorted({role for document in documents for role in document.roles})
+    if len(roles) > most:
+        how = f"more than workload.classes ({most:,}). Allow more if these are roles; if not, look at the columns."
+        raise BadInput(f"The documents have {len(roles):,} roles ({printable(', '.join(roles), most=200)}), {how}")
+    return tuple(roles)
 
 
 def read_plain(path: Path) -> Document:
-    """Returns a judgment without roles: a sentence a line, running text, or the sentences of labelled lines."""
-    text = tables.read_text(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
-    rows = [line.split("\t") for line in text.split("\n") if line.strip()]
-    is_labelled = all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for cells in rows)
-    sentences = [one_line(cells[0]) for cells in rows] if is_labelled else split_text(text)
+    """Returns a judgment without roles, of a sentence a line or of running text. Raises BadInput."""
+    sentences = split_text(tables.read_text(path, path.name).replace("\r\n", "\n"))
     if not sentences:
         raise BadInput(f"{path.name} has no sentence. Give a judgment as text.")
     return Document(path.stem, "", tuple(sentences))
+
+
+def one_line(text: str) -> str:
+    """Returns a text with single spaces for every run of spaces, tabs and line ends."""
+    return " ".join(text.split())
+
+
+def split_text(text: str) -> list[str]:
+    """Returns the sentences of a text with one a line, a paragraph a line, or lines that end anywhere."""
+    lines = [line.strip() for line in text.split("\n")]
+    following = [line for before, line in pairwise(lines) if before and line]
+    if sum(line[0].islower() for line in following) > _WRAPPED * len(following):
+        return [sentence for paragraph in re.split(r"\n\s*\n", text) for sentence in split_sentences(paragraph)]
+    filled = [one_line(line) for line in lines if line]
+    sentences = [sentence for line in filled for sentence in split_sentences(line)]
+    return filled if len(filled) > 1 and len(sentences) < _SPLIT * len(filled) else sentences
+
+
+def split_sentences(text: str) -> list[str]:
+    bounds = [0]
+    for match in _BREAK.finditer(text):
+        if _ends_sentence(text[bounds[-1] : match.end()].rstrip()):
+            bounds.append(match.end())
+    pieces = (text[begin:end] for begin, end in pairwise([*bounds, len(text)]))
+    return [one_line(piece) for piece in pieces if piece.strip()]
+
+
+def _ends_sentence(before: str) -> bool:
+    """Says whether a sentence ends with a text that ends in a full stop or another mark."""
+    if _LIST_MARK.fullmatch(before):  # 12. or (iv)
+        return False
+    last = before.split()[-1].rstrip(_SHUT).lstrip(_OPEN)
+    word = last.removesuffix(".").lower()
+    is_short = word in _ABBREVIATIONS or re.fullmatch(r"[a-z]|(\w{1,3}\.)+\w{1,3}", word)
+    return last.endswith(("?", "!")) or not is_short or word.replace(".", "").isdigit()

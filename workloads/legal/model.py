@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from lib.errors import BadInput
@@ -16,12 +16,13 @@ from lib.machine import memory
 from lib.supervised import encoders
 from lib.task import Batch, Task
 from lib.task.blocks import find_blocks
-from workloads.legal.settings import CATEGORIES, Encoder, Head
+from workloads.legal.settings import CATEGORIES, POSITIONS, Encoder
 
 # What configurations of transformers call the share of attention weights that is dropped
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attention_probs_dropout")
 _SIZES = {"base": (12, 768, 12, 3072, 30_522), "large": (24, 1024, 16, 4096, 30_522)}  # of BERT, in a plan
 _POSITIONS = 512
+_WIDTH, _DROPOUT = 128, 0.1  # of the head
 _UNKNOWN = "[UNK]"
 _SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
@@ -32,15 +33,14 @@ class Network(nn.Module):
     weight: Tensor
     power: Tensor
 
-    def __init__(self, encoder: nn.Module, positions: int, classes: int, head: Head):
-        """`positions` are the features of a place."""
+    def __init__(self, encoder: nn.Module, classes: int):
         super().__init__()
         self.encoder = encoder
         hidden = encoder.config.hidden_size
         self.norm = nn.LayerNorm(hidden)
-        self.dropout = nn.Dropout(head.dropout)
-        self.inner = nn.Linear(hidden + positions + CATEGORIES, head.width)
-        self.output = nn.Linear(head.width, classes)
+        self.dropout = nn.Dropout(_DROPOUT)
+        self.inner = nn.Linear(hidden + POSITIONS + CATEGORIES, _WIDTH)
+        self.output = nn.Linear(_WIDTH, classes)
         with torch.no_grad():
             self.output.weight.mul_(0.1)  # it begins near the same probability for all roles
         # chosen on the validation documents; until then what was best for a small published encoder
@@ -95,29 +95,19 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
     else:
         own = settings.layers, settings.hidden, settings.heads, settings.feed_forward, settings.vocabulary
         layers, hidden, heads, wide, words = _SIZES[chosen["size"]] if "size" in chosen else own
-        if hidden % heads:
-            fits = hidden // heads * heads or heads
-            raise BadInput(f"workload.encoder.hidden {hidden} is no multiple of the {heads} heads. Write {fits}, say.")
         encoder = library.AutoModel.from_config(library.BertConfig(
             vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
             intermediate_size=wide, hidden_dropout_prob=settings.dropout,
             max_position_embeddings=max(length, _POSITIONS * ("size" in chosen)), **chosen["options"],
         ))  # fmt: skip
-    config = encoder.config
-    places = getattr(config, "max_position_embeddings", None) or length
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):  # which number them from behind the padding
-        places -= (config.pad_token_id or 0) + 1
-    if length > places:
+    if length > (places := getattr(encoder.config, "max_position_embeddings", None) or length):
         raise BadInput(f"workload.context.length is {length}, and the encoder has {places} positions. Write that.")
     return encoders.without_pooler(encoder)
 
 
 def _freeze(encoder: nn.Module, settings: Encoder) -> None:
-    """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
+    """Keeps word vectors, or all that is below the lowest layers that are trained, as published."""
     layers = find_blocks(encoder)
-    if settings.freeze_layers > len(layers):
-        frozen = f"workload.encoder.freeze_layers is {settings.freeze_layers}"
-        raise BadInput(f"{frozen}, and the encoder has {len(layers)} layers.")
     if settings.freeze_words:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     if settings.freeze_layers:
@@ -175,5 +165,4 @@ def _like_bert(model: Any) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
     return tokenizer

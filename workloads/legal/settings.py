@@ -1,7 +1,7 @@
 """The settings of legal, one class for each part of the `workload:` section."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lib.config.reader import option
@@ -51,26 +51,11 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Head:
-    """What makes roles of a sentence's vector."""
-
-    width: int = option(128, "Width of its hidden layer.", minimum=1)
-    dropout: float = option(0.1, "Dropout of activations.", minimum=0, below=1)
-
-
-@dataclass(frozen=True)
 class Rates:
     """Learning rates, as factors on optimizer.lr."""
 
     layer_decay: float = option(0.85, "Factor from one encoder layer to the one below it.", above=0, maximum=1)
     head: float = option(7.0, "Factor of the head.", above=0)
-
-
-@dataclass(frozen=True)
-class Loss:
-    """How much each sentence counts in training."""
-
-    class_weights: float = option(0.5, "Power of a role's rarity: 0 weighs sentences alike.", minimum=0, maximum=1)
 
 
 @dataclass(frozen=True)
@@ -81,8 +66,6 @@ class Split:
     fold: int = option(0, "Which of them is the test.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
-    given: bool = field(default=True, repr=False, metadata={"help":  # fingerprints are made of the repr
-        "Whether splits named by files or folders count."})  # fmt: skip
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -108,9 +91,7 @@ class Settings:
     columns: Columns = Columns()
     context: Context = Context()
     encoder: Encoder = Encoder()
-    head: Head = Head()
     rates: Rates = Rates()
-    loss: Loss = Loss()
     split: Split = Split()
     generator: Generator = Generator()
     bad_input_limit: int = option(0, "Bad lines that are left out; one more refuses the data.", minimum=0)

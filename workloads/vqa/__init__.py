@@ -7,7 +7,6 @@ are drawn shapes with questions in Vietnamese (see `generated`).
 import json
 import math
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from lib.task import Batch
 from lib.task.blocks import find_blocks
 from workloads.vqa import data, evaluation, generated, pictures, tokens
 from workloads.vqa.data import Record
-from workloads.vqa.settings import ENCODERS, TERMS, Settings, stage_at, trained
+from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
@@ -34,7 +33,6 @@ _LEARNED = {
     "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]],
 }  # fmt: skip
 _MULTIPLE = 8  # of tokens, which tensor cores like
-_SHOWN, _A_BATCH = 12, 4  # samples in a picture, and of one batch
 
 
 def valid(right: str, written: str) -> float:
@@ -50,7 +48,6 @@ class Vqa(Supervised):
     shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
     notes: Sequence[str] = ()  # on what did not match when the data was read
-    samples: list[evaluation.Sample]  # of the last test
     judged_types: np.ndarray  # of each question of the last evaluation
     weight: float  # of the network in that
 
@@ -70,31 +67,21 @@ class Vqa(Supervised):
         return data.fingerprint({name: part.samples for name, part in self.parts.items()})
 
     def datasets(self) -> dict[str, Any]:
-        # All answers are cut into tokens now, so that one that is too long is met before the run, and loaders get words
-        assert self.lengths and self.words
+        if "words" not in vars(self):  # which loaders get made; and an answer that is too long is met before the run
+            for part in self.parts.values():
+                self.writer.targets(part.samples, self.settings.decoder.length)
+            assert self.words
         return super().datasets()
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        """The tokens of each training answer, from the shortest. Raises BadInput for an answer that is too long."""
-        targets = {n: self.writer.targets(p.samples, self.settings.decoder.length) for n, p in self.parts.items()}
-        return sorted(len(tokens) for tokens, _ in targets["train"])
 
     def describe_data(self) -> str:
         """Returns where the records come from, how many there are of what, and what a reader should know of them."""
         where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
         counts = {name: (len(part), len({r.picture for r in part.samples})) for name, part in self.datasets().items()}
         sizes = ", ".join(f"{n:,} questions about {shown:,} pictures in {name}" for name, (n, shown) in counts.items())
-        kinds = Counter(record.kind or "without a type" for record in self.parts["train"].samples).most_common(12)
-        types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
-        lengths, most = self.lengths, self.settings.decoder.length
         chosen = self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
         first = f"Data: {printable(self.source)}." if self.source else f"{where}."
-        median, parts = lengths[len(lengths) // 2], printable(names, most=300)
-        last = f"Tokens of an answer with its reasoning: median {median}, the longest {lengths[-1]}, "
-        last += f"{lengths.count(most):,} full at {most}. Parts: {parts}."
-        return "\n".join([first, f"{sizes}. Training questions by type: {types}.", *self.notes, last])
+        return "\n".join([first, f"{sizes}.", *self.notes, f"Parts: {printable(names, most=300)}."])
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -149,7 +136,7 @@ class Vqa(Supervised):
         if not (is_fine and all("weights" in values["encoders"].get(part, ()) for part in _PARTS)):
             what = "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers"
             raise BadInput(f"{what}: start another run.")
-        for name in ("reader", "writer", "lengths", "words", "offers"):
+        for name in ("reader", "writer", "words", "offers"):
             vars(self).pop(name, None)
         super().take_learned(values)
 
@@ -182,11 +169,7 @@ class Vqa(Supervised):
         words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more
             words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
-        network = model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
-        for part in ENCODERS:
-            if trained(self.settings.stages, part) is None:
-                getattr(network, part).requires_grad_(False)
-        return network
+        return model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """Returns the decoder's layers first, then those of the fusion and of the encoders."""
@@ -194,12 +177,8 @@ class Vqa(Supervised):
         return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        groups: list[dict[str, Any]] = []
-        for part in ENCODERS:
-            steps, rate = trained(self.settings.stages, part), getattr(self.settings, part).lr
-            if steps is not None and (steps != (0, None) or rate != 1):
-                groups.append({"names": f"{part}.*", "lr": rate, "from_step": steps[0], "until_step": steps[1]})
-        return groups
+        rates = {"image": self.settings.image.lr, "text": self.settings.text.lr}
+        return [{"names": f"{part}.*", "lr": rate} for part, rate in rates.items() if rate != 1]
 
     def stage_name(self, step: int) -> str:
         return stage_at(self.settings.stages, step)[0]
@@ -266,8 +245,7 @@ class Vqa(Supervised):
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns the figures of answers that are written freely, and the mean loss of a token of the right ones."""
-        self.judged_types = np.array(evaluation.types(loader.dataset.samples))
-        self.samples = []
+        self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
         return super().evaluate(model, loader)
 
     def columns(self, judged: Judged) -> dict[str, float]:
@@ -279,22 +257,11 @@ class Vqa(Supervised):
         is_valid = int(self._tested[evaluation.NETWORK].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
-    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Record], written: Sequence[str]) -> None:
-        """Keeps a question of some pictures of a test, with where the decoder looks."""
-        first = {place: row for row, place in reversed([*enumerate(batch["picture"].tolist())])}
-        if rows := sorted(first.values())[: min(_A_BATCH, _SHOWN - len(self.samples))]:
-            looks = model.looks({name: value[rows] for name, value in batch.items()}).cpu().float()
-            for row, look in zip(rows, looks, strict=True):
-                side, record = int(len(look) ** 0.5), samples[row]
-                picture, heat = batch["pixels"][row].permute(1, 2, 0).cpu().numpy(), look.view(side, side).numpy()
-                self.samples.append(evaluation.Sample(picture, record.question, record.answer, written[row], heat))
-
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
-        evaluation.draw(self.samples, folder / "plots" / "samples.png")
-        network = self._tested[evaluation.NETWORK]
-        words = network._replace(guess=np.array(self.guesses[evaluation.WORDS], object))
-        self.about_gate = evaluation.about(self.weight, self.columns(network), self.columns(words))
+        """Writes what `Supervised` does; returns its table, with which answers count."""
+        how = f"Validation gives the network {self.weight:g} and the words of the question the rest of the weight."
+        none = f"Validation shows no sure gain over {evaluation.WORDS!r}, so these answers count, not the network's."
+        self.about_gate = how if self.weight else none
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:

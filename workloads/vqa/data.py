@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lib.config.files import absolute
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import inputs, platform
-from lib.report.progress import counted
 from lib.supervised import tables
 from lib.supervised.text import normal
 from lib.training.order import mix, permutation
@@ -20,20 +18,13 @@ from lib.training.splits import makes_a_split, part_of, stratify
 from workloads.vqa import pictures
 from workloads.vqa.settings import Settings, Split
 
-_HOW = (
-    "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
-    'lines {"image": "cat.png", "question": "..."} beside the pictures.'
-)
-_WHERE = (
-    "Name where the pictures lie: workload.source.images is their folder, and workload.source.picture a row's picture "
-    "there, such as {image}.jpg. docs/vqa.md has both for known collections."
-)
+_WHERE = "workload.source.images is the pictures' folder, and workload.source.picture a row's picture in it."
 PARTS = ("train", "validation", "test")
 OTHER = "other types"  # stands for rare question types
 _SPLIT_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
-_RARE, _NAMED = 0.01, 8  # of the records: slips, several types in one, ids; types in a sentence
-_LETTERS, _KIND_LETTERS = 4000, 60  # of a question or an answer (the longest of the sample records has 274); of a type
+_RARE, _KIND_LETTERS = 0.01, 60  # of the records: slips, several types in one, ids; of a type's name
+_LETTERS = 4000  # of a question or an answer; the longest of the sample records has 274
 _WORDS = {"train": "train", "validation": "val", "test": "test"}  # of {split} in a pattern
 _PICTURES, _RUNS = 1, 2  # domains of `mix`
 
@@ -64,17 +55,15 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
         raise BadInput(f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder.")
     rows = list(_rows(folder, root, settings))
     shown = sorted({record.image for record, wrong in rows if not wrong})
-    judged = pictures.check(shown, settings.pictures.limit_pixels)
+    judged = pictures.check(shown)
     bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
     records = [r._replace(picture=judged[r.image][0]) for r, wrong in rows if not (wrong or judged[r.image][1])]
     if not records:
-        how = _WHERE if rows and not any(pictures.is_there(record.image) for record, _ in rows) else "Look at data.dir."
-        none = f"None of the {len(rows):,} rows in {printable(folder)} can be used. {how}"
-        raise BadInput("\n".join(filter(None, [none, first_ten(bad)])))
+        raise BadInput(f"No row in {printable(folder)} can be used. {_WHERE}\n{first_ten(bad)}")
     check_limit("Rows that cannot be used", bad, settings.bad_input_limit)
     first = "".join(f"\n  {printable(line)}" for line in bad[:3])
     notes = [f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}"]
-    return _cleaned(records, notes), notes
+    return _cleaned(records), notes
 
 
 def fingerprint(parts: Mapping[str, Sequence[Record]]) -> str:
@@ -107,67 +96,40 @@ def _filled(pattern: str, image: str, part: str, file: str) -> str:
 
 
 def _wrong(record: Record, image: str) -> str:
-    texts = {"question": record.question, "answer": record.answer, "image": image, "reasoning": record.reasoning}
-    for name, text in texts.items():
-        if not text and name != "reasoning":
-            return f"There is no {name}."
-        if len(text) > _LETTERS:
-            return f"The {name} has {len(text):,} letters, and at most {_LETTERS:,} are read."
-    return "" if pictures.is_there(record.image) else f"There is no picture {printable(record.image, most=200)}."
+    for name, text in (("question", record.question), ("answer", record.answer), ("image", image)):
+        if not 0 < len(text) <= _LETTERS:
+            return f"There is no {name}, or one of more than {_LETTERS:,} letters."
+    return ""
 
 
 def questions(source: Path) -> list[Record]:
-    """Returns the questions of a folder or a file, without answers. Raises BadInput."""
-    root, paths = (source.parent, [source]) if source.is_file() else (source, sorted(source.rglob("*")))
-    records = [record for path in counted(paths, "files read") for record in _questions_in(path, root)]
+    """Returns the lines of text files about pictures of the same names in a folder, as questions. Raises BadInput."""
+    records = []
+    for path in sorted(source.rglob("*.txt")):
+        beside = (path.with_suffix(suffix) for suffix in pictures.SUFFIXES)
+        if image := next((picture for picture in beside if picture.is_file()), None):
+            lines = (" ".join(line.split()) for line in tables.read_text(path, printable(path)).splitlines())
+            records += [Record(n, line, str(image), str(image.resolve())) for n, line in enumerate(lines, 1) if line]
     if not records:
-        raise BadInput(f"There is no question about a picture in {printable(source)}. {_HOW}")
+        how = "Give a folder of pictures, each with a text file of the same name and a question a line in it."
+        raise BadInput(f"There is no question about a picture in {printable(source)}. {how}")
     return records
 
 
-def _questions_in(path: Path, root: Path) -> Iterator[Record]:
-    rows, is_table = list[tuple[Path, str]](), path.suffix.lower() == ".jsonl"
-    if path.suffix.lower() == ".txt":
-        beside = (path.with_suffix(suffix) for suffix in pictures.SUFFIXES)
-        if image := next((picture for picture in beside if picture.is_file()), None):
-            rows = [(image, line) for line in tables.read_text(path, printable(path)).splitlines()]
-    if is_table:
-        table = tables.read_table(path, printable(path), {"question": "question", "image": "image"})
-        rows = [(path.parent / row["image"], row["question"]) for row in table.to_dict("records")]
-    for number, (image, question) in enumerate(rows, 1):
-        is_there = pictures.is_there(image) and absolute(image).is_relative_to(absolute(root))
-        if is_table and not (is_there and question):
-            lacking = "question" if is_there else f"picture {printable(image, most=100)} below {printable(root)}"
-            raise BadInput(f"{printable(path)}, row {number}: there is no {lacking}. {_HOW}")
-        if question.strip():
-            yield Record(number, " ".join(question.split()), str(image), str(image.resolve()), file=str(path))
-
-
-def _cleaned(records: Sequence[Record], notes: list[str]) -> list[Record]:
-    """Returns each question once, of copies one with a reasoning; rare types as one; no parts that share pictures."""
-    best: dict[tuple[str, str, str], Record] = {}
+def _cleaned(records: Sequence[Record]) -> list[Record]:
+    """Returns each question once, as it comes first; rare types as one; no parts that share pictures."""
+    first: dict[tuple[str, str, str], Record] = {}
     for record in records:
-        key = (record.picture, normal(record.question), normal(record.answer))
-        other = best.setdefault(key, record)
-        if (bool(record.reasoning), bool(record.part)) > (bool(other.reasoning), bool(other.part)):
-            best[key] = record._replace(part=record.part or other.part)
-    if copies := len(records) - len(best):
-        notes.append(f"Questions that repeat another one and are left out: {copies:,}.")
-    records = list(best.values())
-    counts = Counter(record.kind for record in records if record.kind)
+        first.setdefault((record.picture, normal(record.question), normal(record.answer)), record)
+    counts = Counter(record.kind for record in first.values() if record.kind)
     names = {kind: printable(kind, most=_KIND_LETTERS) for kind in counts}
-    if odd := [kind for kind, count in counts.items() if count < _RARE * len(records) or names[kind] != kind]:
-        common, shown = OTHER if len(odd) < len(counts) else "", ", ".join([*map(names.__getitem__, odd)][:_NAMED])
-        few = f"fewer than {_RARE:.0%} of the rows each, or no short plain name: {common or 'ignored'}"
-        notes.append(f"{len(odd):,} question types ({shown}{', ...' * (len(odd) > _NAMED)}) have {few}.")
-        records = [record._replace(kind=common) if record.kind in {*odd} else record for record in records]
+    odd = {kind for kind, count in counts.items() if count < _RARE * len(first) or names[kind] != kind}
+    records = [record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()]
     parts: dict[str, set[str]] = defaultdict(set)
     for record in records:
         parts[record.picture].add(record.part)
-    if shared := sum(len(names - {""}) > 1 for names in parts.values()):
-        notes.append(f"Pictures that the files have in two parts: {shared:,}. All pictures are dealt anew.")
-        records = [record._replace(part="") for record in records]
-    return records
+    is_shared = any(len(names - {""}) > 1 for names in parts.values())  # then all pictures are dealt anew
+    return [record._replace(part="") for record in records] if is_shared else records
 
 
 def split(records: Sequence[Record], settings: Split, seed: int = _SPLIT_SEED) -> dict[str, list[Record]]:
@@ -177,7 +139,7 @@ def split(records: Sequence[Record], settings: Split, seed: int = _SPLIT_SEED) -
     is one to train on and one to hold out; what is missing of three is dealt from the training pictures.
     """
     parts: dict[str, list[Record]] = {PARTS[0]: list(records)}
-    if settings.given and makes_a_split(record.part for record in records):
+    if makes_a_split(record.part for record in records):
         parts = {name: [record for record in records if record.part == name] for name in PARTS}
     held = {name: getattr(settings, name) for name in PARTS[1:] if not parts.get(name)}
     if held:

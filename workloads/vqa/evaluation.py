@@ -1,35 +1,23 @@
-"""Judges answers: rules without pictures, words alone beside the network, question types, where the model looks."""
+"""Judges answers: rules without pictures, and words alone beside the network."""
 
-import contextlib
-import itertools
-import json
 import math
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from lib.errors import printable
-from lib.report.figure import grid, save
 from lib.report.progress import working
 from lib.supervised.text import commonest, exact, normal, words
-from workloads.vqa.data import OTHER, Record
+from workloads.vqa.data import Record
 from workloads.vqa.tokens import Answer, Candidate
 
-_MOST_TYPES, _LEAST_QUESTIONS = 20, 20  # of more types than these, those of fewer questions share a row
-_LINE = 34  # letters beside a picture
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
 _WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
-_MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
 _FEW = 2000  # pairs, of which words that stand in one alone are learned too
-_MOST_NAMED = 5  # types in a sentence, the worst
 
 
 class Words:
@@ -42,22 +30,19 @@ class Words:
 
         rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
-        self.answers, self._model = sorted(pairs), None
+        self.answers = sorted(pairs)
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
-        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
         least = 1 if len(questions) <= _FEW else 2
         self._vectors = TfidfVectorizer(
             ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
         )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
-        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
+        with working("Learning what questions alone answer"):
             self._model = model.fit(self._vectors.fit_transform(questions), answers, sample_weight=counts)
 
     def shares(self, questions: Sequence[str]) -> np.ndarray:
         """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
-        if self._model is None:
-            return self._usual.repeat(len(questions), 0).astype(np.float32)
         scores = self._model.decision_function(self._vectors.transform(list(map(normal, questions))))
         scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
         shares = np.clip((1 + scores) / 2, _LEAST, 1)
@@ -84,11 +69,9 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
         spelled.setdefault(normal(record.answer), []).append(record.answer)
     common = {*sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))[:_MOST_ANSWERS]}
     rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[:_MOST_PAIRS]
-    sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
     kept: dict[str, dict[str, int]] = {}
-    for (question, answer), size in zip(rows, sizes, strict=True):
-        if size <= _MOST_BYTES:
-            kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
+    for question, answer in rows:
+        kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
     return kept
 
 
@@ -121,23 +104,6 @@ def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Seq
     return _WEIGHTS[place]
 
 
-def about(weight: float, network: Mapping[str, float], alone: Mapping[str, float]) -> str:
-    """Returns which answers count, and the question types where the network is below the words, worst first."""
-    how = f"Validation gives the network {weight:g} and the words of the question {1 - weight:g} of the weight."
-    if not weight:
-        how = f"Validation shows no sure gain over {WORDS!r}, so these answers count, and the network's do not."
-    worse = sorted((n for n in alone if network[n] < alone[n]), key=lambda n: (network[n] - alone[n], n))[:_MOST_NAMED]
-    types = (f"{printable(name[6:], most=40)} {network[name]:.3f} ({alone[name]:.3f})" for name in worse)  # exact_...
-    return how + f"\nThe network alone is below {WORDS!r}, in brackets, for: {', '.join(types)}." * bool(worse)
-
-
-def types(records: Sequence[Record]) -> list[str]:
-    """Returns the type of each question; of more than 20, those of fewer questions than 20 are together."""
-    kinds = [record.kind or OTHER for record in records]
-    counts = Counter(kinds)
-    return [k if len(counts) <= _MOST_TYPES or counts[k] >= _LEAST_QUESTIONS else OTHER for k in kinds]
-
-
 def by_rules(train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[str]]:
     """Returns what the training records mostly answer to a question's type, and to the question, else to its type."""
     groups = defaultdict[tuple[str, str], list[str]](list)
@@ -150,31 +116,3 @@ def by_rules(train: Sequence[Record], records: Sequence[Record]) -> dict[str, li
     keys = [("question", normal(record.question)) for record in records]
     by_question = [usual.get(key, answer) for key, answer in zip(keys, by_type, strict=True)]
     return {"by question type": by_type, "by question": by_question}
-
-
-class Sample(NamedTuple):
-    """A picture with a question about it, the right answer, the written one, and where the network looked."""
-
-    picture: np.ndarray  # (S, S, 3) uint8
-    question: str
-    right: str
-    answer: str
-    attention: np.ndarray  # (rows, columns) of patches, not negative
-
-
-def draw(samples: Sequence[Sample], path: Path, columns: int = 4) -> Path:
-    """Draws pictures with their texts, each beside one with the attention on it, the brighter the more."""
-    figure, axes = grid(-(-len(samples) // columns), 2 * min(columns, len(samples)), 2.6)
-    for sample, (plain, seen) in zip(samples, axes.reshape(-1, 2), strict=False):
-        lines = (sample.question, f"= {sample.right}", f"> {sample.answer}")
-        text = "\n".join("\n".join(textwrap.wrap(line, _LINE)[:3]) for line in lines)
-        colour = "black" if exact(sample.right, sample.answer) else "#b03030"
-        plain.imshow(sample.picture)
-        plain.set_title(text.replace("$", r"\$"), fontsize=8, color=colour, loc="left")  # $ would begin a formula
-        side = sample.picture.shape[0]
-        seen.imshow(sample.picture.mean(-1), cmap="gray", vmin=0, vmax=255)
-        seen.imshow(
-            sample.attention / max(float(sample.attention.max()), 1e-9), cmap="inferno", alpha=0.6, vmin=0, vmax=1,
-            interpolation="bilinear", extent=(-0.5, side - 0.5, side - 0.5, -0.5),
-        )  # fmt: skip
-    return save(figure, path)

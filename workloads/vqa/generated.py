@@ -1,5 +1,6 @@
 """Drawn pictures with Vietnamese questions, for runs without data: coloured shapes, each question with one answer."""
 
+import contextlib
 import hashlib
 import json
 import random
@@ -49,12 +50,8 @@ def folder_of(settings: Generator) -> Path:
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with disk.whole(folder, cache=True) as aside:
-                write(aside, settings)
-        except OSError:  # another process was first; any other error is met again where the folder is read
-            if not (folder / RECORDS).is_file():
-                raise
+        with contextlib.suppress(OSError), disk.whole(folder, cache=True) as aside:  # another process may be first
+            write(aside, settings)
     return folder
 
 

@@ -25,7 +25,7 @@ from workloads.vqa.settings import Settings
 from workloads.vqa.tokens import EXTRA
 
 _WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
-_HALVES = {"mean": [0.5, 0.5, 0.5], "deviation": [0.5, 0.5, 0.5]}
+_COLOURS = {"mean": "image_mean", "deviation": "image_std"}  # by their names in a preprocessor_config.json
 _T5 = ("t5", "mt5", "umt5")
 _MOST_BYTES = 2**20  # of a preprocessor_config.json
 
@@ -44,9 +44,9 @@ class Stem(nn.Module):
             for inner, stride in ((before, 2), (after, 1)):
                 layers += [nn.Conv2d(inner, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.MaxPool2d(2))
-        self.grid = side >> (len(channels) + 1)  # patches on a side
+        grid = side >> (len(channels) + 1)  # patches on a side
         self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
-        self.position = nn.Parameter(torch.randn(self.grid**2, width) * 0.02)
+        self.position = nn.Parameter(torch.randn(grid**2, width) * 0.02)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -61,7 +61,6 @@ class Vision(nn.Module):
     def __init__(self, encoder: nn.Module, width: int, mean: list[float], deviation: list[float]):
         super().__init__()
         self.encoder, config = encoder, encoder.config
-        self.grid = config.image_size // config.patch_size
         self.register_buffer("mean", torch.tensor(mean)[:, None, None] - 0.5, persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation)[:, None, None], persistent=False)
         self.project = nn.Sequential(nn.Linear(config.hidden_size, width), nn.LayerNorm(width))
@@ -181,28 +180,6 @@ class Network(nn.Module):
         scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
         return (-losses(scores, labels).cpu().sum(1)).clamp(min=-1e4).tolist()
 
-    def looks(self, batch: Batch) -> Tensor:
-        """Returns (B, patches) how much the decoder's last layer attends to each patch while it writes the answer."""
-        seen: dict[str, Tensor] = {}
-        attention = self.t5.decoder.block[-1].layer[1].EncDecAttention
-
-        def look(module: nn.Module, given: tuple, named: dict[str, Any]) -> None:
-            seen["query"] = module.q(given[0] if given else named["hidden_states"])
-            seen["key"] = module.k(named["key_value_states"])
-
-        handle = attention.register_forward_pre_hook(look, with_kwargs=True)
-        try:
-            memory, mask = self.encode(batch)
-            self.decode(memory, mask, batch["labels"][:, :2])  # the tag before the answer, and its first token
-        finally:
-            handle.remove()
-        heads = attention.n_heads
-        query, key = (seen[name].float().unflatten(-1, (heads, -1)) for name in ("query", "key"))
-        scores = torch.einsum("bhd,bkhd->bhk", query[:, -1], key).masked_fill(~mask[:, None], -torch.inf)
-        end = memory.shape[1] - batch["words"].shape[1]
-        shares = scores.softmax(-1).mean(1)[:, end - self.image.grid**2 : end]  # without maximum or class token, if any
-        return shares / shares.sum(-1, keepdim=True).clamp(min=1e-12)
-
 
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
     """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does where all of T5 is in fp16."""
@@ -218,9 +195,7 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         parts[part] = {"weights": weights[0] if weights else ""}
         if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
             values = _values(weights[1] / "preprocessor_config.json")
-            colours = {"mean": values.get("image_mean"), "deviation": values.get("image_std")}
-            is_fine = all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values())
-            parts[part] |= colours if is_fine else _HALVES
+            parts[part] |= {key: values.get(name, [0.5] * 3) for key, name in _COLOURS.items()}
         if part == "decoder" and weights:  # False in T5 1.1, which transformers 5.0.0 no longer tells
             parts[part]["is_tied"] = _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
         if name and not weights and torch.empty(0).is_meta:
@@ -249,7 +224,7 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     elif (size := getattr(image.config, "image_size", "no fixed size")) != side:
         raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
     else:
-        image = Vision(image, width, **{key: chosen["image"].get(key, value) for key, value in _HALVES.items()})
+        image = Vision(image, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS})
     text = _published(task, chosen["text"], transformers.RobertaModel, phobert)
     dropout = settings.decoder.dropout
     text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
@@ -291,8 +266,6 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         small = config(words, layers, sizes.hidden, sizes.heads, sizes.feed_forward, sizes.dropout)
         t5 = transformers.T5ForConditionalGeneration(small)
         t5.decoder.block = t5.decoder.block[: sizes.layers]
-    if sizes.fusion_layers > (layers := len(t5.encoder.block)):
-        raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
     t5.encoder.block = t5.encoder.block[: sizes.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)

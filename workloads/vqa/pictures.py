@@ -17,15 +17,13 @@ import yaml
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
-from lib.machine import hardware
 from lib.report.progress import counted
 from workloads.vqa.settings import Pictures
 
 # What Pillow opens here: none that runs a program or fetches another file, as EPS and WMF do
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-_MOST_BYTES = 2**28  # of a file
-_MANY = 1000  # pictures, whose decoding takes seconds
+_MOST_BYTES, _MOST_PIXELS = 2**28, 2**26  # of a file
 _SMALL = 32  # pixels on a side, to which a picture is decoded that is only checked
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
@@ -37,15 +35,8 @@ _WORDS = [re.compile(rf"\b({words})\b")
           for words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()]  # fmt: skip
 
 
-def is_there(path: str | Path) -> bool:
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):  # a name that no disk takes
-        return False
-
-
 @functools.cache
-def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
+def loader(side: int) -> Callable[[str], np.ndarray]:
     """Returns a function from a path to (side, side, 3) uint8 of red, green, blue, which keeps what fits in memory.
 
     A picture is scaled whatever its shape, as BLIP does.
@@ -54,7 +45,7 @@ def loader(side: int, limit_pixels: int) -> Callable[[str], np.ndarray]:
 
     @functools.lru_cache(max(1, _CACHED // (3 * side**2)))
     def load(path: str) -> np.ndarray:
-        image = _decoded(path, side, limit_pixels)
+        image = _decoded(path, side)
         return np.asarray(image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0))
 
     return load
@@ -67,7 +58,7 @@ def batch(
 
     `questions` are hash, path and question of each sample. With a `generator` each picture is changed once.
     """
-    load, first = loader(settings.side, settings.limit_pixels), dict[str, int]()
+    load, first = loader(settings.side), dict[str, int]()
     places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(questions)]
     loaded = {place: load(questions[place][1]) for place in first.values()}
     for place in first.values() if generator else ():
@@ -77,58 +68,44 @@ def batch(
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 
 
-def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]:
+def check(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns a hash of each picture's file, and a sentence where it cannot be used, before anything is trained."""
 
     def judge(path: str) -> tuple[str, str]:
         try:
-            _decoded(path, _SMALL, limit_pixels)
+            _decoded(path, _SMALL)
             return hashlib.sha256(read_bytes(Path(path), _MOST_BYTES)).hexdigest()[:20], ""
         except (BadInput, OSError) as error:
             return "", str(error)
 
-    with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
-        judged = threads.map(judge, paths)
-        looked_at = counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths
-        return {path: next(judged) for path in looked_at}
+    with ThreadPoolExecutor(8) as threads:
+        judged = counted(threads.map(judge, paths), "Looking at the pictures", len(paths))
+        return dict(zip(paths, judged, strict=True))
 
 
-def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
+def _decoded(path: str | Path, side: int) -> Any:
     """Returns a picture of Pillow in RGB, of at least `side` pixels where the file has as many. Raises BadInput."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     shown = printable(path, most=200)
     try:
         content = read_bytes(Path(path), _MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"The picture {shown} cannot be read ({error.strerror or error}).") from None
-    try:
         Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
         image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
-        width, height = image.size
-        if width * height > limit_pixels:
-            limit = f"workload.pictures.limit_pixels is {limit_pixels:,}. Make it smaller, or raise the limit."
-            raise BadInput(f"The picture {shown} has {width:,} x {height:,} pixels, and {limit}")
+        if image.width * image.height > _MOST_PIXELS:
+            raise Image.DecompressionBombError
         image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
         image = ImageOps.exif_transpose(image)
-        if image.mode[0] in "IF":  # of 12 bits in 16 only a sixteenth of the range would be used
-            grey = np.asarray(image, np.float32)
-            least, most = float(np.nanmin(grey)), float(np.nanmax(grey))
-            grey = np.nan_to_num((grey - least) * (255 / max(most - least, 1e-9)))
-            image = Image.fromarray(grey.astype(np.uint8))
         if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         return image.convert("RGB")
+    except FileNotFoundError:
+        raise BadInput(f"There is no picture {shown}.") from None
     except Image.DecompressionBombError:
-        limit = f"{2 * (Image.MAX_IMAGE_PIXELS or 0):,}"
-        raise BadInput(f"The picture {shown} has more than {limit} pixels. Make it smaller.") from None
-    except BadInput:
-        raise
+        raise BadInput(f"The picture {shown} has more than {_MOST_PIXELS:,} pixels. Make it smaller.") from None
     except _BROKEN as error:
         why = printable(error, most=120)
-        if isinstance(error, UnidentifiedImageError):
-            why = f"it is none of {', '.join(_FORMATS)}, and begins with {content[:20]!r}"
         raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
 
 

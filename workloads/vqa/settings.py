@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from lib.config.reader import option
 
 TERMS = ("format", "answer", "reasoning")  # the parts of a written answer, each a term of the loss
-Encoder = Literal["image", "text"]
-ENCODERS: tuple[Encoder, ...] = get_args(Encoder)
 _WEIGHTS = "Published weights: folder, mounted input or hub name; empty: from scratch."
 
 
@@ -38,7 +36,6 @@ class Pictures:
     """How pictures are read and changed."""
 
     side: int = option(64, "Pixels on a side of every picture.", minimum=16, limit=2048)
-    limit_pixels: int = option(2**26, "Most pixels of a picture; larger ones are bad inputs.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,6 @@ class Split:
 
     validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.9)
     test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.9)
-    given: bool = option(True, "Whether splits named by column, files or folders count.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -117,7 +113,6 @@ class Stage:
     answer: float = option(1.0, "Weight of the answer.", minimum=0)
     reasoning: float = option(1.0, "Weight of the reasoning behind it.", minimum=0)
     format: float = option(1.0, "Weight of the tags around both.", minimum=0)
-    rests: tuple[Encoder, ...] = option((), "Encoders that are not trained in it: image, text, or both.")
 
     @staticmethod
     def mistakes_of(stages: Mapping[str, "Stage"]) -> Iterator[str]:
@@ -125,37 +120,15 @@ class Stage:
         begins = sorted((stage.from_epochs, stage.from_steps) for stage in stages.values())
         if begins and begins[0] != (0, 0):
             yield "The first of workload.stages must begin with epoch 0: write no from_epochs there."
-        if any(epochs for epochs, _ in begins) and any(steps for _, steps in begins):
-            yield "Begins of workload.stages stand in epochs and in steps. Give all of them in one form."
-        elif len({*begins}) < len(begins) and not any(steps for _, steps in begins):  # of little data in one step
-            yield "Two of workload.stages begin at the same time. Give each a from_epochs of its own."
         for name, stage in stages.items():
             if not (stage.answer or stage.reasoning or stage.format):
                 yield f"The stage {name} learns nothing: all of its weights are 0."
-        for part in ENCODERS:
-            trained = [part not in stage.rests for _, stage in ordered(stages)]
-            if sum(now and not before for before, now in zip([False, *trained], trained, strict=False)) > 1:
-                yield f"workload.stages train the {part} encoder, rest it and train it again. It can rest only once."
-
-
-def ordered(stages: Mapping[str, Stage]) -> list[tuple[str, Stage]]:
-    """Returns stages with their names in the order in which they follow each other."""
-    return sorted(stages.items(), key=lambda item: (item[1].from_epochs, item[1].from_steps))
 
 
 def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
     """Returns the stage that a step is in, with its name; of a run without stages one without a name."""
-    return next((item for item in reversed(ordered(stages)) if item[1].from_steps <= step), ("", Stage()))
-
-
-def trained(stages: Mapping[str, Stage], part: Encoder) -> tuple[int, int | None] | None:
-    """Returns the step from which an encoder is trained, and the one from which it rests again; None: never trained."""
-    rows = [stage for _, stage in ordered(stages)] or [Stage()]
-    awake = [part not in stage.rests for stage in rows]
-    if not any(awake):
-        return None
-    first = awake.index(True)
-    return rows[first].from_steps, next((rows[n].from_steps for n in range(first, len(rows)) if not awake[n]), None)
+    begun = (item for item in stages.items() if item[1].from_steps <= step)
+    return max(begun, key=lambda item: (item[1].from_steps, item[1].from_epochs), default=("", Stage()))
 
 
 @dataclass(frozen=True)

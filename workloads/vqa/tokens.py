@@ -152,15 +152,12 @@ def phobert(folder: Path) -> dict[str, Any]:
     """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them.
 
     There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
-    go through have numbers behind all others, and count as unknown. Raises BadInput.
+    go through have numbers behind all others, and count as unknown.
     """
-    try:
-        lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
-        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
-        rows = [line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines()]
-        merges = [(first, second) for first, second in (row for row in rows if row)]
-    except (OSError, ValueError) as error:
-        raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
+    lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines)]
+    rows = (line.split() for line in (folder / "bpe.codes").read_text("utf-8").splitlines())
+    merges = [(first, second) for first, second, _ in rows]
     pieces: dict[str, int] = {}
     for number, name in enumerate(names):
         pieces.setdefault(name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>", number)
@@ -170,9 +167,5 @@ def phobert(folder: Path) -> dict[str, Any]:
             pieces.setdefault(piece, len(pieces) + words)
     tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    print(
-        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
-        "where yours are not segmented, it knows their syllables, and less of their words."
-    )
     return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
             "is_lower": False}  # fmt: skip

@@ -15,16 +15,13 @@ PLANTED = {  # rows among 60 good ones -> the finding and its verdict
     "without an answer": ([row_of((QUESTION, ("assistant", "  ")))], "no answer", "bad"),
     "longer before its answer than the length": ([row_of((("user", "word " * 300), ANSWER))], "too long", "warning"),
     "rendered before": ([row_of((("user", "<|im_start|>user\nhi<|im_end|>"), ANSWER))], "marks in text", "warning"),
-    "two questions in a row": ([row_of((QUESTION, QUESTION, ANSWER))], "order of turns", "warning"),
     "ending with a question": ([row_of((("user", "new"), ANSWER, ("user", "and then?")))], "last turn", "warning"),
     "with another role": ([row_of((("narrator", "x"), QUESTION, ANSWER))], "unknown role", "bad"),
+    "with an empty answer among others": (
+        [row_of((QUESTION, ("assistant", " "), ("user", "and?"), ANSWER))], "empty answer", "warning"),
     "twice the same": ([GOOD[5]], "duplicate", "warning"),
     "with another answer": ([GOOD[6]._replace(answer="no")], "contradiction", "warning"),
     "a question of the test": ([Row((("user", TEST[1].question.upper()),), "yes")], "in two splits", "bad"),
-    "decoded wrongly": ([row_of((("user", "die Straße is StraÃ\x9fe â€“ nine"), ANSWER))], "encoding", "warning"),
-    "one answer for most": ([Row((("user", f"is {k} good"),), "yes") for k in range(100)], "one answer", "warning"),
-    "answers that were cut": (
-        [Row((("user", f"tell {k}"),), f"{k:02d} and so on" * 20) for k in range(20)], "answers cut off", "warning"),
 }  # fmt: skip
 TEMPLATES = {
     "no end": ((NO_END, (), "</s>"), [], "no end", "bad"),
@@ -39,7 +36,6 @@ TEMPLATES = {
         (FORMS["Mistral"][0].replace("{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"), (), "</s>", "<s>"),
         [], "doubled begin", "bad",
     ),
-    "an empty thought": ((QWEN3, ("<|im_start|>",)), [], "boilerplate", "warning"),
     "earlier turns are rewritten": (
         (QWEN3, ("<|im_start|>",)), [row_of((QUESTION, ANSWER, ("user", "and?"), ("assistant", "so")))],
         "rewritten", "warning",
@@ -61,8 +57,7 @@ def test_a_mistake_in_rows_is_named_with_its_place(mistake):
     rows, name, verdict = PLANTED[mistake]
     finding = found(rows, template_of())[name]
     assert finding.verdict == verdict
-    assert len(rows) > 1 or (finding.value.startswith("1 rows ") and finding.value.endswith(")"))
-    assert name in ("one answer", "answers cut off") or "train 61" in finding.value or "test" in finding.value
+    assert finding.value.startswith("1 rows ") and ("train 61" in finding.value or "test" in finding.value)
 
 
 @pytest.mark.parametrize("mistake", TEMPLATES)

@@ -11,7 +11,6 @@ from workloads.chat.settings import Settings
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
     {"messages": [{"role": role, "content": content} for role, content in TURNS]},
-    {"messages": [{"role": role, "content": [{"type": "text", "text": content}]} for role, content in TURNS]},
     {"conversations": [{"from": name, "value": TURNS[k][1]} for k, name in enumerate(("system", "human", "gpt"))]},
     {"system": "be brief", "prompt": "one and one", "answer": "2"},
     {"system": "be brief", "prompt": "one and one", "completion": "2"},
@@ -26,7 +25,7 @@ def test_a_row_is_the_same_in_every_form(form):
 
 
 def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_becomes_json():
-    record = {"instruction": "add", "input": "1 and 2", "output": {"sum": 3}}
+    record = {"system": "", "instruction": "add", "input": "1 and 2", "output": {"sum": 3}}
     assert rows.turns_of(record) == (("user", "add\n1 and 2"), ("assistant", '{"sum": 3}'))
 
 

@@ -25,11 +25,6 @@ QWEN3 = (  # an empty thought in the last turn alone
     "{% else %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-MARKED = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' %}{% generation %}"
-    "{{ m['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %}{{ m['content'] + '<|im_end|>\n' }}"
-    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 NO_END = (
     "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
@@ -39,7 +34,6 @@ FORMS = {
     "Llama": (LLAMA, ("<|head|>", "<|/head|>"), "<|eot|>", "<|begin|>"),
     "Mistral": (MISTRAL, (), "</s>", "<s>"),
     "Gemma": (GEMMA, ("<start>",), "<end>", "<bos>"),
-    "marked": (MARKED, ("<|im_start|>",), "<|im_end|>", None),
 }
 DIALOGUE = row_of((("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "two is 2")))
 
@@ -78,8 +72,6 @@ def test_a_template_that_rewrites_earlier_turns_trains_the_last_answer_after_the
     encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
     assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == ["two is 2<|im_end|>"]
     assert encoded.notes == ("rewritten: once others follow",)
-    single = template.encode(Row(DIALOGUE.turns[:1], "1"))
-    assert "boilerplate" in single.notes, "an empty thought is trained with the answer"
 
 
 def test_a_token_across_the_border_is_cut_there_as_in_generation():

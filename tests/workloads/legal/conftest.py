@@ -20,7 +20,6 @@ training: {max_steps: 2, effective_batch: 8}
 workload:
   context: {length: 48}
   encoder: {layers: 2, hidden: 4, heads: 2, feed_forward: 8, vocabulary: 120, dropout: 0.0}
-  head: {width: 4, dropout: 0.0}
   split: {folds: 3, validation: 0.3}
   generator: {documents: 12, sentences: 20}
 """
@@ -32,19 +31,9 @@ def load(home, overrides=None):
 
 
 @pytest.fixture(scope="session")
-def counted(tmp_path_factory):
-    """A cache with the counts of the generated judgments, which take a second to fit; and all that is learned."""
-    home = tmp_path_factory.mktemp("counted")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINBOOK_CACHE", str(home / "cache"))
-        return home / "cache", load(home).learned()
-
-
-@pytest.fixture
-def learned(counted, monkeypatch):
-    """What is learned of the generated judgments, whose counts other tasks find in the cache too."""
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(counted[0]))
-    return counted[1]
+def learned(tmp_path_factory):
+    """What is learned of the generated judgments, whose counts take a second to fit."""
+    return load(tmp_path_factory.mktemp("counted")).learned()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.workloads.legal.conftest import CONFIG, load
 from workloads.legal import model, product
 from workloads.legal.model import Network
 from workloads.legal.samples import input_of
-from workloads.legal.settings import POSITIONS, Encoder, Head
+from workloads.legal.settings import POSITIONS, Encoder
 
 
 def batch_of(task):
@@ -30,19 +30,17 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
     assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS)
-    assert not {"corpus", "dealt"} & {*vars(task)}
+    assert not {"corpus", "documents"} & {*vars(task)}
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 
 
-def test_sentences_are_weighted_by_their_roles_as_far_as_the_power_says(legal, tmp_path):
+def test_sentences_are_weighted_by_the_root_of_their_roles_rarity(legal):
     task = legal()
-    counts = task.class_counts("train")
-    for power in (0.0, 0.5, 1.0):
-        weights = np.array(load(tmp_path, {"workload.loss.class_weights": power}).learned()["class_weights"])
-        assert (weights * counts).sum() == pytest.approx(counts.sum())
-        products = (weights * counts**power)[counts > 0]
-        assert products == pytest.approx(products[0])
+    counts, weights = task.class_counts("train"), np.array(task.learned()["class_weights"])
+    assert (weights * counts).sum() == pytest.approx(counts.sum())
+    products = (weights * counts**0.5)[counts > 0]
+    assert products == pytest.approx(products[0])
 
 
 def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal, tmp_path, learned):
@@ -84,7 +82,7 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
 TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"
 
 
-def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page_that_is_escaped(legal, tmp_path):
+def test_every_sentence_has_a_role_and_probabilities_as_json_lines(legal, tmp_path):
     new, out = tmp_path / "new", tmp_path / "out"
     (new / "deep").mkdir(parents=True)
     (new / "one.txt").write_text(TEXT)
@@ -97,8 +95,6 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines_and_on_a_page
     for row in rows:
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
         assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["role"]]
-    text = (out / "one.html").read_text()
-    assert "&lt;b&gt;wages&lt;/b&gt; &amp; notice" in text and "<b>wages" not in text
 
 
 def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
@@ -113,25 +109,6 @@ def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_t
     assert all(min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True))
     task.config = legal({"training.micro_batch": 1}).config
     assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
-
-
-def test_pasted_text_is_read_as_the_training_text_is_and_answered_as_it_stands(legal, tmp_path, learned):
-    """The sample corpus has no final full stops, and a lawyer's text has them."""
-    (tmp_path / "with.txt").write_text(TEXT)
-    (tmp_path / "without.txt").write_text(TEXT.replace(".\n", "\n"))
-    task = legal()
-    model = task.model().eval()
-    model.weight.fill_(1.0)
-    model.output.weight.data.mul_(50)  # so that a token more is seen in four digits
-
-    def shares():
-        found = [task.predict([model], tmp_path / name, None) for name in ("with.txt", "without.txt")]
-        assert found[0]["with"][0]["text"].endswith("clerk.") and found[1]["without"][0]["text"].endswith("clerk")
-        return [[row["probabilities"] for rows in one.values() for row in rows] for one in found]
-
-    assert learned["final_marks"] == "." and shares()[0] != shares()[1]
-    task.take_learned({**learned, "final_marks": ""})
-    assert shares()[0] == shares()[1]
 
 
 @pytest.mark.parametrize("usual", [0.0, product.PUBLISHED_WEIGHT])
@@ -241,7 +218,7 @@ def test_padding_changes_nothing_and_place_and_category_count(tmp_path):
     def network(attention="sdpa"):
         torch.manual_seed(0)
         bert = BertModel(BertConfig(**SIZES, attn_implementation=attention))
-        return Network(bert, POSITIONS, 3, Head(width=4)).eval()
+        return Network(bert, 3).eval()
 
     short, long = (
         load(tmp_path, {"workload.context.length": length}).example_batch(2, torch.device("cpu")) for length in (8, 9)

@@ -18,7 +18,7 @@ from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
 from workloads.vqa.evaluation import OFFERED, Words, by_rules, chosen_weight, likeliest, pairs_of
-from workloads.vqa.settings import Stage, stage_at, trained
+from workloads.vqa.settings import Stage, stage_at
 from workloads.vqa.tokens import Answer, Candidate
 
 ASKED = [
@@ -129,28 +129,19 @@ def table(path):
 
 @pytest.fixture
 def mine(tmp_path):
-    """A folder with two pictures: questions about one in a text file, about both in JSON lines."""
+    """A folder with two pictures, and questions about each in a text file."""
     folder = tmp_path / "mine"
     picture(folder / "cat.png", 3, (40, 30))
     picture(folder / "deep" / "dog.jpg", 9, (40, 30))
     (folder / "cat.txt").write_text("màu gì\n\n  ở   đâu\n", "utf-8")
-    lines = [{"image": "dog.jpg", "question": "con gì"}, {"image": "./dog.jpg", "question": "mấy con"}]
-    (folder / "deep" / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (folder / "deep" / "dog.txt").write_text("con gì\nmấy con", "utf-8")
     (folder / "notes.txt").write_text("beside no picture", "utf-8")
     return folder
 
 
-@pytest.mark.parametrize("image", ["{}/secret.png", "../../secret.png", "bird.png"])
-def test_a_picture_from_outside_of_the_folder_is_refused(mine, tmp_path, image):
-    picture(tmp_path / "secret.png", 3, (40, 30))
-    (mine / "deep" / "asked.jsonl").write_text(json.dumps({"image": image.format(tmp_path), "question": "what"}))
-    for source in (mine, mine / "deep" / "asked.jsonl"):
-        with pytest.raises(BadInput, match="asked.jsonl, row 1: there is no picture .* below "):
-            data.questions(source)
-
-
-def test_text_files_and_lines_ask_about_the_pictures_beside_them_and_are_answered_in_any_batch(vqa, mine, tmp_path):
-    assert len(data.questions(mine / "deep" / "asked.jsonl")) == 2
+def test_text_files_ask_about_the_pictures_beside_them_and_are_answered_in_any_batch(vqa, mine, tmp_path):
+    with pytest.raises(BadInput, match="no question about a picture .* a text file of the same name"):
+        data.questions(tmp_path / "nowhere")
     task = vqa({"training.micro_batch": 2, "workload.decoder.length": 16})
     torch.manual_seed(0)
     models = [task.model().eval() for _ in range(2)]
@@ -239,19 +230,15 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, 
             load(tmp_path).take_learned({**drawn[1], **changes})
 
 
-def test_a_stage_lasts_until_the_next_begins_and_an_encoder_rests_in_the_first_ones():
-    rests = {"A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
-    three = {"C": Stage(from_steps=20, answer=3.0), **rests}
+def test_a_stage_lasts_until_the_next_begins():
+    three = {"C": Stage(from_steps=20, answer=3.0), "A": Stage(), "B": Stage(from_steps=10)}
     assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
-    assert trained(three, "image") == (20, None) and trained(three, "text") == (10, None)
 
 
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
     for stages, message in (
         ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
-        ("{A: {}, B: {from_epochs: 1}, C: {from_steps: 9}}", "in one form"),
         ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
-        ("{A: {}, B: {from_epochs: 1, rests: [image]}, C: {from_epochs: 2}}", "train the image encoder, rest it"),
     ):
         (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n")
         with pytest.raises(BadInput, match=message):

@@ -54,14 +54,11 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     with torch.no_grad():
         before = model(batch)
         alone, padded, earlier, shown, asked = (model({**batch, **change}) for change in changes)
-        looks, others = model.looks(batch), model.looks({**batch, "pixels": 255 - batch["pixels"]})
     assert seen[:2] == [len(set(batch["picture"].tolist())), len(own)] and seen[0] < seen[1]
     assert torch.allclose(before, alone, atol=1e-5) and torch.allclose(before, padded, atol=1e-5)
     assert torch.allclose(before[:, :5], earlier[:, :5], atol=1e-5) and not torch.allclose(before, earlier, atol=1e-3)
     assert (before != shown).flatten(1).any(1).tolist() == own.tolist()
     assert (before != asked).flatten(1).any(1).tolist() == [True] + [False] * (len(own) - 1)
-    assert looks.shape == (len(own), 16) and torch.allclose(looks.sum(1), torch.ones(len(own)))
-    assert not torch.equal(looks, others)
 
 
 def write_parts(home):
@@ -140,7 +137,7 @@ def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights
         load(tmp_path, {"workload.image.weights": "Salesforce/blip-vqa-base"}).model()
 
 
-def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):
+def test_phoberts_pieces_are_those_of_transformers(tmp_path):
     (tmp_path / "vocab.txt").write_text("xe 9\nx@@ 9\ne 9\nmàu 9\ntr@@ 3\nòn 4\nđ@@ 4\nxe_đạp 2\n", "utf-8")
     merges = "x e</w> 9\nm à 9\nmà u</w> 9\nò n</w> 5\nt r 4\nx e 3\nxe _ 3\nđ ạ 3\nđạ p</w> 3\nxe_ đạp</w> 3\n"
     (tmp_path / "bpe.codes").write_text(merges, "utf-8")
@@ -148,7 +145,7 @@ def test_phoberts_pieces_are_those_of_transformers(tmp_path, capsys):
     ours = Tokens(tokens.published(tmp_path, False))
     for text in ("xe màu tròn", "xe_đạp đ x e", "xex màux 字 trò", ""):
         assert ours.questions([text], 40)[0] == theirs(text)["input_ids"], text
-    assert "segmented" in capsys.readouterr().out and ours.pad == theirs.pad_token_id
+    assert ours.pad == theirs.pad_token_id
     assert ours.first == len(theirs)
 
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -27,47 +27,32 @@ _UNSEEN = 1.0  # examples that a class without any counts as
 _STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
 
 
-class Ordered:
-    """The sentences of documents of different lengths, first all first ones, then all second ones, and so on.
-
-    Within a step the longest document comes first, so that the documents that go on are the first ones of the step.
-    """
-
-    def __init__(self, lengths: Sequence[int]):
-        lengths = np.asarray(lengths)
-        begin = (np.cumsum(lengths) - lengths)[np.argsort(-lengths, kind="stable")]
-        steps = np.arange(lengths.max())
-        self.active = (lengths[:, None] > steps).sum(0)  # (steps) documents that have this step
-        self.start = np.concatenate([[0], np.cumsum(self.active)])
-        self.rows = np.concatenate([begin[:count] + step for step, count in zip(steps, self.active, strict=True)])
-        going_on = [np.arange(self.start[t], self.start[t] + count) for t, count in enumerate(self.active[1:])]
-        self.before = np.concatenate([np.zeros(0, np.int64), *going_on])  # of all but the first ones
-        self.after = np.arange(self.active[0], len(self.rows))
-
-    def step(self, number: int) -> slice:
-        return slice(self.start[number], self.start[number + 1])
+def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (steps, documents) whether a document, the longest first, has a step; and the sentences of these."""
+    order, step = np.argsort(-np.asarray(lengths), kind="stable"), np.arange(max(lengths))[:, None]
+    there = step < np.asarray(lengths)[order]
+    return there, ((np.cumsum(lengths) - lengths)[order] + step)[there]
 
 
 def forward_backward(
-    emission: np.ndarray, transition: np.ndarray, order: Ordered
+    emission: np.ndarray, transition: np.ndarray, there: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """(sentences in order, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
-    most = emission.max(1, keepdims=True)
-    local, step = np.exp(emission - most), np.exp(transition)
-    alpha, beta, scale = np.empty_like(local), np.ones_like(local), np.empty(len(local))
-    for t, count in enumerate(order.active):
-        here = order.step(t)
-        alpha[here] = local[here] if t == 0 else local[here] * (alpha[order.step(t - 1)][:count] @ step)
-        scale[here] = alpha[here].sum(1)
-        alpha[here] /= scale[here][:, None]
+    """(sentences by steps, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
+    most, step = emission.max(1, keepdims=True), np.exp(transition)
+    local = np.zeros((*there.shape, len(transition)))
+    local[there] = np.exp(emission - most)
+    alpha, beta, scale = local.copy(), np.ones_like(local), np.ones((*there.shape, 1))
+    for t, here in enumerate(there):
+        alpha[t, here] *= alpha[t - 1, here] @ step if t else 1
+        scale[t, here] = alpha[t, here].sum(1, keepdims=True)
+        alpha[t, here] /= scale[t, here]
     ahead = np.zeros_like(local)  # what a sentence says to the one before it
-    for t in range(len(order.active) - 1, 0, -1):
-        here, count = order.step(t), order.active[t]
-        ahead[here] = local[here] * beta[here] / scale[here][:, None]
-        beta[order.step(t - 1)][:count] = ahead[here] @ step.T
-    marginal = alpha * beta
-    expected = (alpha[order.before].T @ ahead[order.after]) * step
-    return float(np.log(scale).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
+    for t in range(len(there) - 1, 0, -1):
+        ahead[t] = local[t] * beta[t] / scale[t]
+        beta[t - 1, there[t]] = ahead[t, there[t]] @ step.T
+    marginal, goes_on = (alpha * beta)[there], there[1:]
+    expected = (alpha[:-1][goes_on].T @ ahead[1:][goes_on]) * step
+    return float(np.log(scale[there][:, 0]).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
 
 
 @dataclass(frozen=True)
@@ -83,12 +68,10 @@ class Chain:
 
     def log_marginals(self, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """(sentences, classes) -> logarithms of the probability of each role, given the whole document."""
-        if not len(scores):
-            return scores
-        order = Ordered(lengths)
+        there, rows = by_steps(lengths)
         emission = _with_one(scores) @ self.scale
         marginals = np.empty_like(emission)
-        marginals[order.rows] = forward_backward(emission[order.rows], self.transition, order)[1]
+        marginals[rows] = forward_backward(emission[rows], self.transition, there)[1]
         return np.log(marginals + _LEAST)
 
     @classmethod
@@ -96,16 +79,17 @@ class Chain:
         """Fits to (sentences, classes) scores of documents that were not in the fit of these scores."""
         from scipy.optimize import minimize
 
-        order = Ordered(lengths)
-        classes = scores.shape[1]
-        inputs, wanted = _with_one(scores)[order.rows], np.eye(classes)[truth[order.rows]]
-        followed = wanted[order.before].T @ wanted[order.after]
+        (there, rows), classes = by_steps(lengths), scores.shape[1]
+        inputs, wanted = _with_one(scores)[rows], np.eye(classes)[truth[rows]]
+        chosen = np.zeros((*there.shape, classes))
+        chosen[there] = wanted
+        followed = chosen[:-1][there[1:]].T @ chosen[1:][there[1:]]
         cut = inputs.shape[1] * classes
 
         def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
             scale, transition = numbers[:cut].reshape(-1, classes), numbers[cut:].reshape(classes, classes)
             emission = inputs @ scale
-            partition, marginal, expected = forward_backward(emission, transition, order)
+            partition, marginal, expected = forward_backward(emission, transition, there)
             value = partition - (emission * wanted).sum() - (followed * transition).sum()
             slope = np.concatenate([(inputs.T @ (marginal - wanted)).ravel(), (expected - followed).ravel()])
             return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers
@@ -119,17 +103,10 @@ def _with_one(scores: np.ndarray) -> np.ndarray:
     return np.concatenate([scores, np.ones((len(scores), 1))], 1)
 
 
-class Fitting(NamedTuple):
-    """How a regression is fitted: scikit-learn's C, and the steps of L-BFGS, mostly before its end."""
-
-    strength: float
-    steps: int
-
-
-# C by inner splits of the sample corpus. After 25 steps the first has its best macro F1, after 30 the second; with 60
-# both differ by less than 0.01.
-SENTENCE = Fitting(strength=3.0, steps=30)
-CONTEXT = Fitting(strength=2.0, steps=45)
+# C and the steps of L-BFGS, mostly before its end. C by inner splits of the sample corpus; after 25 steps the first has
+# its best macro F1, after 30 the second, and with 60 both differ by less than 0.01.
+SENTENCE: dict[str, Any] = {"C": 3.0, "max_iter": 30}
+CONTEXT: dict[str, Any] = {"C": 2.0, "max_iter": 45}
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -161,7 +138,7 @@ class Linear:
         return cls(*(values.astype(np.float16).astype(np.float32) for values in (weights, bias)))
 
     @classmethod
-    def fit(cls, matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: Fitting) -> "Linear":
+    def fit(cls, matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: dict[str, Any]) -> "Linear":
         """Fits to (rows) class numbers. A class without examples gets its bias alone, as rare as one would be."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression  # a second that not every process needs
@@ -174,7 +151,7 @@ class Linear:
             return cls(weights.astype(np.float32), centred(bias).astype(np.float32))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=options.strength, class_weight="balanced", max_iter=options.steps)
+            model = LogisticRegression(class_weight="balanced", **options)
             model.fit(matrix, truth)
         rows, intercept = model.coef_, model.intercept_
         if len(model.classes_) == 2:  # of which it has the second's alone
@@ -205,11 +182,8 @@ class Stack:
     def fit(cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0) -> "Stack":
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
-        Of more than 40,000 sentences a random choice of whole documents is counted. Raises BadInput for one document.
+        Of more than 40,000 sentences a random choice of whole documents is counted.
         """
-        if len(documents) < 2:
-            how = "Give more, or mark where one ends: by a blank line in a .txt file, a column `document` in a table."
-            raise BadInput(f"Counts are fitted to two documents or more, and there are {len(documents)}. {how}")
         ordered = sorted(documents, key=lambda document: document.name)
         order = np.random.default_rng(seed).permutation(len(ordered))
         count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum()))
@@ -244,13 +218,12 @@ class Stack:
 
     def as_json(self, kept: Iterable[str] = ()) -> dict[str, Any]:
         """Returns the model for `from_json`, which gives the very same scores, with `held_out` of these documents."""
-        models = {"sentence": self.sentence, "context": self.context}
-        held_out = {name: self.held_out[name] for name in kept if name in self.held_out}
         arrays = {
             "frequency": self.vocabulary.frequency, "offsets": self.offsets, "scale": self.chain.scale,
-            "transition": self.chain.transition, **{f"{name} bias": model.bias for name, model in models.items()},
-            **{f"{name} weights": model.weights.astype(np.float16) for name, model in models.items()},
-            **{_HELD_OUT + name: scores.astype(np.float32) for name, scores in held_out.items()},
+            "transition": self.chain.transition, "sentence bias": self.sentence.bias, "context bias": self.context.bias,
+            "sentence weights": self.sentence.weights.astype(np.float16),
+            "context weights": self.context.weights.astype(np.float16),
+            **{_HELD_OUT + name: self.held_out[name].astype(np.float32) for name in kept if name in self.held_out},
         }  # fmt: skip
         words = {"classes": [*self.classes], "terms": [*self.vocabulary.terms], "sentences": self.vocabulary.sentences}
         return {**words, "arrays": simple.packed(arrays)}
@@ -296,7 +269,7 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _cross_fitted(
-    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: Fitting
+    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: dict[str, Any]
 ) -> tuple[list[Linear], np.ndarray]:
     """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
     models, scores = [], np.zeros((len(truth), classes))

@@ -15,10 +15,9 @@ from workloads.legal.counting import features
 from workloads.legal.counting.features import Vocabulary
 from workloads.legal.counting.stack import (
     Chain,
-    Fitting,
     Linear,
-    Ordered,
     Stack,
+    by_steps,
     forward_backward,
     inner_parts,
     log_softmax,
@@ -74,7 +73,7 @@ def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
     matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
     truth[:9] = 0  # of unequal classes
-    found = Linear.fit(matrix, truth, len(classes), Fitting(1.0, 200)).scores(matrix)
+    found = Linear.fit(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200}).scores(matrix)
     wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
     assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
 
@@ -99,11 +98,11 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     draw = np.random.default_rng(0)
     lengths = [3, 1, 5, 3]
     emission, transition = draw.normal(size=(sum(lengths), 3)) * 2, draw.normal(size=(3, 3))
-    order = Ordered(lengths)
-    partition, marginal, steps = forward_backward(emission[order.rows], transition, order)
+    there, rows = by_steps(lengths)
+    partition, marginal, steps = forward_backward(emission[rows], transition, there)
     wanted = [by_hand(part, transition) for part in np.split(emission, np.cumsum(lengths)[:-1])]
     assert partition == pytest.approx(sum(one[0] for one in wanted))
-    assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[order.rows])
+    assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[rows])
     assert steps == pytest.approx(sum(one[2] for one in wanted))
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
     found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
@@ -123,5 +122,3 @@ def test_the_words_of_a_sentence_are_scikit_learns_tf_idf():
     assert list(vocabulary.terms) == reference.get_feature_names_out().tolist()
     assert vocabulary.own(documents).toarray() == pytest.approx(wanted, abs=1e-6)
     assert Vocabulary.of([of("b a", "b a", "b c d", "b c d", "c d")], 2).terms == ("b", "c"), "b 4; c, c d and d 3"
-    empty = Vocabulary.of([of("...", "---")], 10)
-    assert empty.terms == () and empty.in_context([of("...")], empty.own([of("...")])).shape == (1, features.POSITIONS)
