@@ -162,7 +162,7 @@ def differences(saved: Groups, restored: Groups) -> list[str]:
 
     def seen(value: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
         bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return value.dtype, value.shape, hashlib.sha256(bits.numpy()).digest()
+        return value.dtype, value.shape, hashlib.sha256(bits.numpy().data).digest()
 
     first, second = (
         {f"{group}/{key}": seen(value) for group, named in groups.items() for key, value in named.items()}

@@ -206,8 +206,8 @@ def runs(run: launch.Run) -> str:
 def _edit(before: Path, after: Path) -> str:
     """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
     paths = (sorted(code.rglob("*.py")) for code in (before, after))
-    lines = ([line for path in some for line in path.read_text("utf-8", "replace").splitlines()] for some in paths)
-    different = [line for line in difflib.ndiff(*lines) if line[0] in "+-" and line[2:].strip()]
+    old, new = ([line for path in some for line in path.read_text("utf-8", "replace").splitlines()] for some in paths)
+    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
     sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
     old, new = (" ".join(side[:1]).split() for side in sides)
     for place in (0, -1):  # the words that both lines begin and end with
