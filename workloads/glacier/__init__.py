@@ -1,7 +1,7 @@
 """glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile.
 
-Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`), or archives of these by
-address. The embedded default is a generator of plausible scenes (see `data.terrain`).
+Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`). The embedded default is a
+generator of plausible scenes (see `data.terrain`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from lib.config import Config
 from lib.supervised import methods
 from lib.task import Batch
-from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
 from workloads.glacier.boosted import METHODS, Boosted
@@ -239,18 +238,9 @@ class Glacier(methods.Comparing):
         return {key: value for key, value in super().columns(judged).items() if key.startswith("iou_")}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
-        names, criteria = self.settings.source.classes, self.settings.criteria
+        """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
         text = self._judged(self._tests, vars(self).get("guesses", {}), folder) if self._tests else ""
-        wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
-        if criteria.class_iou:
-            scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
-            wanted += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
-        advice = (
-            "What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more or "
-            "cleaner data, a wider model. A run with more epochs resumes from this one."
-        )
-        return "\n\n".join(filter(None, [text, _about_gate(metrics), _verdict(wanted, advice)]))
+        return "\n\n".join(filter(None, [text, _about_gate(metrics)]))
 
     def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
         """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
@@ -283,26 +273,19 @@ class Glacier(methods.Comparing):
             each = [probabilities([model], batch["image"], settings.prediction.views) for model in models]
             for test, p in zip(tested.values(), [*each, sum(p / len(models) for p in each)], strict=True):
                 test.add(batch, p.argmax(1))
-        scores, least = scores_of(tested["the vote"].counts.sum(0), names), settings.criteria.ensemble_mcc
-        wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
-        advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
-        warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean instead."
-        text, is_flattered = self._judged(tested, self.guesses, folder), not settings.split.test and len(models) > 1
-        return scores, "\n\n".join(filter(None, [warning * is_flattered, text, _verdict(wanted, advice)]))
+        scores, text = scores_of(tested["the vote"].counts.sum(0), names), self._judged(tested, self.guesses, folder)
+        if not settings.split.test and len(models) > 1:
+            warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
+            warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean."
+            text = f"{warning}\n\n{text}"
+        return scores, text
 
-    def predict(
-        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
-    ) -> Mapping[str, Any]:
-        """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
+    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+        """Returns (h, w) masks, in the mask's codes, by scene; or the paths of the maps that it writes into `out`."""
         from workloads.glacier.maps import masks
 
         settings = self.settings
         return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
-
-
-def _verdict(criteria: list[Criterion], advice: str) -> str:
-    return "\n".join([*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])])
 
 
 def _about_gate(metrics: Mapping[str, float]) -> str:

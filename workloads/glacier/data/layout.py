@@ -22,7 +22,7 @@ from workloads.glacier.settings import BAND, Source
 
 PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-    "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
+    "test": "test", "testing": "test",
 }  # fmt: skip
 _OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
 _LAYOUTS = (  # images, masks and the pattern of a group
@@ -34,8 +34,8 @@ _LAYOUTS = (  # images, masks and the pattern of a group
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
 _HOW_TO_NAME = (
-    "Let {scene} in workload.source.images and masks stand for what they share, or give workload.source.name_pattern, "
-    r"a regular expression whose group is that, for example 'img(\d+)'."
+    "Let {scene} stand for what they share: workload.source.images 'Band{band}/*_{scene}.tif', masks "
+    "'label/*_{scene}.tif' and band_files ['1', '2', ...]."
 )
 
 
@@ -84,10 +84,10 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
 
 def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
-    mask_of = _files(root, masks, source) if masks else {}
+    mask_of = _files(root, masks) if masks else {}
     words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
     texts = [images.replace(BAND, word) for word in words] if BAND in images else [images]
-    by_band = {text: _files(root, text, source, {file.path for file in mask_of.values()}) for text in texts}
+    by_band = {text: _files(root, text, {file.path for file in mask_of.values()}) for text in texts}
     if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
         how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
         raise BadInput(f"{root} has no file {empty[0]}. {how}")
@@ -134,27 +134,16 @@ def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[s
     return images, problems
 
 
-def of_folders(folders: Mapping[str, Path], source: Source) -> Match:
-    """Finds new scenes in folders by band: {"Band1": path, ...}. Raises BadInput if one is missing."""
-    paths = [Path(folders[f"Band{number}"]) for number in source.chosen if f"Band{number}" in folders]
-    if len(paths) < len(source.bands):
-        raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(folders))}.")
-    images, problems = _joined({str(path): _files(path, "{scene}.*", source) for path in paths})
-    return Match([_scene(name, files) for name, files in images.items()], problems, "")
-
-
-def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = ()) -> Files:
+def _files(root: Path, pattern: str, others: Collection[Path] = ()) -> Files:
     """Returns the files of a pattern but for some others. Raises BadInput if two stand for one scene."""
     files: Files = {}
     for file in matching(root, pattern):
-        match = re.search(source.name_pattern, file.name) if source.name_pattern else None
-        name = match[1] if match else file.name
         if file.path in others:
             continue
-        if name in files:
-            both = f"{files[name].path} and {file.path} are both called {name} by {pattern}"
-            raise BadInput(f"{both}. Correct workload.source.images, masks or name_pattern.")
-        files[name] = file
+        if file.name in files:
+            both = f"{files[file.name].path} and {file.path} are both called {file.name} by {pattern}"
+            raise BadInput(f"{both}. Correct workload.source.images or masks.")
+        files[file.name] = file
     return files
 
 

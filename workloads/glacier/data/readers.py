@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import rasterio
-from rasterio.enums import ColorInterp
 
 from lib.errors import BadInput
 from lib.text import amount
@@ -75,11 +74,8 @@ class Opened:
         if len(scene.images) == 1 and first.count < max(source.chosen):
             what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
             raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
-        left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
-        if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
-            raise Unusable(f"{path} has no place on the map. Correct its transform, or remove its CRS.")
         for other, data in zip(scene.files[1:], files[1:], strict=True):
-            if other != scene.mask and len(_planes_of(data)) > 1:
+            if other != scene.mask and data.count > 1:
                 raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
             if (data.height, data.width) != (self.height, self.width):
                 sizes = f"{data.height} x {data.width} pixels and {path} {self.height} x {self.width}"
@@ -108,30 +104,16 @@ class Opened:
         return image
 
     def _mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ.
-
-        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
-        """
-        path, data, source = self.scene.files[-1], self.files[-1], self.source
-        numbers, has_layers = _planes_of(data), getattr(data, "has_layers", False)
-        if len(numbers) < 2 and not has_layers:
-            values, nodata = _read_window(path, data, 1, window), data.nodatavals[0]
-            is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
-            return np.where(values == nodata, np.nan, values) if is_marked else values
-        planes = [_read_window(path, data, number, window) for number in numbers]
-        if has_layers:
-            return np.stack(planes, 2)
-        is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
-        if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
-            return _code(*planes)
-        if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
-            return planes[0]
-        if is_coloured:
-            colour = np.stack(planes, -1)[(planes[0] != planes[1]) | (planes[0] != planes[2])][0]
-            how = f"of each class as its code in workload.source.codes (here {_code(*colour)})."
-            what = f"The mask {path} has colours, such as {tuple(colour.tolist())}"
-            raise Unusable(f"{what}. Give red * 65536 + green * 256 + blue {how}")
-        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. Export the one that has the codes.")
+        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ."""
+        path, data = self.scene.files[-1], self.files[-1]
+        first, *others = (_read_window(path, data, number, window) for number in range(1, data.count + 1))
+        if getattr(data, "has_layers", False):
+            return np.stack([first, *others], 2)
+        if not all(np.array_equal(first, plane) for plane in others):
+            raise Unusable(f"The mask {path} has {data.count} bands that differ. Export the one that has the codes.")
+        nodata = data.nodatavals[0]
+        is_marked = nodata is not None and nodata not in self.source.codes  # a class with this code stays a class
+        return np.where(first == nodata, np.nan, first) if is_marked else first
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
@@ -157,15 +139,10 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
         yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
 
 
-def _code(red: Any, green: Any, blue: Any) -> Any:
-    return red.astype(np.int32) * 65536 + green.astype(np.int32) * 256 + blue.astype(np.int32)
-
-
 class _Array:
     """A .npy as a raster: an image (h, w, bands) or (bands, h, w); a mask of codes, or of layers (h, w, layers)."""
 
     crs = transform = None
-    colorinterp = ()
 
     def __init__(self, path: Path, is_mask: bool):
         array = _load_array(path)
@@ -177,7 +154,7 @@ class _Array:
         array = array[..., None] if array.ndim == 2 else array
         self.array = array if is_mask or array.shape[2] <= array.shape[0] else np.moveaxis(array, 0, 2)
         self.height, self.width, self.count = self.array.shape
-        self.dtypes, self.nodatavals = [str(array.dtype)] * self.count, [None] * self.count
+        self.nodatavals = [None] * self.count
         _check_size(path, self.height, self.width)
 
     def read(self, number: int, window: Any) -> np.ndarray:
@@ -220,8 +197,6 @@ def raster(path: Path) -> Iterator[Any]:
         with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
             data = stack.enter_context(rasterio.open(name, driver=driver))
             _check_size(path, data.height, data.width)
-            if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
-                raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
             is_whole = driver in ("PNG", "JPEG")  # unpacked at once
             rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
             planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
@@ -271,9 +246,3 @@ def _load_array(path: Path) -> np.ndarray:
         kind = str(array.dtype)[:_MOST_QUOTED]
         raise Unusable(f"{path} holds {kind}, which are no numbers. Save the pixels as float32 or uint8.")
     return array
-
-
-def _planes_of(data: Any) -> list[int]:
-    """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
-    kinds = data.colorinterp or [None] * data.count
-    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]

@@ -18,39 +18,29 @@ from lib.errors import BadInput
 from lib.machine import disk
 
 
-class Verified:
-    """The records of a folder and the files that they describe; it says once that one is damaged, and what follows."""
+def read(folder: Path, name: str, stamp: list[Any]) -> dict[str, Any] | None:
+    """Returns a record whose files are whole; None where there is none with this `stamp`, or a damaged one."""
+    if not (folder / name).exists():
+        return None
+    try:
+        content = json.loads((folder / name).read_bytes())
+        record = content["record"]
+        is_whole = _hash(record) == content["sha256"]
+        is_whole &= all(_facts(folder / file) == facts for file, facts in record["files"].items())
+        is_same = record["stamp"] == stamp
+    except (OSError, ValueError, KeyError, TypeError):
+        is_whole = is_same = False
+    if not is_whole:
+        print(f"The cache {folder} is damaged ({name}): this scene is cut again.", flush=True)
+    return record if is_whole and is_same else None
 
-    def __init__(self, folder: Path):
-        self.folder, self._is_silent = folder, False
 
-    def read(self, name: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
-        """Returns a record whose files are whole; None where there is none with this `stamp`, or a damaged one."""
-        if not (self.folder / name).exists():
-            return None
-        try:
-            content = json.loads((self.folder / name).read_bytes())
-            record = content["record"]
-            if _hash(record) != content["sha256"]:
-                raise ValueError("it is not what was written")
-            if stamp is not None and record["stamp"] != stamp:
-                return None
-            for file, facts in record["files"].items():
-                if _facts(self.folder / file) != facts:
-                    raise ValueError(f"{file} has other bytes than were written")
-            return record
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as damage:
-            if not self._is_silent:
-                print(f"The cache {self.folder} is damaged ({name}: {damage}): such scenes are cut again.", flush=True)
-            self._is_silent = True
-            return None
-
-    def write(self, name: str, content: dict[str, Any], files: Sequence[Path] = ()) -> dict[str, Any]:
-        """Writes a record with size and checksum of some files of the folder, whole or not at all; returns it."""
-        record = {**content, "files": {str(path.relative_to(self.folder)): _facts(path) for path in files}}
-        with disk.whole(self.folder / name, cache=True) as aside:
-            aside.write_text(json.dumps({"sha256": _hash(record), "record": record}), "utf-8")
-        return record
+def write(folder: Path, name: str, content: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+    """Writes a record with size and checksum of some files of the folder, whole or not at all; returns it."""
+    record = {**content, "files": {path.name: _facts(path) for path in files}}
+    with disk.whole(folder / name, cache=True) as aside:
+        aside.write_text(json.dumps({"sha256": _hash(record), "record": record}), "utf-8")
+    return record
 
 
 def _hash(record: Any) -> str:
