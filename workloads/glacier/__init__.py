@@ -74,11 +74,11 @@ class Glacier(methods.Comparing):
 
     def draw_tiles(self, out: Path) -> Path:
         """Draws some training tiles beside their masks, those with most classes first; returns `out`."""
-        from workloads.glacier.judging import Shown, draw_tiles
+        from workloads.glacier.judging import draw_tiles
 
         tiles = self.data.whole_tiles
         chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
-        return draw_tiles([Shown(*tiles[index][:2]) for index in chosen], self.settings.source.classes, out)
+        return draw_tiles([tiles[index][:2] for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
@@ -197,27 +197,22 @@ class Glacier(methods.Comparing):
 
     @cached_property
     def fitted(self) -> Any:
-        """The methods that a model with a gate has, as `baselines.fit` returns them."""
-        return self._fit(METHODS)
-
-    def _fit(self, names: Iterable[str]) -> Any:
+        """What `baselines.fit` returns for the training tiles."""
         from lib.report.progress import working
         from workloads.glacier import baselines
 
         bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
-            tiles, seed = self.data.whole_tiles, self.config.seed
-            return baselines.fit(tiles, seed, places, bounds.pixels, bounds.rounds, names)
+            return baselines.fit(self.data.whole_tiles, self.config.seed, places, bounds.pixels, bounds.rounds)
 
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
         from workloads.glacier.judging import judged
 
-        settings, test = self.settings, self.datasets()["test"]
-        limits = len(settings.source.classes), self.config.seed, settings.boosted_places
-        methods = {**self.fitted, **self._fit(name for name in baselines.METHODS if name not in METHODS)}
-        return {name: judged(c) for name, c in baselines.compared(methods, test, *limits).items()}
+        limits = len(self.settings.source.classes), self.config.seed, self.settings.boosted_places
+        counts = baselines.compared(self.fitted, self.datasets()["test"], *limits)
+        return {name: judged(of_tiles) for name, of_tiles in counts.items()}
 
     def group(self, sample: int) -> str:
         """Returns the scene, or square of the map, of a tile by its index."""

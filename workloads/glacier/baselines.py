@@ -1,6 +1,6 @@
 """Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,19 +77,15 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
     return np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64))
 
 
-def fit(
-    train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
-    names: Iterable[str] = METHODS,
-) -> Fitted:  # fmt: skip
-    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
+def fit(train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100) -> Fitted:
+    """Fits METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
 
     A function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
     """
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
-    for name in names:
-        sides, balanced = METHODS[name]
+    for name, (sides, balanced) in METHODS.items():
         some, width = slice(None, None, _EVERY if sides else 1), plain * (1 + len(sides))
         methods[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
     return methods

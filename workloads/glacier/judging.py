@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ _SHOWN = 4  # tiles with most wrong pixels
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _SURE = 0.975  # of one side
 _MOST_PIXELS = 50_000  # of validation that choose
+Shown = tuple[np.ndarray, ...]  # a tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
 
 
 def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
@@ -103,14 +104,6 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     return float(least(whole, others, _SURE))
 
 
-class Shown(NamedTuple):
-    """A tile with its mask and perhaps a prediction, as NumPy arrays: (bands, S, S), (S, S) and (S, S)."""
-
-    image: np.ndarray
-    target: np.ndarray
-    predicted: np.ndarray | None = None
-
-
 class Tested:
     """Counts of each tile, and the tiles with most wrong pixels."""
 
@@ -126,8 +119,8 @@ class Tested:
         self.counts = np.concatenate([self.counts, counts])
         wrong = counts.sum((1, 2)) - np.trace(counts, axis1=1, axis2=2)
         for place in np.argsort(-wrong, kind="stable")[:_SHOWN].tolist():
-            tile = (value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted))
-            self._worst.append((int(wrong[place]), Shown(*tile)))
+            tile = tuple(value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted))
+            self._worst.append((int(wrong[place]), tile))
         self._worst = sorted(self._worst, key=lambda item: -item[0])[:_SHOWN]
 
     def draw(self, classes: Sequence[str], folder: Path) -> None:
@@ -171,19 +164,19 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    titles = ("tile", "mask", "prediction", "wrong")[: 2 if tiles[0].predicted is None else 4]
+    titles = ("tile", "mask", "prediction", "wrong")[: 2 if len(tiles[0]) == 2 else 4]
     figure, axes = grid(len(tiles), len(titles), 2.6)
     colours = [COLOURS[k % len(COLOURS)] for k in range(len(classes))]
     painted = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": len(classes) - 1, "interpolation": "nearest"}
-    for row, tile in zip(axes, tiles, strict=True):
+    for row, (image, target, *predicted) in zip(axes, tiles, strict=True):
         for ax, title in zip(row, titles, strict=True):
             ax.set_title(title, fontsize=9)
-        unknown = tile.target == IGNORE
-        row[0].imshow(_composite(tile.image))
-        row[1].imshow(np.ma.array(tile.target, mask=unknown), **painted)
-        if tile.predicted is not None:
-            row[2].imshow(np.ma.array(tile.predicted, mask=unknown), **painted)
-            row[3].imshow(~unknown & (tile.predicted != tile.target), cmap="gray_r", vmin=0, vmax=1)
+        unknown = target == IGNORE
+        row[0].imshow(_composite(image))
+        row[1].imshow(np.ma.array(target, mask=unknown), **painted)
+        for answer in predicted:
+            row[2].imshow(np.ma.array(answer, mask=unknown), **painted)
+            row[3].imshow(~unknown & (answer != target), cmap="gray_r", vmin=0, vmax=1)
     handles = [Patch(color=colour, label=name) for colour, name in zip(colours, classes, strict=True)]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
     return save(figure, out)

@@ -6,6 +6,7 @@ no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` 
 
 import contextlib
 import hashlib
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.data import readers, records
+from workloads.glacier.data import readers
 from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.scores import IGNORE
@@ -85,8 +86,8 @@ def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0) 
     scenes, problems, size = list[dict[str, Any]](), [*match.problems], tiles.size
     for scene in counted(match.scenes, "scenes cut"):
         try:
-            stamp = stamp_of(scene.files)
-            earlier = records.read(folder, f"{_file_name(scene)}.json", stamp)
+            stamp = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
+            earlier = _earlier(folder, f"{_file_name(scene)}.json", stamp)
             scenes.append(earlier or _cut_one(scene, stamp, folder, source, tiles))
         except Unusable as problem:
             problems.append(str(problem))
@@ -104,6 +105,20 @@ def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0) 
     return store
 
 
+def _earlier(folder: Path, name: str, stamp: list[Any]) -> dict[str, Any] | None:
+    """Returns the record of a scene cut before out of files of this `stamp`; None without one, or a damaged one."""
+    try:
+        record = json.loads((folder / name).read_bytes())
+        is_whole = all((folder / file).stat().st_size == size for file, size in record["sizes"].items())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        print(f"The cache {folder} is damaged ({name}): this scene is cut again.", flush=True)
+    return record if is_whole and record["stamp"] == stamp else None
+
+
 def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut) -> dict[str, Any]:
     """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
     file, size, step = _file_name(scene), tiles.size, tiles.stride or tiles.size
@@ -118,7 +133,10 @@ def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles
         facts = _written(opened, places, tiles, *files)
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
-    return records.write(folder, f"{file}.json", {**record, "stamp": stamp}, paths)
+    record |= {"stamp": stamp, "sizes": {path.name: path.stat().st_size for path in paths}}
+    with disk.whole(folder / f"{file}.json", cache=True) as aside:
+        aside.write_text(json.dumps(record), "utf-8")
+    return record
 
 
 def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryIO, targets: BinaryIO) -> dict[str, Any]:
@@ -159,14 +177,6 @@ def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
     """(..., h, w) -> (..., size, size), filled up at the end."""
     widths = [(0, 0)] * (array.ndim - 2) + [(0, size - length) for length in array.shape[-2:]]
     return np.pad(array, widths, constant_values=value) if any(map(any, widths)) else array
-
-
-def stamp_of(files: Sequence[Path]) -> list[list[object]]:
-    """Returns what changes with some files. Raises Unusable."""
-    try:
-        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    except OSError as error:
-        raise Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.") from None
 
 
 def _starts(length: int, size: int, step: int) -> list[int]:

@@ -1,7 +1,10 @@
 """The workload's data: tiles cut from what was given or generated, split into three parts."""
 
+import contextlib
 import hashlib
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from lib.config import environment
+from lib.errors import BadInput
 from lib.machine import platform
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE, corner
-from workloads.glacier.data import folds, layout, records, sampling, terrain
+from workloads.glacier.data import folds, layout, sampling, terrain
 from workloads.glacier.data.cutter import VERSION, Store, cut
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.sampling import Draws, reached, tile_statistics
@@ -66,6 +71,19 @@ def _hashed(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raises BadInput, which names the cache and its setting, where the block cannot write to it."""
+    try:
+        yield
+    except OSError as error:
+        named = Path(os.fsdecode(error.filename)) if error.filename else folder
+        if not (named.is_relative_to(folder) or folder.is_relative_to(named)):  # a file of the data
+            raise
+        how = f"Make room on its disk, or name another folder in the environment variable {environment.CACHE}."
+        raise BadInput(f"The cache folder {folder} cannot be written to ({error.strerror or error}). {how}") from error
+
+
 class Data:
     """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
 
@@ -78,7 +96,7 @@ class Data:
     def store(self) -> Store:
         """All tiles. Raises BadInput where the data cannot be used, or the cache not be written to."""
         settings = self.settings
-        with records.writing(self.cache):
+        with _writing(self.cache):
             facts = [VERSION, str(self.root.resolve()), asdict(settings.source), asdict(settings.tiles)]
             folder = self.cache / f"tiles-{_hashed(facts)[:16]}"
             match = layout.find(self.root, settings.source)

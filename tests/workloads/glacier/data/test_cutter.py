@@ -10,7 +10,7 @@ from lib.errors import BadInput
 from lib.machine import disk
 from lib.task import load_task
 from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
-from workloads.glacier.data import cutter, layout, records, sampling
+from workloads.glacier.data import cutter, layout, sampling
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut
 
@@ -98,16 +98,9 @@ def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it
     assert "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-len(content) // 3] ^= 4
-    path.write_bytes(content)
-
-
 DAMAGES = {  # a file of the cache, and what is done to it
     "truncated": ("*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
-    "flipped": ("*.target", flip),
-    "record flipped": ("*.json", flip),
+    "record truncated": ("*.json", lambda path: path.write_bytes(path.read_bytes()[:99])),
 }  # fmt: skip
 
 
@@ -125,7 +118,6 @@ def test_damaged_tiles_are_made_again(tiny, tmp_path, capsys, pattern, way):
     way(path)
     if path.exists():  # the content alone changes, and not the time, as where a disk loses what it had
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    records._checksum.cache_clear()  # as in another process
     capsys.readouterr()
     assert content(load_task(tiny())) == before
     assert capsys.readouterr().out.count("this scene is cut again") == 1
