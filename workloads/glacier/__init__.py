@@ -27,9 +27,6 @@ from workloads.glacier.settings import Settings
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
 
-_SHOWN_TILES = 4  # in the figures
-_VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
-
 
 class Glacier(methods.Comparing):
     Settings = Settings
@@ -77,7 +74,7 @@ class Glacier(methods.Comparing):
         from workloads.glacier.judging import draw_tiles
 
         tiles = self.data.whole_tiles
-        chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
+        chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[:8:2]
         return draw_tiles([tiles[index][:2] for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
@@ -177,8 +174,7 @@ class Glacier(methods.Comparing):
         scores = {"loss": mean, **scores_of(last.counts.sum(0), classes)}
         if boosted is None:
             return scores
-        network_mcc = float(mcc(network.counts.sum(0)))
-        return {**scores, "network_mcc": network_mcc, "network_weight": float(boosted.weight)}
+        return {**scores, "network_mcc": mcc(network.counts.sum(0)).item(), "network_weight": float(boosted.weight)}
 
     def _gate_of(self, boosted: Boosted, part: Any) -> Any:
         """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
@@ -190,10 +186,10 @@ class Glacier(methods.Comparing):
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
-        from workloads.glacier.judging import summed
-
-        names = self.settings.source.classes
-        return scores_of(summed(self.guesses[self.strongest(self.guesses)], len(names)), names)
+        names, strongest = self.settings.source.classes, self.guesses[self.strongest(self.guesses)]
+        matrix = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)
+        return scores_of(matrix, names)
 
     @cached_property
     def fitted(self) -> Any:
@@ -256,15 +252,14 @@ class Glacier(methods.Comparing):
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
+        from lib.training.evaluation import EvaluationLoader
         from workloads.glacier.judging import Tested
         from workloads.glacier.maps import probabilities
 
         settings, part, names = self.settings, self.datasets()["test"], self.settings.source.classes
-        voters = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
-        tested = {voter: Tested(part, len(names)) for voter in voters}
-        for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
-            samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
-            batch = self.collate(samples, torch.Generator())
+        tested = {voter: Tested(part, len(names)) for voter in (*self.members, "the vote")}
+        loader = EvaluationLoader(self, part, 4, torch.device("cpu"))
+        for batch in counted(loader, f"batches voted on by {len(models)} models"):
             each = [probabilities([model], batch["image"], settings.prediction.views) for model in models]
             for test, p in zip(tested.values(), [*each, sum(p / len(models) for p in each)], strict=True):
                 test.add(batch, p.argmax(1))

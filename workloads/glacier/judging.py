@@ -42,12 +42,6 @@ def judged(counts: np.ndarray) -> Judged:
     return Judged(true, guess, counts[tile, true, guess], None, tile)
 
 
-def summed(judged: Judged, classes: int) -> np.ndarray:
-    matrix = np.zeros((classes, classes), np.int64)
-    np.add.at(matrix, (judged.true, judged.guess), judged.counts)
-    return matrix
-
-
 class Gate:
     """Chooses method and weight on validation, whose tiles come in their order."""
 

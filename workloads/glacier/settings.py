@@ -1,6 +1,5 @@
 """The settings of the workload, one frozen dataclass a section of the configuration's `workload:`."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
@@ -30,25 +29,21 @@ class Source:
     band_files: tuple[str, ...] = option((), "What {band} stands for; empty: the names of bands.")
 
     def __post_init__(self) -> None:
-        if mistakes := list(self._mistakes()):
-            raise ValueError(" ".join(mistakes))
-
-    def _mistakes(self) -> Iterator[str]:
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
-            yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
+            raise ValueError(f"There are {len(self.classes)} classes: codes must be as many, each another one.")
         if not 2 <= len(self.classes) < IGNORE:
-            yield f"There are {len(self.classes)} classes. Give at least two, background first."
+            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
         if not self.bands or len(set(self.bands)) < len(self.bands):
-            yield "bands must name at least one band, and none twice."
+            raise ValueError("bands must name at least one band, and none twice.")
         if self.masks and not self.images:
-            yield "masks is given without images. Give both patterns, or neither."
+            raise ValueError("masks is given without images. Give both patterns, or neither.")
         for name, of_bands in (("channels", self.channels), ("band_files", self.band_files)):
             if of_bands and len(of_bands) != len(self.bands):
-                yield f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}."
+                raise ValueError(f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}.")
         for pattern in (self.images, self.masks):
             pure = PurePosixPath(pattern)
             if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
-                yield f"The pattern {pattern!r} must be a path below data.dir, without **."
+                raise ValueError(f"The pattern {pattern!r} must be a path below data.dir, without **.")
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -191,21 +186,17 @@ class Settings:
     bad_input_limit: int = option(0, "Bad scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:
-        if mistakes := list(self._mistakes()):
-            raise ValueError(" ".join(mistakes))
-
-    def _mistakes(self) -> Iterator[str]:
         shares, classes, bands = self.sampling.target_shares, self.source.classes, self.source.bands
         if shares and len(shares) != len(classes):
-            yield f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."
+            raise ValueError(f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes.")
         if (weights := self.loss.class_weights) and len(weights) != len(classes):
-            yield f"loss.class_weights has {len(weights)} weights for {len(classes)} classes."
+            raise ValueError(f"loss.class_weights has {len(weights)} weights for {len(classes)} classes.")
         if strange := [name for name in self.sampling.centred if name not in classes]:
-            yield f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}."
+            raise ValueError(f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}.")
         if strange := [name for pair in self.indices for name in pair if name not in bands]:
-            yield f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}."
+            raise ValueError(f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}.")
         if self.sampling.crop > self.tiles.size:
-            yield f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}."
+            raise ValueError(f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}.")
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -96,9 +96,8 @@ def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0) 
         print(f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}")
     store = Store(folder, scenes, (len(source.bands), size, size), tiles.storage)
     invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
-    summary = f"{len(store):,} tiles of {size} x {size} from {len(scenes):,} scenes; left out {invalid:,} with fewer "
-    summary += f"than {tiles.min_valid_share:.0%} valid pixels and {unlabelled:,} with fewer than "
-    summary += f"{tiles.min_label_share:.0%} labelled other than {source.classes[0]}."
+    summary = f"{len(store):,} tiles of {size} x {size} from {len(scenes):,} scenes; left out {invalid:,} with too few "
+    summary += f"valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
     print(summary)
     if not len(store):
         raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")

@@ -24,7 +24,7 @@ from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.sampling import Draws, reached, tile_statistics
 from workloads.glacier.model import difference
 from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import BAND, Settings
+from workloads.glacier.settings import Settings
 
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
@@ -106,14 +106,10 @@ class Data:
 
     @cached_property
     def root(self) -> Path:
-        """The folder of the given scenes, or above it the one that the pattern starts from; else of generated ones."""
-        settings, inputs = self.settings, platform.detect().input_dir
-        if self.source:
-            pattern = settings.source.images.replace(BAND, "*") if inputs in self.source.parents else ""
-            folders = [self.source, *(f for f in self.source.parents if inputs in f.parents)] if pattern else []
-            return next((folder for folder in folders if any(layout.matching(folder, pattern))), self.source)
-        folder = self.cache / f"generated-whole-{self._generator_key}"
-        terrain.write(folder, settings.generator, settings.source)
+        """The folder of the given scenes, else of generated ones."""
+        folder = self.source or self.cache / f"generated-whole-{self._generator_key}"
+        if not self.source:
+            terrain.write(folder, self.settings.generator, self.settings.source)
         return folder
 
     @property
@@ -160,11 +156,9 @@ class Data:
             return reached(self.counts, self.weights)
         generator = torch.Generator().manual_seed(0)
         order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
-        counts, tile = np.zeros(self.counts.shape[1]), -1
+        counts = np.zeros(self.counts.shape[1])
         for index in order[np.argsort(draws.tiles[order], kind="stable")]:
-            if draws.tiles[index] != tile:
-                tile = draws.tiles[index]
-                target = torch.from_numpy(self.store.target(int(self.parts.train[tile])))
+            target = torch.from_numpy(self.store.target(int(self.parts.train[draws.tiles[index]])))
             top, left = corner(target, size, int(draws.classes[index]), generator)
             crop = target[top : top + size, left : left + size].flatten()
             counts += torch.bincount(crop, minlength=256)[: len(counts)].numpy()
@@ -204,10 +198,9 @@ class Data:
         """Says where the data comes from, how it is split, and which shares the classes have."""
         settings, parts, counts = self.settings, self.parts, self.store.table.counts
         drawn, split = settings.generator, settings.split
-        where = f"Data: {self.source}"
-        if not self.source:
-            where = "No data was given or found mounted. The embedded default is used: "
-            where += f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
+        generated = f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
+        default = f"No data was given or found mounted. The embedded default is used: {generated}"
+        where = f"Data: {self.source}" if self.source else default
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
         rows = {
@@ -217,7 +210,6 @@ class Data:
         }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
-        lines += sampling.unnamed_nodata(self.store, settings.source.bands)
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
         bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)

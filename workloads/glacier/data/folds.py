@@ -1,6 +1,6 @@
 """Parts of the tiles: whole groups (scenes, or squares of the map), no ground on two sides."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from workloads.glacier.settings import Split
 
 _FREE = -1
 _NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2}
-_WORDS = {"train": "to train", "validation": "to validate", "test": "to test", "": "by the shares"}
 
 
 class Parts(NamedTuple):
@@ -61,9 +60,7 @@ def given(store: Store) -> tuple[list[str], list[str]]:
         shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
         note = f"The folders called train, validation and test are not taken as the split: {shared}."
         return [""] * len(store.parts), [note]
-    counts = Counter(store.parts)
-    text = ", ".join(f"{counts[part]:,} {words}" for part, words in _WORDS.items() if counts[part])
-    return store.parts, [f"The split is that of the folders: {text}."] if any(store.parts) else []
+    return store.parts, ["The split is that of the folders."] if any(store.parts) else []
 
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str]) -> np.ndarray:
@@ -82,8 +79,6 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str
     if split.folds:
         pool = np.flatnonzero(part < 2)
         part[pool] = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed) == split.fold
-        if (wanted == 1).any():
-            notes.append("The folds are made of the given training and validation together (workload.split.folds).")
     elif not (wanted == 1).any():
         share = split.validation / (1 - split.test if is_test_dealt else 1)
         hold_out(np.flatnonzero(part == 0), share, 1)
@@ -139,6 +134,6 @@ def _without_leaks(
     leaks = np.array([is_leak(index) for index in chosen], bool)
     if leaks.any():
         names = sorted({store.names[scene] for scene in table.scene[chosen[leaks]]})
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        notes.append(f"{leaks.sum():,} tiles of the {name} show ground of {held_out} and are left out ({shown}).")
+        shown = f"{held_out} and are left out ({', '.join(names[:5])})"
+        notes.append(f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {shown}.")
     return chosen[~leaks]

@@ -20,15 +20,11 @@ from lib.errors import BadInput, printable
 from workloads.glacier.data.readers import DRIVERS, Scene
 from workloads.glacier.settings import BAND, Source
 
-PARTS = {
-    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-    "test": "test", "testing": "test",
-}  # fmt: skip
+PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 _OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
 _LAYOUTS = (  # images, masks and the pattern of a group
     ("Band{band}/{scene}.*", "label/{scene}.*", ""),
     ("*_img_*.npy", "*_mask_*.npy", _OF_PATCH),
-    ("images/*_img_*.npy", "masks/*_mask_*.npy", _OF_PATCH),
     ("images/{scene}.*", "masks/{scene}.*", ""),
 )
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
@@ -53,9 +49,6 @@ class File(NamedTuple):
     name: str
     part: str
     path: Path
-
-
-Files = dict[str, File]  # by the name of the scene
 
 
 def find(root: Path, source: Source, labelled: bool = True) -> Match:
@@ -95,8 +88,11 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     if not files or (labelled and not mask_of):
         return None
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
-    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group) for name, bands in files.items()]
-    text = []
+    scenes, text = [], []
+    for name, bands in files.items():
+        image = re.search(group, bands[0].name) if group else None
+        mask = mask_of[name].path if labelled and name in mask_of else None
+        scenes.append(Scene(name, image[1] if image else name, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
@@ -107,19 +103,13 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
         bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
         problems += [f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare]
         scenes = [scene for scene in scenes if scene.mask]
-        text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(scenes)) else []
     patterns = f"{images} and {masks}" if labelled else images
     if names := _unmatched(root, matched):
         text.append(f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}")
     return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
 
 
-def _scene(name: str, files: list[File], mask: File | None = None, group: str = "") -> Scene:
-    match = re.search(group, files[0].name) if group else None
-    return Scene(name, match[1] if match else name, tuple(f.path for f in files), mask and mask.path, files[0].part)
-
-
-def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[str]]:
+def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[File]], list[str]]:
     """Returns the bands of each scene, and a sentence for each that lacks one; the keys are the places of bands."""
     images: dict[str, list[File]] = {}
     problems = []
@@ -134,9 +124,9 @@ def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[s
     return images, problems
 
 
-def _files(root: Path, pattern: str, others: Collection[Path] = ()) -> Files:
-    """Returns the files of a pattern but for some others. Raises BadInput if two stand for one scene."""
-    files: Files = {}
+def _files(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[str, File]:
+    """Returns the files of a pattern but for some others, by scene. Raises BadInput if two stand for one scene."""
+    files: dict[str, File] = {}
     for file in matching(root, pattern):
         if file.path in others:
             continue

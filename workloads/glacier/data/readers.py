@@ -1,8 +1,7 @@
 """Reads scenes in windows: rasters by GDAL, or arrays of NumPy.
 
-Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
-Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
-memory without bounds is refused by the sizes that it states.
+A window is float32 with NaN where there is no data, and classes with IGNORE where no label is. Files are other
+people's: a name decides the one format that is read, only the file itself is read, and memory is bounded by refusals.
 """
 
 import contextlib
@@ -109,7 +108,7 @@ class Opened:
         first, *others = (_read_window(path, data, number, window) for number in range(1, data.count + 1))
         if getattr(data, "has_layers", False):
             return np.stack([first, *others], 2)
-        if not all(np.array_equal(first, plane) for plane in others):
+        if not all(np.array_equal(first, plane, equal_nan=True) for plane in others):
             raise Unusable(f"The mask {path} has {data.count} bands that differ. Export the one that has the codes.")
         nodata = data.nodatavals[0]
         is_marked = nodata is not None and nodata not in self.source.codes  # a class with this code stays a class
@@ -225,7 +224,7 @@ def _naming(path: Path, what: str) -> Iterator[None]:
         yield
     except Unusable:
         raise
-    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, OverflowError) as error:
+    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, TypeError, OverflowError) as error:
         raise Unusable(f"{path} {what} ({error}). Copy or download it again.") from None
 
 
