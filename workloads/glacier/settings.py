@@ -172,6 +172,7 @@ class Baseline:
 @dataclass(frozen=True)
 class Settings:
     source: Source = Source()
+    download: tuple[str, ...] = option((), "Addresses or paths of archives, without a data.dir.", path=True)
     generator: Generator = Generator()
     tiles: Cut = Cut()
     split: Split = Split()

@@ -185,7 +185,7 @@ def test_data_that_this_machine_cannot_make_is_a_warning(stub):
 
 
 def test_what_a_session_downloads_needs_internet(stub):
-    settings = {"workload.source.images": "https://host.invalid/there", "training.epochs": "3"}
+    settings = {"workload.download": "['https://host.invalid/there']", "training.epochs": "3"}
     found = named(of("02_glacier_pretrain", settings)[1])
     assert found["internet"].verdict == "bad" and found["data"].verdict == "warning"
     assert "the session downloads it from https://host.invalid/there" in found["data"].value

@@ -18,13 +18,13 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.data import readers
+from workloads.glacier.data import readers, windows
 from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut, Source
 
-VERSION = 7  # of the store's files
+VERSION = 8  # of the store's files
 _FLOAT16_MAX = 65_504.0
 
 
@@ -47,8 +47,8 @@ class Store:
 
     def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], shape: tuple[int, int, int], dtype: str):
         self.folder, self.shape, self.dtype = folder, shape, dtype
-        columns = ([scene[key] for scene in scenes] for key in ("name", "group", "part", "digest", "file"))
-        self.names, self.groups, self.parts, self.digests, self.files = columns
+        columns = ([scene[key] for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch"))
+        self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
         self.table = Table(
             np.array([number for number, _, _ in tiles], np.int64),
@@ -77,35 +77,41 @@ class Store:
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
 
 
-def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0) -> Store:
-    """Cuts the scenes into a store's folder, each of them once, and prints progress.
+def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0, unpacked: Any = None) -> Store:
+    """Cuts the scenes into a store's folder, each of them once; prints progress, and adds to the match's problems.
 
-    `limit` unusable scenes are left out. Raises BadInput past that, or without a tile.
+    `unpacked` yields scenes of archives, each while all of its files are there, and what changes with the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    scenes, problems, size = list[dict[str, Any]](), [*match.problems], tiles.size
-    for scene in counted(match.scenes, "scenes cut"):
+    scenes = list[dict[str, Any]]()
+    for scene, given in unpacked or ((scene, None) for scene in counted(match.scenes, "scenes cut")):
         try:
-            stamp = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
-            earlier = _earlier(folder, f"{_file_name(scene)}.json", stamp)
-            scenes.append(earlier or _cut_one(scene, stamp, folder, source, tiles))
+            stamp = given or [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
+            scenes.append(earlier(folder, file_name(scene), stamp) or _cut_one(scene, stamp, folder, source, tiles))
         except Unusable as problem:
-            problems.append(str(problem))
+            match.problems.append(str(problem))
+    scenes.sort(key=lambda scene: scene["name"])  # in whatever order they came out of archives
+    return stored(scenes, match.problems, folder, source, tiles, limit)
+
+
+def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles: Cut, limit: int) -> Store:
+    """Returns the store of some records. Raises BadInput for more problems than the limit, or without a tile."""
     check_limit("Scenes that cannot be used", problems, limit)
     if problems:
         print(f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}")
-    store = Store(folder, scenes, (len(source.bands), size, size), tiles.storage)
+    store = Store(folder, scenes, (len(source.bands), tiles.size, tiles.size), tiles.storage)
     invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
-    summary = f"{len(store):,} tiles of {size} x {size} from {len(scenes):,} scenes; left out {invalid:,} with too few "
-    summary += f"valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
+    summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
+    summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
     print(summary)
     if not len(store):
         raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
     return store
 
 
-def _earlier(folder: Path, name: str, stamp: list[Any]) -> dict[str, Any] | None:
-    """Returns the record of a scene cut before out of files of this `stamp`; None without one, or a damaged one."""
+def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
+    """Returns the record of a scene cut before, out of files of this `stamp`; None without one, or a damaged one."""
+    name = f"{file}.json"
     try:
         record = json.loads((folder / name).read_bytes())
         is_whole = all((folder / file).stat().st_size == size for file, size in record["sizes"].items())
@@ -115,12 +121,12 @@ def _earlier(folder: Path, name: str, stamp: list[Any]) -> dict[str, Any] | None
         is_whole = False
     if not is_whole:
         print(f"The cache {folder} is damaged ({name}): this scene is cut again.", flush=True)
-    return record if is_whole and record["stamp"] == stamp else None
+    return record if is_whole and stamp in (None, record["stamp"]) else None
 
 
 def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut) -> dict[str, Any]:
     """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
-    file, size, step = _file_name(scene), tiles.size, tiles.stride or tiles.size
+    file, size, step = file_name(scene), tiles.size, tiles.stride or tiles.size
     paths = [folder / f"{file}.{kind}" for kind in ("image", "target")]
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(readers.opened(scene, source))
@@ -142,7 +148,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
     """Appends the tiles that are kept to a scene's files; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
     invalid = unlabelled = labels = pixels = 0
-    digest = hashlib.blake2b(digest_size=16)
+    digest, sketch = hashlib.blake2b(digest_size=16), list[int]()
+    has_place = bool(opened.crs) or opened.scene.images[0].suffix == ".npy"  # patches have groups by their names
     for window in places:
         image, target = (padded(array, cut.size, fill)
                          for array, fill in zip(opened.read(window), (np.nan, IGNORE), strict=True))  # fmt: skip
@@ -150,6 +157,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
             above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
             raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
         image = np.ascontiguousarray(image, cut.storage)
+        if not has_place and not any(start % cut.size for start in window[:2]):
+            sketch = windows.sketch(image, sketch)
         values = image[:, ~np.isnan(image[0])].astype(np.float64)
         counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
         labels, pixels = labels + counts.sum(), pixels + values.shape[1]
@@ -169,7 +178,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
         raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
     if not labels:
         raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
-    return {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "digest": digest.hexdigest()}
+    facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": sketch}
+    return {**facts, "digest": digest.hexdigest()}
 
 
 def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
@@ -183,7 +193,7 @@ def _starts(length: int, size: int, step: int) -> list[int]:
     return [*range(0, max(0, length - size), step), max(0, length - size)]
 
 
-def _file_name(scene: Scene) -> str:
+def file_name(scene: Scene) -> str:
     """Returns a file name that no other scene has, and that a person recognises."""
     digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', scene.name)[:60]}-{digest}"

@@ -1,4 +1,4 @@
-"""The workload's data: tiles cut from what was given or generated, split into three parts."""
+"""The workload's data: tiles cut from what was given, downloaded or generated, split into three parts."""
 
 import contextlib
 import hashlib
@@ -19,6 +19,7 @@ from lib.machine import platform
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data import folds, layout, sampling, terrain
+from workloads.glacier.data.archives import cut_archives
 from workloads.glacier.data.cutter import VERSION, Store, cut
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.sampling import Draws, reached, tile_statistics
@@ -88,8 +89,9 @@ class Data:
     """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
 
     def __init__(self, settings: Settings, source: Path | None):
-        """`source` is the folder of the scenes; without one they are generated."""
+        """`source` is the folder of the scenes; without one they are downloaded or generated."""
         self.settings, self.source, self._matched = settings, source, ""  # what the patterns matched
+        self.archives = () if source else settings.download
         self.cache = platform.detect().scratch_dir / "glacier"
 
     @cached_property
@@ -97,9 +99,12 @@ class Data:
         """All tiles. Raises BadInput where the data cannot be used, or the cache not be written to."""
         settings = self.settings
         with _writing(self.cache):
-            facts = [VERSION, str(self.root.resolve()), asdict(settings.source), asdict(settings.tiles)]
+            origin = Path("|".join(self.archives)) if self.archives else self.root
+            facts = [VERSION, str(origin.resolve()), asdict(settings.source), asdict(settings.tiles)]
             folder = self.cache / f"tiles-{_hashed(facts)[:16]}"
-            match = layout.find(self.root, settings.source)
+            if self.archives:
+                return cut_archives(self.archives, self.cache / "downloads", folder, settings)
+            match = layout.find(origin, settings.source)
             self._matched = match.text if self.source else ""
             print(match.text)
             return cut(match, folder, settings.source, settings.tiles, settings.bad_input_limit)
@@ -120,7 +125,7 @@ class Data:
     def fingerprint(self) -> str:
         """Hashes the generator's settings, else the content; and the split, a given one by its content."""
         split, content = asdict(self.settings.split), self._generator_key
-        if self.source:
+        if self.source or self.archives:
             store = self.store
             content = store.fingerprint()
             if any(store.parts):
@@ -200,7 +205,7 @@ class Data:
         drawn, split = settings.generator, settings.split
         generated = f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
         default = f"No data was given or found mounted. The embedded default is used: {generated}"
-        where = f"Data: {self.source}" if self.source else default
+        where = f"Data: {self.source or ', '.join(self.archives)}" if self.source or self.archives else default
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
         rows = {
@@ -210,6 +215,7 @@ class Data:
         }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
+        lines += sampling.unnamed_nodata(self.store, settings.source.bands)
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
         bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)

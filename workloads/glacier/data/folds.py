@@ -1,13 +1,14 @@
 """Parts of the tiles: whole groups (scenes, or squares of the map), no ground on two sides."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lib.errors import BadInput
 from lib.training.splits import stratify
+from workloads.glacier.data import windows
 from workloads.glacier.data.cutter import Store
 from workloads.glacier.settings import Split
 
@@ -29,7 +30,9 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
     table, needed = store.table, (split.test > 0) + (split.folds or 2)
     fixed, notes = given(store)
-    names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
+    linked = windows.pairs(store.sketches)
+    scenes = store.groups if any(fixed) or split.by == "map" else _joined(store, linked, needed, notes)
+    names, group = np.unique(_group_names(store, split, fixed, scenes), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
     wanted = np.full(len(names), _FREE)
@@ -48,6 +51,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
         del named["test"]
     for name, chosen in named.items():
         notes += _missing_classes(table.counts[chosen], classes, name)
+    notes += _shared_ground(store, linked, {name: table.scene[chosen] for name, chosen in named.items()})
     return Parts(train, validation, test, notes, names[group])
 
 
@@ -61,6 +65,19 @@ def given(store: Store) -> tuple[list[str], list[str]]:
         note = f"The folders called train, validation and test are not taken as the split: {shared}."
         return [""] * len(store.parts), [note]
     return store.parts, ["The split is that of the folders."] if any(store.parts) else []
+
+
+def _joined(store: Store, linked: Sequence[tuple[int, int]], needed: int, notes: list[str]) -> list[str]:
+    """Joins the groups of scenes that share windows of pixels, unless too few would be left; adds a note."""
+    groups = list(store.groups)
+    for pair in linked:
+        first, second = sorted(groups[scene] for scene in pair)
+        groups = [first if group == second else group for group in groups]
+    if not linked or len(set(groups)) < needed:
+        return store.groups
+    count = f"{len({scene for pair in linked for scene in pair}):,} scenes without a place on the map"
+    notes.append(f"{count} show ground of another one by equal windows of pixels, and are kept together.")
+    return groups
 
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str]) -> np.ndarray:
@@ -87,11 +104,11 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str
     return part
 
 
-def _group_names(store: Store, split: Split, fixed: Sequence[str]) -> list[str]:
+def _group_names(store: Store, split: Split, fixed: Sequence[str], scenes: Sequence[str]) -> list[str]:
     """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
     table = store.table
     if split.by == "scene":
-        return [store.groups[scene] for scene in table.scene]
+        return [scenes[scene] for scene in table.scene]
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
     x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
     places = zip(table.scene, table.space, x, y, strict=True)
@@ -137,3 +154,15 @@ def _without_leaks(
         shown = f"{held_out} and are left out ({', '.join(names[:5])})"
         notes.append(f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {shown}.")
     return chosen[~leaks]
+
+
+def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns a warning on scenes without a place on the map that show ground of another part; `scenes` are by part."""
+    part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
+    shared = [pair for pair in linked if len({part[scene] for scene in pair if scene in part}) == 2]
+    if not shared:
+        return []
+    held_out = {scene for pair in shared for scene in pair if part[scene] != "training"}
+    first, second = (store.names[scene] for scene in shared[0])
+    what = f"Warning: by equal windows of pixels {len(held_out):,} held-out scenes show ground of another part"
+    return [f"{what} (such as {first} and {second}), so their scores flatter. Put such scenes into one part's folder."]

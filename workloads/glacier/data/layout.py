@@ -20,7 +20,10 @@ from lib.errors import BadInput, printable
 from workloads.glacier.data.readers import DRIVERS, Scene
 from workloads.glacier.settings import BAND, Source
 
-PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+PARTS = {
+    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
+    "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
+}  # fmt: skip
 _OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
 _LAYOUTS = (  # images, masks and the pattern of a group
     ("Band{band}/{scene}.*", "label/{scene}.*", ""),

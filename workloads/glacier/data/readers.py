@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import rasterio
+from rasterio.enums import ColorInterp
 
 from lib.errors import BadInput
 from lib.text import amount
@@ -32,6 +33,7 @@ _MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,9
 _MOST_ON_A_SIDE = 2**20
 _MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
 _MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
+_COLOUR = np.array((65536, 256, 1))  # times red, green and blue is a code
 _MOST_QUOTED = 200  # characters of what a file says
 
 # An image without a place on the map is fine; only the mask that comes out has none either
@@ -74,7 +76,7 @@ class Opened:
             what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
             raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
         for other, data in zip(scene.files[1:], files[1:], strict=True):
-            if other != scene.mask and data.count > 1:
+            if other != scene.mask and len(_opaque(data)) > 1:
                 raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
             if (data.height, data.width) != (self.height, self.width):
                 sizes = f"{data.height} x {data.width} pixels and {path} {self.height} x {self.width}"
@@ -103,15 +105,26 @@ class Opened:
         return image
 
     def _mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ."""
-        path, data = self.scene.files[-1], self.files[-1]
-        first, *others = (_read_window(path, data, number, window) for number in range(1, data.count + 1))
+        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ.
+
+        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
+        """
+        path, data, source = self.scene.files[-1], self.files[-1], self.source
+        planes = np.stack([_read_window(path, data, number, window) for number in _opaque(data)], 2)
         if getattr(data, "has_layers", False):
-            return np.stack([first, *others], 2)
-        if not all(np.array_equal(first, plane, equal_nan=True) for plane in others):
-            raise Unusable(f"The mask {path} has {data.count} bands that differ. Export the one that has the codes.")
+            return planes
+        is_coloured, first = planes.shape[2] == 3 and planes.dtype == np.uint8, planes[..., 0]
+        if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
+            return planes @ _COLOUR
+        if not np.array_equal(planes, np.broadcast_to(first[..., None], planes.shape), equal_nan=True):
+            what, how = f"{planes.shape[2]} bands that differ", "Export the one that has the codes."
+            if is_coloured:
+                colour = planes[(planes != first[..., None]).any(2)][0]
+                what = f"colours, such as {tuple(colour.tolist())}"
+                how = f"Give red * 65536 + green * 256 + blue in workload.source.codes (here {colour @ _COLOUR})."
+            raise Unusable(f"The mask {path} has {what}. {how}")
         nodata = data.nodatavals[0]
-        is_marked = nodata is not None and nodata not in self.source.codes  # a class with this code stays a class
+        is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
         return np.where(first == nodata, np.nan, first) if is_marked else first
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
@@ -136,6 +149,12 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     with contextlib.ExitStack() as stack:
         arrays = {path: _Array(path, path == scene.mask) for path in scene.files if path.suffix == ".npy"}
         yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
+
+
+def _opaque(data: Any) -> list[int]:
+    """Returns the numbers of a file's bands but for the one that says how opaque a pixel is."""
+    kinds = getattr(data, "colorinterp", [None] * data.count)
+    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]
 
 
 class _Array:
@@ -196,6 +215,8 @@ def raster(path: Path) -> Iterator[Any]:
         with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
             data = stack.enter_context(rasterio.open(name, driver=driver))
             _check_size(path, data.height, data.width)
+            if strange := [name for name in data.dtypes if not name.startswith(("int", "uint", "float"))]:
+                raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
             is_whole = driver in ("PNG", "JPEG")  # unpacked at once
             rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
             planes = data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
@@ -224,7 +245,7 @@ def _naming(path: Path, what: str) -> Iterator[None]:
         yield
     except Unusable:
         raise
-    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, TypeError, OverflowError) as error:
+    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, OverflowError) as error:
         raise Unusable(f"{path} {what} ({error}). Copy or download it again.") from None
 
 

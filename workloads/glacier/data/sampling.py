@@ -1,15 +1,16 @@
 """What an epoch trains on: tiles towards wanted shares of classes, or crops; and what tiles hold together."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from workloads.glacier.augment import ANYWHERE
-from workloads.glacier.data.cutter import Table
+from workloads.glacier.data.cutter import Store, Table
 from workloads.glacier.settings import Sampling
 
+_LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
@@ -110,3 +111,17 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     mean = (valid * table.mean[chosen]).sum(0) / total
     variance = (table.squares[chosen] + (valid * (table.mean[chosen] - mean) ** 2)).sum(0) / total
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
+
+
+def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
+    """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
+    numbers = np.unique(np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)).tolist()
+    tiles, lines = np.stack([store.read(number)[0] for number in numbers], 1), []
+    for name, plane in zip(bands, tiles, strict=True):
+        values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
+        # A band of a few codes has gaps, too
+        if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
+            share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
+            what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
+            lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
+    return lines

@@ -88,6 +88,16 @@ def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
     assert of() != before
 
 
+def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it(tiny, tmp_path):
+    assert "nodata" not in load_task(tiny()).describe_data()
+    image, classes = scene(1)
+    image[1, 5:25, 5:25] = -9999
+    write_bands(tmp_path / "scenes", "img001", image, classes, origin=(100_000, 0))
+    text = load_task(tiny()).describe_data()
+    assert "of the pixels of the band nir are -9999" in text and "workload.source.nodata: [-9999]" in text
+    assert "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
+
+
 DAMAGES = {  # a file of the cache, and what is done to it
     "truncated": ("*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
     "record truncated": ("*.json", lambda path: path.write_bytes(path.read_bytes()[:99])),

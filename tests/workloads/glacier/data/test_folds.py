@@ -9,11 +9,11 @@ import torch
 from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
-from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_patches, write_scenes
+from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
 from workloads.glacier.augment import ANYWHERE, augment, corner
-from workloads.glacier.data import folds, layout, sampling
+from workloads.glacier.data import folds, layout, sampling, windows
 from workloads.glacier.data.cutter import cut
-from workloads.glacier.settings import Cut, Sampling, Split
+from workloads.glacier.settings import Cut, Sampling, Source, Split
 
 
 def store_of(root, source=TWO):
@@ -109,6 +109,54 @@ def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken(tmp_path)
     parts = split(store, PATCHES)
     assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
     assert sides([store.groups[s] for s in store.table.scene], parts)
+
+
+def ground(seed, size=160, bands=2):
+    return np.random.default_rng(seed).normal(100, 10, (bands, size, size)).astype(np.float32)
+
+
+def pairs(chips):
+    return windows.pairs([windows.sketch(chip) for chip in chips])
+
+
+@pytest.mark.parametrize("row, column", [(31, 5), (0, 90)])
+def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column):
+    whole, elevation = ground(1), ground(3, 128, 3)
+    elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]  # one equal band, under another day's light
+    chips = [whole[:, :160, :], whole[:, row : row + 96, column : column + 70], ground(2, 128), elevation]
+    assert pairs(chips) == [(0, 1), (0, 3), (1, 3)]
+    assert len(windows.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
+
+
+@pytest.fixture(scope="module")
+def chips(tmp_path_factory):
+    """Eight scenes without a place on the map, of which c6 and c7 share ground."""
+    source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
+    folder, whole = tmp_path_factory.mktemp("chips"), ground(7, 128)
+    for number, image in enumerate([*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]):
+        write_image(folder / "images" / f"c{number}.tif", image, "GTiff")
+        chessboard = np.indices(image.shape[1:]).sum(0) % 2
+        write_image(folder / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
+    return store_of(folder, source)
+
+
+def test_shared_ground_is_one_group_or_one_warning_where_folders_or_squares_part_it(chips, monkeypatch):
+    def notes(given, **options):
+        parts = [{"t": "train", "v": "validation", "s": "test", "-": ""}[letter] for letter in given]
+        with monkeypatch.context() as patched:
+            patched.setattr(chips, "parts", parts)
+            return [n for n in folds.parts(chips, Split(**options), "ab").notes if "equal windows" in n]
+
+    (warning,) = notes("ttttvstv")
+    assert "1 held-out scenes show ground of another part (such as c6 and c7)" in warning
+    assert notes("ttttvstt") == []
+    assert any("held-out" in n for seed in range(4) for n in notes("--------", by="map", square=2, seed=seed))
+    for seed in range(4):
+        parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
+        assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
+        assert not any("held-out" in note for note in parts.notes)
+        groups = {chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)}
+        assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
 
 
 def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():

@@ -46,13 +46,20 @@ def write_empty(root, *paths, bands=1):
 
 RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
+COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
 COLLECTIONS = {  # bands and classes; patterns of images and masks; files of which each has {n} of 3; the first's name
+    "HLS burn scars": (RGB + LAND + "ignored_codes: [-1]\n", "{part}/{scene}_merged.tif", "{part}/{scene}.mask.tif",
+                       "training/HLS.T10.{n}_merged.tif, training/HLS.T10.{n}.mask.tif", "training/HLS.T10.0"),
     "CaFFe": ("bands: [sar]\nclasses: [none, rock, ice, sea]\ncodes: [0, 64, 127, 254]\n", "sar_images/*/*_*.png",
               "gt/*/*_zones_*.png", "sar_images/train/Crane_17_{n}.png, gt/train/Crane_17_zones_{n}.png",
               "train/Crane_17/0"),
+    "MARIDA": (RGB + LAND, "patches/*/*[0-9].tif", "patches/*/*[0-9]_cl.tif",
+               "patches/S2/S2_1{n}.tif, patches/S2/S2_1{n}_cl.tif, patches/S2/S2_1{n}_conf.tif", "S2/S2_1/0"),
     "38-Cloud": ("bands: [red, nir]\n" + WHITE, "train_{band}/{band}_{scene}.tif", "train_gt/gt_{scene}.tif",
                  "train_red/red_p_{n}.tif, train_nir/nir_p_{n}.tif, train_gt/gt_p_{n}.tif, test_red/red_p_{n}.tif",
                  "p_0"),
+    "DeepGlobe": (RGB + COLOURS, "{part}/{scene}_sat.jpg", "{part}/{scene}_mask.png",
+                  "train/{n}_sat.jpg, train/{n}_mask.png, valid/9{n}_sat.jpg", "train/0"),
     "LoveDA": (RGB + LAND, "*/*/images_png/*.png", "*/*/masks_png/*.png",
                "Train/Rural/images_png/{n}.png, Train/Rural/masks_png/{n}.png", "Train/Rural/0"),
     "GlacierHack": ("bands: [a, b]\nband_files: ['1', '2']\n" + WHITE, "Band{band}/*_masked_{scene}.tif",
@@ -62,8 +69,17 @@ COLLECTIONS = {  # bands and classes; patterns of images and masks; files of whi
              "images/S2A_T5{n}_image_0_1.npy, labels/S2A_T5{n}_chip_0_1.npy", "S2A_T50/0_1"),
     "liligo": ("bands: [Band1_srtm, Band2_lst]\n" + WHITE, "{band}.tif", "mask_0_85_170_255.tif",
                "Band1_srtm.tif, Band2_lst.tif, Band5_precip.tif, mask_0_85_170_255.tif", "scene"),
+    "UAVid": (RGB + COLOURS, "uavid_{part}/*/Images/*.png", "uavid_{part}/*/Labels/*.png",
+              "uavid_train/seq1/Images/{n}.png, uavid_train/seq1/Labels/{n}.png, uavid_test/seq2/Images/{n}.png",
+              "train/seq1/0"),
+    "two sensors": (RGB + LAND, "{scene}/*_s2_*_img.tif", "{scene}/*_s2_*_msk.tif",
+                    "{n}/x_s1_{n}_img.tif, {n}/x_s1_{n}_msk.tif, {n}/x_s2_{n}_img.tif, {n}/x_s2_{n}_msk.tif", "0"),
+    "reference maps": ("bands: [green, blue]\nband_files: [B03, B02]\n" + LAND, "S2/{scene}/{scene}_{band}.tif",
+                       "Maps/{scene}/{scene}_map.tif",
+                       "S2/P{n}/P{n}_B02.tif, S2/P{n}/P{n}_B03.tif, S2/P{n}/P{n}_B1.tif, Maps/P{n}/P{n}_map.tif", "P0"),
     "Sentinel-2": ("bands: [B02, B03]\n" + LAND, "{scene}/T43_*_{band}_10m.tif", "{scene}/mask.tif",
                    "S{n}/T43_2020{n}_B02_10m.tif, S{n}/T43_2020{n}_B03_10m.tif, S{n}/mask.tif", "S0"),
+    "two formats": (RGB + LAND, "{scene}.tif", "{scene}.png", "{n}.tif, {n}.png", "0"),
 }  # fmt: skip
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
 
@@ -79,7 +95,8 @@ def write_sample(root, source, files):
             path.write_bytes(b"")  # so that the pattern sees it
             values = image if path.suffix == ".tif" else image.astype(np.uint8)
             if path in [file.path for file in layout.matching(root, source.masks)]:
-                values = codes.astype(np.uint8)
+                coloured = np.stack([codes >> 16, codes >> 8 & 255, codes & 255])
+                values = (coloured if max(source.codes) > 255 else codes).astype(np.uint8)
             if path.suffix == ".npy":
                 np.save(path, values[None] if values.ndim == 2 else values.transpose(1, 2, 0))
             else:
@@ -87,9 +104,10 @@ def write_sample(root, source, files):
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_public_collections_load_by_a_few_lines(tmp_path, name):
+def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     keys, images, masks, files, first = COLLECTIONS[name]
     text = f"{keys}images: '{images}'\nmasks: '{masks}'"
+    assert len(text.splitlines()) <= 6
     run = {"task": "glacier", "training": {"effective_batch": 1, "max_steps": 1}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}}))
     source = load_config(tmp_path / "own.yaml").workload.source
@@ -177,15 +195,26 @@ def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_a
     assert np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]] and (target[classes == 3] == 3).all()
 
 
-def test_a_mask_is_equal_bands_and_refused_otherwise(tmp_path):
+def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
     classes = scene(size=(16, 16))[1]
-    grey = coded(classes)
-    write_tiff(tmp_path / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
-    write_image(tmp_path / "masks" / "0.png", np.stack([grey] * 3))
-    assert np.array_equal(read(tmp_path, size=16)[1], classes)
-    write_image(tmp_path / "masks" / "0.png", np.stack([grey, grey * 0, grey * 0]))
-    with pytest.raises(Unusable, match="has 3 bands that differ. Export the one that has the codes"):
-        read(tmp_path, size=16)
+    grey, layers = coded(classes), np.stack([classes == k for k in (1, 2, 3)])
+    colours = np.stack([grey, grey * 0, grey * 0])
+    for mask, options, sentence in (
+        (np.stack([grey] * 3), {}, ""),
+        (np.stack([grey, grey * 0 + 200]), {}, ""),  # the last band says how opaque a pixel is
+        (np.stack([grey, grey, grey, grey * 0 + 200]), {}, ""),
+        (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\)"),
+        (colours, {"codes": tuple(code * 65536 for code in TWO.codes)}, ""),
+        (layers.astype(np.uint16), {}, "has 3 bands that differ. Export the one that has the codes"),
+    ):
+        write_tiff(tmp_path / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
+        write_image(tmp_path / "masks" / "0.png", mask)
+        source = dataclasses.replace(TWO, **options)
+        if sentence:
+            with pytest.raises(Unusable, match=sentence):
+                read(tmp_path, source, 16)
+        else:
+            assert np.array_equal(read(tmp_path, source, 16)[1], classes)
 
 
 BAND, LABEL = "Band2/img001.tif", "label/img001.tif"
@@ -196,6 +225,9 @@ BROKEN = {  # what is done to a folder, and words of what is said
     "no mask": (lambda f: (f / LABEL).rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
     "a code": (lambda f: write_tiff(f / LABEL, np.full((64, 64), 99, np.uint8)),
                [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"]),
+    "complex": (lambda f: write_tiff(f / BAND, scene()[0][0].astype(np.complex64)), [BAND, "of the type complex64"]),
+    "complex integers": (lambda f: write_tiff(f / BAND, scene()[0][0].astype(np.complex64), dtype="complex_int16"),
+                         [BAND, "of the type complex_int16"]),
     "half": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:9000]), [BAND, "again"]),
 }  # fmt: skip
 
