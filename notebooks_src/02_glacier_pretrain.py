@@ -12,8 +12,8 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. cut multispectral scenes into tiles: patches of the Hindu Kush Himalaya if you mount them, your own scenes, or else
-#    generated ones;
+# 1. cut multispectral scenes into tiles: patches of the Hindu Kush Himalaya if you mount them or give their address, your
+#    own scenes, or else generated ones;
 # 2. train a U-Net with a ResNet-34 encoder and scSE attention on seven bands, with focal and Dice loss;
 # 3. print Matthews' correlation (MCC) and each class's IoU on held-out ground beside what gradient boosting reaches there, of
 #    single pixels and with their surroundings, and the worst scenes;
@@ -31,7 +31,7 @@
 # %% [markdown]
 # ## Parameters
 # Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
-# `{"optimizer.lr": 1e-4, "workload.tiles.size": 256}`.
+# `{"optimizer.lr": 1e-4, "workload.download": ["https://.../patches.tar.gz"]}`.
 
 # %% shared: parameters-glacier
 
@@ -49,7 +49,8 @@ config = notebook.configure("glacier_pretrain", HOME, globals())
 # %% [markdown]
 # ## Data
 # Scenes are cut into tiles one at a time, so memory stays small whatever the data's size. The tiles are kept in the scratch
-# folder, and an interrupted cut is resumed. The cell prints the files of each band, what was left out and why, which
+# folder, and an interrupted cut is resumed. With `workload.download` archives are downloaded, unpacked scene by scene and
+# deleted. The cell prints the files of each band, what was left out and why, which
 # tiles train, and the shares of the classes. Training never sees ground that is held out.
 
 # %% shared: prepare
@@ -99,5 +100,6 @@ if summary.reason == "completed":
 # | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.images` and `masks`, as the message says. |
 # | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
+# | an archive could not be downloaded | Switch the internet on in Settings and run again, or mount the data as a data set. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
 # | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |

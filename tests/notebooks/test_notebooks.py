@@ -165,6 +165,8 @@ def test_a_notebook_runs_from_an_empty_folder_and_leaves_its_results_and_nothing
     if name == "04_glacier_ensemble":
         assert "the seeds vote alone" in text and "8 masks are in" in text
         assert len(list((working / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
+        entry = (working / "glacier_ensemble_small" / "maskgeration.py").read_text()
+        assert entry.startswith("def maskgeration(") and compile(entry, "maskgeration.py", "exec")
 
 
 def changed(source: Path, changes: dict[str, str]) -> Path:

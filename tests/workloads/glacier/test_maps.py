@@ -1,13 +1,17 @@
 """Masks of whole scenes: window by window as in one piece, in the input's georeference, by one model or several."""
 
+import ast
+
 import numpy as np
 import pytest
 import rasterio
 import torch
 from torch import nn
 
+from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.summary import Summary
+from tests.conftest import ROOT
 from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
 from trainbook.commands import main
@@ -76,8 +80,17 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_p
     assert "Left out: " in (text := capsys.readouterr().out) and "Band2/img001.tif" in text
 
 
+def entry_of_the_notebook():
+    """`maskgeration` of notebook 04, which stands on its own: the notebook writes it to a file."""
+    tree = ast.parse((ROOT / "notebooks_src" / "04_glacier_ensemble.py").read_text())
+    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "maskgeration"]
+    names = {}
+    exec(compile(ast.Module(body, []), "maskgeration", "exec"), names)
+    return names["maskgeration"]
+
+
 @pytest.mark.usefixtures("without_figures", "without_baseline")
-def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys):
+def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, monkeypatch):
     write_scenes(tmp_path / "scenes", 6)
     data, runs = write_scenes(tmp_path / "new", 2, size=(32, 48)), tmp_path / "runs"
     (tmp_path / "tiny.yaml").write_text(TINY + "queue: {seeds: [1, 2]}\n")
@@ -98,6 +111,17 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys):
     assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"
     found = task.predict(models, data, None)
     assert all(np.array_equal(found[name], made[name]) for name in made)
+
+    # the competition's entry, with the models in a place of its own and as the grader's second argument
+    maskgeration, folders = entry_of_the_notebook(), {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)}
+    monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
+    by_id = [maskgeration(folders, str(tmp_path / "given"))]
+    assert sorted(by_id[0]) == ["000", "001"] and len(list((tmp_path / "given").glob("*.tif"))) == 2
+    monkeypatch.delenv("TRAINBOOK_ARCHIVE")
+    by_id.append(maskgeration(folders, str(runs / "outputs.tar.gz")))
+    assert all(np.array_equal(found[name[3:]], mask) for found in by_id for name, mask in made.items())
+    with pytest.raises(BadInput, match="has no file Band2"):
+        maskgeration({"Band1": folders["Band1"]}, str(runs))
 
     summary = Summary.read(runs / "tiny-seed1")
     assert summary.reason == "completed" and "mcc" in summary.metrics
