@@ -1,7 +1,6 @@
-"""Archives by path or address, cut into tiles.
+"""Archives by path or address, cut into tiles; what is in them never lies on disk as a whole.
 
-Their content never lies on disk as a whole: masks are unpacked first, then images; as soon as all files of a scene are
-there it is cut, and its files are emptied. What was cut before is not unpacked again.
+Masks are unpacked before images. A scene is cut, and its files are emptied, as soon as all of them are there.
 """
 
 import contextlib
@@ -27,7 +26,6 @@ from workloads.glacier.data.cutter import Store, cut, earlier, file_name, stored
 from workloads.glacier.data.readers import Scene
 from workloads.glacier.settings import Settings
 
-_CHUNK = 2**20
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
@@ -43,6 +41,7 @@ def cut_archives(addresses: Sequence[str], downloads: Path, folder: Path, settin
             return stored(records, known["problems"], *how, settings.bad_input_limit)
     archives = [fetch(address, downloads) for address in addresses]
     stamps = {unpacked / name: [name, size] for archive in archives for name, size, _ in _members(archive)}
+    shutil.rmtree(unpacked, ignore_errors=True)
     for path in stamps:  # empty files of the right names: the layout is found before anything is unpacked
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
@@ -83,7 +82,7 @@ def _unpacked(archives: Sequence[Path], folder: Path, *wanted: set[Path]) -> Ite
             for name, _, content in _members(archive):
                 if (path := folder / name) in files:
                     with _naming_damage(archive), path.open("wb") as file:
-                        shutil.copyfileobj(content(), file, _CHUNK)
+                        shutil.copyfileobj(content(), file)
                     yield path
 
 
@@ -123,7 +122,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]
             packed.fileobj.seek(packed.offset)
             if packed.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise tarfile.ReadError("a header in the middle is broken")
-            while packed.fileobj.read(_CHUNK):  # up to the checksum of the compression
+            while packed.fileobj.read(2**20):  # up to the checksum of the compression
                 pass
 
 
