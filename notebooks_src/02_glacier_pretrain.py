@@ -80,7 +80,7 @@ notebook.picture(run.task.draw_tiles(run.folder / "plots" / "tiles.png"))
 
 # %%
 if summary.reason == "completed":
-    display(*(notebook.picture(run.folder / "plots" / f"{name}.png") for name in ("predictions", "confusion")))
+    display(*(notebook.picture(run.folder / "plots" / f"{name}.png") for name in ("worst", "confusion")))
 
 # %% [markdown]
 # ## Packaging
@@ -97,7 +97,7 @@ if summary.reason == "completed":
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
 # | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
 # | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
-# | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
+# | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.images` and `masks`, as the message says. |
 # | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | an archive could not be downloaded | Switch the internet on in Settings and run again, or mount the data as a data set. |

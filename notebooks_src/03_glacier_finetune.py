@@ -69,7 +69,7 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # %% [markdown]
 # ## Evaluation beside the baselines
 # *Validation* is the best score on the held-out fold, and *test* is the score of the same weights on scenes that no fold saw.
-# The configuration's criteria are judged, not enforced. The last fold is shown in detail; the folder of
+# The queue's criteria are judged, not enforced. The last fold is shown in detail; the folder of
 # each has `evaluation.csv` and `scenes.csv`.
 
 # %%
@@ -108,7 +108,7 @@ if scores:
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
 # | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
 # | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
-# | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
+# | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.images` and `masks`, as the message says. |
 # | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | "No completed ... was found" | The pretraining is missing, and a short one is made. Run *02 pretraining* and add its output as an input. |

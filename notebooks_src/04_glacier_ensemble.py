@@ -83,8 +83,8 @@ if members:
 # `trainbook predict outputs.tar.gz FOLDER masks`.
 
 # %%
-if members and run.config.workload.download:
-    print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `trainbook predict`.")
+if members and run.task.data.archives:
+    print("The scenes of archives are deleted once they are cut: name a folder of bands in `trainbook predict`.")
 elif members:
     task, models = ensemble.load_members(members)
     masks = task.predict(models, run.task.data.root, voted / "masks")
@@ -93,8 +93,8 @@ elif members:
 # %% [markdown]
 # ## The entry of GlacierHack
 # The competition's grader calls one function, which it spells like this. The cell writes it to `maskgeration.py`: submit that
-# file with `lib` and `outputs.tar.gz`. One grader passes the folder of the models as the second argument, and then the
-# function writes nothing. Otherwise the models come from `TRAINBOOK_ARCHIVE`, or from `outputs.tar.gz` in the working
+# file with `lib`, `workloads` and `outputs.tar.gz`. One grader passes the folder of the models as the second argument, and then
+# the function writes nothing. Otherwise the models come from `TRAINBOOK_ARCHIVE`, or from `outputs.tar.gz` in the working
 # folder. A tile's id is the number in `img001`, the pair in `02_07`, or its whole name.
 
 # %%
@@ -105,19 +105,31 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
     """Returns masks (height, width) by tile id, out of folders by band: {"Band1": folder, ...}."""
     import os
     import re
+    import tempfile
     from pathlib import Path
 
+    import numpy as np
+    import rasterio
+
     from lib.launch import ensemble
-    from workloads.glacier.maps import filled
+    from workloads.glacier.maps import coding
 
     place, archive = Path(out_dir), Path(os.environ.get("TRAINBOOK_ARCHIVE") or "outputs.tar.gz")
     holds_models = place.is_file() or any(place.glob("**/config.yaml"))
     task, models = ensemble.load(place if holds_models else archive)
-    folders = {band: Path(folder) for band, folder in imagepath.items()}
-    masks = task.predict(models, folders, None if holds_models else place)
-    ids = {name: re.search(r"img(\d+)", name) or re.search(r"(\d{2}_\d{2})", name) for name in masks}
-    source = task.settings.source
-    return {ids[name][1] if ids[name] else name: filled(mask, source) for name, mask in masks.items()}
+    source, masks = task.settings.source, {}
+    with tempfile.TemporaryDirectory() as aside:
+        scenes, maps = Path(aside, "scenes"), Path(aside, "maps") if holds_models else place
+        scenes.mkdir()
+        for band, folder in imagepath.items():
+            (scenes / band).symlink_to(Path(folder).absolute())
+        for name, path in task.predict(models, scenes, maps).items():
+            with rasterio.open(path) as file:
+                mask = file.read(1)
+            number = re.search(r"img(\d+)", name) or re.search(r"(\d{2}_\d{2})", name)
+            is_unknown = mask == coding(source.codes)[1]  # who grades takes the classes' codes alone
+            masks[number[1] if number else name] = np.where(is_unknown, source.codes[0], mask).astype(mask.dtype)
+    return masks
 
 
 if members:
@@ -138,7 +150,7 @@ if members:
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
 # | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
 # | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
-# | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
+# | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.images` and `masks`, as the message says. |
 # | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | "No completed ... was found" | The pretraining is missing, and a short one is made. Run *02 pretraining* and add its output as an input. |

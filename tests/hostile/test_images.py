@@ -12,7 +12,7 @@ import rasterio
 
 from tests.workloads.glacier.files import scene, write_bands, write_patches
 from workloads.glacier.data import layout, readers
-from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.data.cutter import cut
 from workloads.glacier.data.readers import Scene
 from workloads.glacier.settings import Cut, Source
 
@@ -26,14 +26,14 @@ SHORT, LONG = 3, 4  # types of a TIFF's tags
 def read_all(nothing_outside):
     """read_all(source) -> what the program says when it cuts the hostile folder and reads its first tile."""
 
-    def cut(source):
+    def cut_all(source):
         outside = nothing_outside
-        store = Cutter(outside.root / "cache", source, Cut(size=32)).all(layout.find(outside.folder, source))
+        store = cut(layout.find(outside.folder, source), outside.root / "cache", source, Cut(size=32))
         store.read(0)
 
     def attempt(source):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        text = nothing_outside.attempt(cut, source, weighed=True)
+        text = nothing_outside.attempt(cut_all, source, weighed=True)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < _MOST_KIB, f"the process grew by {grown:,} KiB"
         return text

@@ -1,7 +1,7 @@
 """glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile.
 
-Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`), or archives of these by
-address. The embedded default is a generator of plausible scenes (see `data.terrain`).
+Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`). The embedded default is a
+generator of plausible scenes (see `data.terrain`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from lib.config import Config
 from lib.supervised import methods
 from lib.task import Batch
-from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, corner
 from workloads.glacier.boosted import METHODS, Boosted
@@ -27,9 +26,6 @@ from workloads.glacier.settings import Settings
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
-
-_SHOWN_TILES = 4  # in the figures
-_VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
 
 
 class Glacier(methods.Comparing):
@@ -75,11 +71,11 @@ class Glacier(methods.Comparing):
 
     def draw_tiles(self, out: Path) -> Path:
         """Draws some training tiles beside their masks, those with most classes first; returns `out`."""
-        from workloads.glacier.judging import Shown, draw_tiles
+        from workloads.glacier.judging import draw_tiles
 
         tiles = self.data.whole_tiles
-        chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[: 2 * _SHOWN_TILES : 2]
-        return draw_tiles([Shown(*tiles[index][:2]) for index in chosen], self.settings.source.classes, out)
+        chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[:8:2]
+        return draw_tiles([tiles[index][:2] for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
@@ -178,8 +174,7 @@ class Glacier(methods.Comparing):
         scores = {"loss": mean, **scores_of(last.counts.sum(0), classes)}
         if boosted is None:
             return scores
-        network_mcc = float(mcc(network.counts.sum(0)))
-        return {**scores, "network_mcc": network_mcc, "network_weight": float(boosted.weight)}
+        return {**scores, "network_mcc": mcc(network.counts.sum(0)).item(), "network_weight": float(boosted.weight)}
 
     def _gate_of(self, boosted: Boosted, part: Any) -> Any:
         """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
@@ -191,34 +186,29 @@ class Glacier(methods.Comparing):
 
     def baseline(self) -> dict[str, float]:
         """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
-        from workloads.glacier.judging import summed
-
-        names = self.settings.source.classes
-        return scores_of(summed(self.guesses[self.strongest(self.guesses)], len(names)), names)
+        names, strongest = self.settings.source.classes, self.guesses[self.strongest(self.guesses)]
+        matrix = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)
+        return scores_of(matrix, names)
 
     @cached_property
     def fitted(self) -> Any:
-        """The methods that a model with a gate has, as `baselines.fit` returns them."""
-        return self._fit(METHODS)
-
-    def _fit(self, names: Iterable[str]) -> Any:
+        """What `baselines.fit` returns for the training tiles."""
         from lib.report.progress import working
         from workloads.glacier import baselines
 
         bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
-            tiles, seed = self.data.whole_tiles, self.config.seed
-            return baselines.fit(tiles, seed, places, bounds.pixels, bounds.rounds, names)
+            return baselines.fit(self.data.whole_tiles, self.config.seed, places, bounds.pixels, bounds.rounds)
 
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
         from workloads.glacier import baselines
         from workloads.glacier.judging import judged
 
-        settings, test = self.settings, self.datasets()["test"]
-        limits = len(settings.source.classes), self.config.seed, settings.boosted_places
-        methods = {**self.fitted, **self._fit(name for name in baselines.METHODS if name not in METHODS)}
-        return {name: judged(c) for name, c in baselines.compared(methods, test, *limits).items()}
+        limits = len(self.settings.source.classes), self.config.seed, self.settings.boosted_places
+        counts = baselines.compared(self.fitted, self.datasets()["test"], *limits)
+        return {name: judged(of_tiles) for name, of_tiles in counts.items()}
 
     def group(self, sample: int) -> str:
         """Returns the scene, or square of the map, of a tile by its index."""
@@ -239,18 +229,9 @@ class Glacier(methods.Comparing):
         return {key: value for key, value in super().columns(judged).items() if key.startswith("iou_")}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
-        names, criteria = self.settings.source.classes, self.settings.criteria
+        """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
         text = self._judged(self._tests, vars(self).get("guesses", {}), folder) if self._tests else ""
-        wanted = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
-        if criteria.class_iou:
-            scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
-            wanted += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
-        advice = (
-            "What helps, in the order of cost: more epochs, more weight in workload.sampling.target_shares, more or "
-            "cleaner data, a wider model. A run with more epochs resumes from this one."
-        )
-        return "\n\n".join(filter(None, [text, _about_gate(metrics), _verdict(wanted, advice)]))
+        return "\n\n".join(filter(None, [text, _about_gate(metrics)]))
 
     def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
         """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
@@ -271,38 +252,30 @@ class Glacier(methods.Comparing):
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
+        from lib.training.evaluation import EvaluationLoader
         from workloads.glacier.judging import Tested
         from workloads.glacier.maps import probabilities
 
         settings, part, names = self.settings, self.datasets()["test"], self.settings.source.classes
-        voters = [*(self.members or [f"model {n + 1}" for n in range(len(models))]), "the vote"]
-        tested = {voter: Tested(part, len(names)) for voter in voters}
-        for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
-            samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
-            batch = self.collate(samples, torch.Generator())
+        tested = {voter: Tested(part, len(names)) for voter in (*self.members, "the vote")}
+        loader = EvaluationLoader(self, part, 4, torch.device("cpu"))
+        for batch in counted(loader, f"batches voted on by {len(models)} models"):
             each = [probabilities([model], batch["image"], settings.prediction.views) for model in models]
             for test, p in zip(tested.values(), [*each, sum(p / len(models) for p in each)], strict=True):
                 test.add(batch, p.argmax(1))
-        scores, least = scores_of(tested["the vote"].counts.sum(0), names), settings.criteria.ensemble_mcc
-        wanted = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
-        advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
-        warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean instead."
-        text, is_flattered = self._judged(tested, self.guesses, folder), not settings.split.test and len(models) > 1
-        return scores, "\n\n".join(filter(None, [warning * is_flattered, text, _verdict(wanted, advice)]))
+        scores, text = scores_of(tested["the vote"].counts.sum(0), names), self._judged(tested, self.guesses, folder)
+        if not settings.split.test and len(models) > 1:
+            warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
+            warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean."
+            text = f"{warning}\n\n{text}"
+        return scores, text
 
-    def predict(
-        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
-    ) -> Mapping[str, Any]:
-        """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
+    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+        """Returns (h, w) masks, in the mask's codes, by scene; or the paths of the maps that it writes into `out`."""
         from workloads.glacier.maps import masks
 
         settings = self.settings
         return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
-
-
-def _verdict(criteria: list[Criterion], advice: str) -> str:
-    return "\n".join([*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])])
 
 
 def _about_gate(metrics: Mapping[str, float]) -> str:

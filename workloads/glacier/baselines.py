@@ -1,12 +1,11 @@
 """Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from lib.errors import BadInput
 from workloads.glacier.judging import tile_counts
 from workloads.glacier.model import difference
 from workloads.glacier.scores import IGNORE
@@ -43,7 +42,7 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
 
 
 def sample(tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile. Raises BadInput."""
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))
@@ -54,8 +53,6 @@ def sample(tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()) -> 
         valid = np.sort(rng.permutation(valid)[:quota])
         values.append(features(bands, indices)[valid])
         labels.append(mask.reshape(-1)[valid])
-    if not sum(map(len, labels)):
-        raise BadInput("The per-pixel baseline found no valid labelled pixel in the training tiles.")
     return np.concatenate(values)[:pixels], np.concatenate(labels)[:pixels]
 
 
@@ -77,19 +74,15 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
     return np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64))
 
 
-def fit(
-    train: Sequence[Tile], seed: int, indices: Sequence[tuple[int, int]], pixels: int = 200_000, rounds: int = 100,
-    names: Iterable[str] = METHODS,
-) -> Fitted:  # fmt: skip
-    """Fits some of METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
+def fit(train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100) -> Fitted:
+    """Fits METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
 
-    A function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
+    A function of tiles, settings and seed.
     """
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
-    for name in names:
-        sides, balanced = METHODS[name]
+    for name, (sides, balanced) in METHODS.items():
         some, width = slice(None, None, _EVERY if sides else 1), plain * (1 + len(sides))
         methods[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
     return methods

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from lib.text import aligned
 from workloads.glacier.scores import IGNORE, mcc, sums_of
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
-_NOTHING = "#ffffff"  # no data, or no label
 _WORST = 5  # scenes that the report names
-_SHOWN = 4  # tiles of each figure
+_SHOWN = 4  # tiles with most wrong pixels
 # Of the network's log-probabilities, the rest is boosting's; .9 has rare classes that .75 loses
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _SURE = 0.975  # of one side
 _MOST_PIXELS = 50_000  # of validation that choose
+Shown = tuple[np.ndarray, ...]  # a tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
 
 
 def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
@@ -40,12 +40,6 @@ def judged(counts: np.ndarray) -> Judged:
     """(tiles, classes, classes) counts -> each pair of classes that came in a tile, and how often."""
     tile, true, guess = counts.nonzero()
     return Judged(true, guess, counts[tile, true, guess], None, tile)
-
-
-def summed(judged: Judged, classes: int) -> np.ndarray:
-    matrix = np.zeros((classes, classes), np.int64)
-    np.add.at(matrix, (judged.true, judged.guess), judged.counts)
-    return matrix
 
 
 class Gate:
@@ -104,49 +98,32 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     return float(least(whole, others, _SURE))
 
 
-class Shown(NamedTuple):
-    """A tile with its mask and perhaps a prediction, as NumPy arrays: (bands, S, S), (S, S) and (S, S)."""
-
-    image: np.ndarray
-    target: np.ndarray
-    predicted: np.ndarray | None = None
-
-
 class Tested:
-    """Counts of each tile, the first tiles as examples, and the tiles with most wrong pixels, one of a scene."""
+    """Counts of each tile, and the tiles with most wrong pixels."""
 
     def __init__(self, part: Any, classes: int):
         """`part` are the `Tiles` that are met in their order."""
         self.part, self.classes = part, classes
         self.counts = np.zeros((0, classes, classes), np.int64)  # (tiles, classes, classes), rows are the truth
-        self.examples: list[Shown] = []
-        self._worst: dict[int, tuple[int, Shown]] = {}  # by the number of the scene, the worst first
+        self._worst: list[tuple[int, Shown]] = []  # by wrong pixels, most first
 
     def add(self, batch: Batch, predicted: Tensor) -> None:
         """Takes the next tiles with their answers, (B, S, S)."""
-
-        def shown(place: int) -> Shown:
-            return Shown(*(value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted)))
-
-        scenes = self.part.store.table.scene[self.part.chosen[len(self.counts) :][: len(predicted)]]
         counts = tile_counts(predicted, batch["target"], self.classes).cpu().numpy()
         self.counts = np.concatenate([self.counts, counts])
-        self.examples += map(shown, range(len(predicted))[: _SHOWN - len(self.examples)])
         wrong = counts.sum((1, 2)) - np.trace(counts, axis1=1, axis2=2)
-        for place, (scene, pixels) in enumerate(zip(scenes.tolist(), wrong.tolist(), strict=True)):
-            least = min(count for count, _ in self._worst.values()) if len(self._worst) == _SHOWN else -1
-            if pixels > self._worst.get(scene, (least,))[0]:
-                self._worst[scene] = pixels, shown(place)
-                self._worst = dict(sorted(self._worst.items(), key=lambda item: -item[1][0])[:_SHOWN])
+        for place in np.argsort(-wrong, kind="stable")[:_SHOWN].tolist():
+            tile = tuple(value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted))
+            self._worst.append((int(wrong[place]), tile))
+        self._worst = sorted(self._worst, key=lambda item: -item[0])[:_SHOWN]
 
     def draw(self, classes: Sequence[str], folder: Path) -> None:
-        """Writes confusion.csv into a folder and draws it, examples and the worst tiles into its `plots`."""
+        """Writes confusion.csv into a folder and draws it and the worst tiles into its `plots`."""
         matrix, plots = self.counts.sum(0), folder / "plots"
         rows = ([cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True))
         write_table(folder / "confusion.csv", [["true class", *classes], *rows])
         confusion(matrix, classes, plots / "confusion.png", unit="pixels")
-        draw_tiles(self.examples, classes, plots / "predictions.png")
-        draw_tiles([tile for _, tile in self._worst.values()], classes, plots / "worst.png")
+        draw_tiles([tile for _, tile in self._worst], classes, plots / "worst.png")
 
 
 def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
@@ -178,28 +155,22 @@ def _composite(image: np.ndarray) -> np.ndarray:
 
 def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
     """Draws a row a tile: the image, the mask, the prediction if there is one, and where it differs."""
+    from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    titles = ("tile", "mask", "prediction", "wrong")[: 2 if tiles[0].predicted is None else 4]
+    titles = ("tile", "mask", "prediction", "wrong")[: 2 if len(tiles[0]) == 2 else 4]
     figure, axes = grid(len(tiles), len(titles), 2.6)
-    for row, tile in zip(axes, tiles, strict=True):
+    colours = [COLOURS[k % len(COLOURS)] for k in range(len(classes))]
+    painted = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": len(classes) - 1, "interpolation": "nearest"}
+    for row, (image, target, *predicted) in zip(axes, tiles, strict=True):
         for ax, title in zip(row, titles, strict=True):
             ax.set_title(title, fontsize=9)
-        row[0].imshow(_composite(tile.image))
-        row[1].imshow(_painted(tile.target, classes))
-        if tile.predicted is not None:
-            valid = tile.target != IGNORE
-            row[2].imshow(_painted(np.where(valid, tile.predicted, IGNORE), classes))
-            row[3].imshow(np.where(valid, tile.predicted != tile.target, False), cmap="gray_r", vmin=0, vmax=1)
-    handles = [Patch(color=COLOURS[k % len(COLOURS)], label=name) for k, name in enumerate(classes)]
+        unknown = target == IGNORE
+        row[0].imshow(_composite(image))
+        row[1].imshow(np.ma.array(target, mask=unknown), **painted)
+        for answer in predicted:
+            row[2].imshow(np.ma.array(answer, mask=unknown), **painted)
+            row[3].imshow(~unknown & (answer != target), cmap="gray_r", vmin=0, vmax=1)
+    handles = [Patch(color=colour, label=name) for colour, name in zip(colours, classes, strict=True)]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
     return save(figure, out)
-
-
-def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
-    """(S, S) classes -> (S, S, 3) colours."""
-    from matplotlib.colors import to_rgb
-
-    palette = np.full((256, 3), to_rgb(_NOTHING))
-    palette[: len(classes)] = [to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(classes))]
-    return palette[classes_of]

@@ -4,8 +4,7 @@ They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the
 """
 
 import itertools
-from collections import UserDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +24,18 @@ from workloads.glacier.judging import COLOURS
 from workloads.glacier.settings import Source
 
 _NODATA = 255  # in a map, wherever no class has this code
-_TYPES = ("uint8", "uint16", "int16", "int32")  # of a map: the smallest that holds all codes
-
-
-class Written(UserDict[str, Any]):
-    """The maps in a folder, by the names of their scenes; each is read when it is asked for."""
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        with readers.raster(self.data[name]) as file:
-            return file.read(1)
 
 
 def masks(
-    models: Sequence[nn.Module], where: Path | Mapping[str, Path], source: Source, size: int, out: Path | None,
-    views: int = 8,
-) -> Mapping[str, np.ndarray]:  # fmt: skip
-    """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
+    models: Sequence[nn.Module], where: Path, source: Source, size: int, out: Path | None, views: int = 8
+) -> dict[str, Any]:
+    """Predicts every scene of a folder: (h, w) of the mask's codes by name, or with `out` the paths of maps.
 
     Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
     scene's georeference, one scene after another in memory. A scene that cannot be read is named and left out; raises
     BadInput if that leaves none.
     """
-    is_by_band = isinstance(where, Mapping)
-    match = layout.of_folders(where, source) if is_by_band else layout.find(where, source, labelled=False)
-    problems, predicted = match.problems, dict[str, Any]()
+    match, predicted = layout.find(where, source, labelled=False), dict[str, Any]()
     for scene in counted(match.scenes, "scenes predicted"):
         try:
             with readers.opened(scene, source) as opened:
@@ -57,24 +44,19 @@ def masks(
                     predicted[scene.name] = path = out / f"{scene.name}.tif"
                     _write(mask, opened, path)
         except Unusable as problem:
-            problems.append(str(problem))
-    for problem in problems:
+            match.problems.append(str(problem))
+    for problem in match.problems:
         print(f"Left out: {problem}")
     if not predicted:
         raise BadInput("No scene could be predicted; the lines above say why.")
-    return Written(predicted) if out else predicted
+    return predicted
 
 
 def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
     """Returns the type of a map of these codes, and the number in it that stands for no data."""
-    name = next(n for n in _TYPES if np.iinfo(n).min <= min(codes) and max(codes) <= np.iinfo(n).max)
-    numbers = itertools.chain([_NODATA], range(np.iinfo(name).max, np.iinfo(name).min - 1, -1))
-    return np.dtype(name), next(number for number in numbers if number not in codes)
-
-
-def filled(mask: np.ndarray, source: Source) -> np.ndarray:
-    """Returns a mask in which no data is the first class, for who takes no other codes than those of the classes."""
-    return np.where(mask == coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
+    dtype = np.result_type(*(np.min_scalar_type(code) for code in (_NODATA, *codes)))
+    numbers = itertools.chain([_NODATA], range(np.iinfo(dtype).max, 0, -1))
+    return dtype, next(number for number in numbers if number not in codes)
 
 
 def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: int) -> np.ndarray:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from workloads.glacier.settings import Model
 
-STRIDE = 32  # height and width are halved five times
 FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
 STATISTICS = ("mean", "deviation", "prior", "boosted.")  # how names begin of what belongs to the training data
 _PUBLISHED = {  # names in a ResNet of timm or torchvision, and here
@@ -26,10 +25,8 @@ class Net(nn.Module):
     """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size.
 
     The normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too.
-    With a `prior` logits are corrected where the network does not train. `sizes` has the widths of the stem and of the
-    four encoder stages, the residual blocks of each stage, and the channels of the decoder's stages, the coarsest
-    first. `blocks` holds the ten stages in the order of the forward pass: stem, four of the encoder, five of the
-    decoder.
+    With a `prior` logits are corrected where the network does not train. `blocks` holds the ten stages in the order of
+    the forward pass: stem, four of the encoder, five of the decoder, the coarsest first.
     """
 
     def __init__(
@@ -60,9 +57,7 @@ class Net(nn.Module):
         self.register_buffer("prior", torch.zeros(classes, 1, 1) if prior else None)
 
     def forward(self, image: Tensor) -> Tensor:
-        """(B, bands, H, W) -> (B, classes, H, W). Raises ValueError unless H and W are multiples of 32."""
-        if image.shape[-2] % STRIDE or image.shape[-1] % STRIDE:
-            raise ValueError(f"A tile is {image.shape[-2]} x {image.shape[-1]}; both must be multiples of {STRIDE}.")
+        """(B, bands, H, W) -> (B, classes, H, W); H and W are multiples of 32."""
         if self.indices:
             image = torch.cat([image, *(difference(image, *pair) for pair in self.indices)], 1)
         normal = (image - self.mean) / self.deviation
@@ -170,9 +165,8 @@ def carry(
 ) -> tuple[dict[str, Tensor], str]:  # fmt: skip
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
 
-    `fresh` are the weights that the new network was initialised with, of which the normalisation stays; `bands` and
-    `classes` are names, (of the given weights, of the new network). Raises BadInput if names and shapes do not fit, or
-    no band is matched.
+    `fresh` are the new network's weights, of which the normalisation stays; `bands` and `classes` are names, (given,
+    new). Raises BadInput if names and shapes do not fit, or no band is matched.
     """
     for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
         if name not in given:
@@ -195,10 +189,8 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
     """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
 
     A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
-    bands: neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by
-    one factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response:
-    the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
-    filter that looked at missing bands alone would be blown up to noise by a factor of its own.
+    bands. Then all are multiplied by one factor that keeps the sum of squares, and with it the running statistics of
+    the batch norm behind. One factor for all: a filter that looked at missing bands alone would be blown up to noise.
     """
     new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"

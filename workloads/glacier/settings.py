@@ -1,7 +1,5 @@
 """The settings of the workload, one frozen dataclass a section of the configuration's `workload:`."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
@@ -16,14 +14,6 @@ _USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"),
 _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 
 
-def _has_groups(pattern: str, number: int | None = None) -> bool:
-    """Returns whether a pattern is a regular expression, with so many groups."""
-    try:
-        return re.compile(pattern).groups == number or number is None
-    except re.error:
-        return False
-
-
 @dataclass(frozen=True)
 class Source:
     """How images and masks are to be read."""
@@ -34,39 +24,26 @@ class Source:
     codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class.")
     ignored_codes: tuple[int, ...] = option((), "Values of the mask for unknown ground.")
     nodata: tuple[float, ...] = option((), "No-data values of the bands, beside the file's own.")
-    name_pattern: str = option("", "Regular expression; its group is the scene's name in a file's.")
     images: str = option("", "Pattern of images below data.dir; empty: the layouts.")
     masks: str = option("", "Pattern of masks; given with images.")
     band_files: tuple[str, ...] = option((), "What {band} stands for; empty: the names of bands.")
 
     def __post_init__(self) -> None:
-        if mistakes := list(self._mistakes()):
-            raise ValueError(" ".join(mistakes))
-
-    def _mistakes(self) -> Iterator[str]:
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
-            yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
+            raise ValueError(f"There are {len(self.classes)} classes: codes must be as many, each another one.")
         if not 2 <= len(self.classes) < IGNORE:
-            yield f"There are {len(self.classes)} classes. Give at least two, background first."
+            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
         if not self.bands or len(set(self.bands)) < len(self.bands):
-            yield "bands must name at least one band, and none twice."
-        if strange := [code for code in self.codes if not -(2**31) <= code < 2**31]:
-            yield f"The code {strange[0]} is no number of 32 bits, and no map could hold it."
-        if not _has_groups(self.name_pattern, 1 if self.name_pattern else 0):
-            yield f"The pattern {self.name_pattern!r} must be a regular expression with one group in parentheses."
+            raise ValueError("bands must name at least one band, and none twice.")
         if self.masks and not self.images:
-            yield "masks is given without images. Give both patterns, or neither."
+            raise ValueError("masks is given without images. Give both patterns, or neither.")
         for name, of_bands in (("channels", self.channels), ("band_files", self.band_files)):
             if of_bands and len(of_bands) != len(self.bands):
-                yield f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}."
-        if self.band_files and BAND not in self.images:
-            yield "band_files is given without {band} in images, such as {scene}/*_{band}.jp2. Give both."
-        if BAND in self.images and self.channels:
-            yield "channels is given with {band} in images, which makes each band a file. Give one of them."
+                raise ValueError(f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}.")
         for pattern in (self.images, self.masks):
             pure = PurePosixPath(pattern)
             if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
-                yield f"The pattern {pattern!r} must be a path below data.dir, without **."
+                raise ValueError(f"The pattern {pattern!r} must be a path below data.dir, without **.")
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -108,16 +85,10 @@ class Split:
     by: Literal["scene", "map"] = option("scene", "What stays together: scenes, or squares of the map.")
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
     seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
-    names: dict[str, str] = field(default_factory=dict, metadata={"help":
-        "Regular expressions of scenes for train, validation, test, out: {test: 'Spain_.*'}."
-    })  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
             raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
-        for part, text in self.names.items():
-            if part not in ("train", "validation", "test", "out") or not _has_groups(text):
-                raise ValueError(f"names has {part}: {text}. Give train, validation, test or out a regular expression.")
         if not self.folds and self.validation + self.test >= 1:
             raise ValueError("validation and test leave nothing to train on. Lower one of them.")
 
@@ -183,15 +154,6 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Criteria:
-    """What a run should reach on its test; judged with advice at the end, never enforced."""
-
-    mcc: float = option(0.0, "Matthews' correlation over all pixels; 0: not judged.", minimum=0, maximum=1)
-    class_iou: float = option(0.0, "IoU of each class but the first; 0: not judged.", minimum=0, maximum=1)
-    ensemble_mcc: float = option(0.0, "The same of several models together; 0: not judged.", minimum=0, maximum=1)
-
-
-@dataclass(frozen=True)
 class Prediction:
     """How maps of whole scenes are made."""
 
@@ -220,27 +182,22 @@ class Settings:
     loss: Loss = Loss()
     indices: tuple[tuple[str, str], ...] = option((), "Pairs of bands for indices (a - b) / (a + b).")
     prior: bool = option(False, "Whether answers are corrected from drawn to true class shares.")
-    criteria: Criteria = Criteria()
     baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()
     bad_input_limit: int = option(0, "Bad scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:
-        if mistakes := list(self._mistakes()):
-            raise ValueError(" ".join(mistakes))
-
-    def _mistakes(self) -> Iterator[str]:
         shares, classes, bands = self.sampling.target_shares, self.source.classes, self.source.bands
         if shares and len(shares) != len(classes):
-            yield f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."
+            raise ValueError(f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes.")
         if (weights := self.loss.class_weights) and len(weights) != len(classes):
-            yield f"loss.class_weights has {len(weights)} weights for {len(classes)} classes."
+            raise ValueError(f"loss.class_weights has {len(weights)} weights for {len(classes)} classes.")
         if strange := [name for name in self.sampling.centred if name not in classes]:
-            yield f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}."
+            raise ValueError(f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}.")
         if strange := [name for pair in self.indices for name in pair if name not in bands]:
-            yield f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}."
+            raise ValueError(f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}.")
         if self.sampling.crop > self.tiles.size:
-            yield f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}."
+            raise ValueError(f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}.")
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lib.config import to_yaml
-from lib.errors import BadInput
 from lib.launch.ensemble import load_members
 from lib.launch.queue import Entry, find_completed
 from lib.machine import disk, inputs, platform
@@ -35,10 +34,8 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
     """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
 
-    `Task.vote(models, folder)` returns metrics and a text. Raises BadInput if the runs do not fit together.
+    Raises BadInput if the runs do not fit together.
     """
-    if not runs:
-        raise BadInput("There is no completed run that could vote. Train one to its end first.")
     first, models = load_members(runs, own_task)
     task = load_task(first.config)
     task.take_learned(first.learned())

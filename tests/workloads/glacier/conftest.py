@@ -19,7 +19,6 @@ workload:
   sampling: {target_shares: [0.1, 0.35, 0.4, 0.15]}
   model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
   loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_steps: 4}
-  criteria: {mcc: 0.99, class_iou: 0.99}
   baseline: {pixels: 2000, rounds: 3}
 """
 

@@ -16,9 +16,10 @@ def coded(classes):
     return np.asarray(TWO.codes, np.uint8)[classes]
 
 
-def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None):
+def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None, **options):
     transform = rasterio.Affine(30.0, 0, origin[0], 0, -30.0, origin[1])
-    return write_image(path, values, "GTiff", nodata=nodata, **({"crs": crs, "transform": transform} if crs else {}))
+    place = {"crs": crs, "transform": transform} if crs else {}
+    return write_image(path, values, "GTiff", nodata=nodata, **place, **options)
 
 
 def write_image(path: Path, values, driver="PNG", **options):
@@ -26,7 +27,7 @@ def write_image(path: Path, values, driver="PNG", **options):
     planes = np.asarray(values) if np.ndim(values) == 3 else np.asarray(values)[None]
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {"height": planes.shape[1], "width": planes.shape[2], "count": len(planes), "dtype": planes.dtype.name}
-    with rasterio.open(path, "w", driver=driver, **shape, **options) as file:
+    with rasterio.open(path, "w", driver=driver, **{**shape, **options}) as file:
         file.write(planes)
     path.with_name(f"{path.name}.aux.xml").unlink(missing_ok=True)
     return path

@@ -97,7 +97,7 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert methods == [*baselines.METHODS, "fold0", "fold1", "the vote"] and (tmp_path / "scenes.csv").is_file()
     assert "'the vote' is " in text
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
-    task.baselines = dict
+    task.baselines, task.members = dict, ["fold0", "fold1"]
     assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
 
 

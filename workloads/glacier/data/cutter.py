@@ -6,6 +6,7 @@ no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` 
 
 import contextlib
 import hashlib
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -17,14 +18,13 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.data import readers, records, windows
+from workloads.glacier.data import readers, windows
 from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.scores import IGNORE
 from workloads.glacier.settings import Cut, Source
 
-VERSION = 6  # of the store's files
-_COMPLETE = "complete.json"
+VERSION = 8  # of the store's files
 _FLOAT16_MAX = 65_504.0
 
 
@@ -47,8 +47,7 @@ class Store:
 
     def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], shape: tuple[int, int, int], dtype: str):
         self.folder, self.shape, self.dtype = folder, shape, dtype
-        keys = "name", "group", "part", "digest", "file", "sketch"
-        columns = ([scene.get(key) for scene in scenes] for key in keys)
+        columns = ([scene[key] for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch"))
         self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
         self.table = Table(
@@ -78,122 +77,109 @@ class Store:
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
 
 
-class Cutter:
-    """Cuts scenes into a store's folder, each of them once, and collects sentences on those that cannot be used.
+def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0, unpacked: Any = None) -> Store:
+    """Cuts the scenes into a store's folder, each of them once; prints progress, and adds to the match's problems.
 
-    `limit` unusable scenes are left out; one more refuses the data.
+    `unpacked` yields scenes of archives, each while all of its files are there, and what changes with the files.
     """
-
-    def __init__(self, folder: Path, source: Source, cut: Cut, limit: int = 0):
-        self.folder, self.source, self.cut, self.limit = folder, source, cut, limit
-        self.problems: list[str] = []
-        self.scenes: list[dict[str, Any]] = []
-        self._verified = records.Verified(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def all(self, match: Match) -> Store:
-        """Cuts every scene and prints progress. Raises BadInput past the limit of unusable scenes."""
-        self.problems += match.problems
-        for scene in counted(match.scenes, "scenes cut"):
-            self.add(scene)
-        return self.finish()
-
-    def add(self, scene: Scene, stamp: list[Any] | None = None) -> None:
-        """Cuts a scene unless it was cut before, by its files' `stamp`; notes a problem where it is unusable."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scenes = list[dict[str, Any]]()
+    for scene, given in unpacked or ((scene, None) for scene in counted(match.scenes, "scenes cut")):
         try:
-            stamp = stamp or stamp_of(scene.files)
-            if not self.take(scene, stamp):
-                self.scenes.append(self._make(scene, stamp))
+            stamp = given or [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
+            scenes.append(earlier(folder, file_name(scene), stamp) or _cut_one(scene, stamp, folder, source, tiles))
         except Unusable as problem:
-            self.problems.append(str(problem))
+            match.problems.append(str(problem))
+    scenes.sort(key=lambda scene: scene["name"])  # in whatever order they came out of archives
+    return stored(scenes, match.problems, folder, source, tiles, limit)
 
-    def take(self, scene: Scene, stamp: list[Any]) -> bool:
-        """Reuses the verified tiles of a scene that was cut before out of the same files; returns whether it was."""
-        record = self._verified.read(f"{_file_name(scene)}.json", stamp)
-        self.scenes += [record] if record else []
-        return record is not None
 
-    def finished(self) -> Store | None:
-        """Returns the store if `finish(complete=True)` was reached before: then the data is no longer needed."""
-        index = self._verified.read(_COMPLETE)
-        scenes = [self._verified.read(f"{file}.json") for file in index["scenes"]] if index else [None]
-        if not all(scenes):
-            return None
-        self.scenes, self.problems = scenes, index["problems"]
-        return self.finish()
+def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles: Cut, limit: int) -> Store:
+    """Returns the store of some records. Raises BadInput for more problems than the limit, or without a tile."""
+    check_limit("Scenes that cannot be used", problems, limit)
+    if problems:
+        print(f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}")
+    store = Store(folder, scenes, (len(source.bands), tiles.size, tiles.size), tiles.storage)
+    invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
+    summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
+    summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
+    print(summary)
+    if not len(store):
+        raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
+    return store
 
-    def finish(self, complete: bool = False) -> Store:
-        """Returns the store of all scenes added, noted as `complete` for `finished`. Raises BadInput past the limit."""
-        check_limit("Scenes that cannot be used", self.problems, self.limit)
-        if self.problems:
-            print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
-            print(first_ten(self.problems))
-        self.scenes.sort(key=lambda scene: scene["name"])  # whatever the order in which they came
-        size, cut = self.cut.size, self.cut
-        store = Store(self.folder, self.scenes, (len(self.source.bands), size, size), cut.storage)
-        invalid, unlabelled = (sum(scene[key] for scene in self.scenes) for key in ("invalid", "unlabelled"))
-        summary = f"{len(store):,} tiles of {size} x {size} from {len(self.scenes):,} scenes; left out {invalid:,} "
-        summary += f"with fewer than {cut.min_valid_share:.0%} valid pixels and {unlabelled:,} with fewer than "
-        summary += f"{cut.min_label_share:.0%} labelled other than {self.source.classes[0]}."
-        print(summary)
-        if not len(store):
-            raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
-        if complete:
-            self._verified.write(_COMPLETE, {"scenes": store.files, "problems": self.problems})
-        return store
 
-    def _make(self, scene: Scene, stamp: list[Any]) -> dict[str, Any]:
-        """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
-        file, size, step = _file_name(scene), self.cut.size, self.cut.stride or self.cut.size
-        paths = [self.folder / f"{file}.{kind}" for kind in ("image", "target")]
-        with contextlib.ExitStack() as stack:
-            opened = stack.enter_context(readers.opened(scene, self.source))
-            asides = [stack.enter_context(disk.whole(path, cache=True)) for path in paths]
-            files = [stack.enter_context(aside.open("wb")) for aside in asides]
-            places = [(row, column, min(size, opened.height), min(size, opened.width))
-                      for row in _starts(opened.height, size, step)
-                      for column in _starts(opened.width, size, step)]  # fmt: skip
-            facts = self._write(opened, places, *files)
-        space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
-        record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
-        return self._verified.write(f"{file}.json", {**record, "stamp": stamp}, paths)
+def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
+    """Returns the record of a scene cut before, out of files of this `stamp`; None without one, or a damaged one."""
+    name = f"{file}.json"
+    try:
+        record = json.loads((folder / name).read_bytes())
+        is_whole = all((folder / file).stat().st_size == size for file, size in record["sizes"].items())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        print(f"The cache {folder} is damaged ({name}): this scene is cut again.", flush=True)
+    return record if is_whole and stamp in (None, record["stamp"]) else None
 
-    def _write(self, opened: Opened, places: Sequence[Window], images: BinaryIO, targets: BinaryIO) -> dict[str, Any]:
-        """Appends the tiles that are kept to a scene's files; returns facts. Raises Unusable without data or label."""
-        tiles: list[dict[str, Any]] = []
-        facts: dict[str, Any] = {"tiles": tiles, "invalid": 0, "unlabelled": 0}
-        if not opened.crs and opened.scene.images[0].suffix != ".npy":  # patches have groups by their names
-            facts["sketch"] = []
-        digest, labels, pixels = hashlib.blake2b(digest_size=16), 0, 0
-        for window in places:
-            image, target = (padded(array, self.cut.size, fill)
-                             for array, fill in zip(opened.read(window), (np.nan, IGNORE), strict=True))  # fmt: skip
-            if self.cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
-                above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
-                raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
-            image = np.ascontiguousarray(image, self.cut.storage)
-            if "sketch" in facts and not any(start % self.cut.size for start in window[:2]):
-                facts["sketch"] = windows.sketch(image, facts["sketch"])
-            values = image[:, ~np.isnan(image[0])].astype(np.float64)
-            counts = np.bincount(target[target != IGNORE], minlength=len(self.source.classes))
-            labels, pixels = labels + counts.sum(), pixels + values.shape[1]
-            if counts.sum() < max(1, self.cut.min_valid_share * target.size):
-                facts["invalid"] += 1
-            elif counts[1:].sum() < self.cut.min_label_share * counts.sum():
-                facts["unlabelled"] += 1
-            else:
-                images.write(image.tobytes())
-                targets.write(target.tobytes())
-                digest.update(hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).digest())
-                mean = values.mean(1)
-                squares = ((values - mean[:, None]) ** 2).sum(1).tolist()
-                tiles.append({"corner": window[:2], "counts": counts.tolist(), "valid": values.shape[1],
-                              "mean": mean.tolist(), "squares": squares, "bounds": opened.bounds(window)})  # fmt: skip
-        if not pixels:
-            raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
-        if not labels:
-            raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
-        return {**facts, "digest": digest.hexdigest()}
+
+def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut) -> dict[str, Any]:
+    """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
+    file, size, step = file_name(scene), tiles.size, tiles.stride or tiles.size
+    paths = [folder / f"{file}.{kind}" for kind in ("image", "target")]
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(readers.opened(scene, source))
+        asides = [stack.enter_context(disk.whole(path, cache=True)) for path in paths]
+        files = [stack.enter_context(aside.open("wb")) for aside in asides]
+        places = [(row, column, min(size, opened.height), min(size, opened.width))
+                  for row in _starts(opened.height, size, step)
+                  for column in _starts(opened.width, size, step)]  # fmt: skip
+        facts = _written(opened, places, tiles, *files)
+    space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
+    record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
+    record |= {"stamp": stamp, "sizes": {path.name: path.stat().st_size for path in paths}}
+    with disk.whole(folder / f"{file}.json", cache=True) as aside:
+        aside.write_text(json.dumps(record), "utf-8")
+    return record
+
+
+def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryIO, targets: BinaryIO) -> dict[str, Any]:
+    """Appends the tiles that are kept to a scene's files; returns facts. Raises Unusable without data or label."""
+    tiles: list[dict[str, Any]] = []
+    invalid = unlabelled = labels = pixels = 0
+    digest, sketch = hashlib.blake2b(digest_size=16), list[int]()
+    has_place = bool(opened.crs) or opened.scene.images[0].suffix == ".npy"  # patches have groups by their names
+    for window in places:
+        image, target = (padded(array, cut.size, fill)
+                         for array, fill in zip(opened.read(window), (np.nan, IGNORE), strict=True))  # fmt: skip
+        if cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
+            above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
+            raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
+        image = np.ascontiguousarray(image, cut.storage)
+        if not has_place and not any(start % cut.size for start in window[:2]):
+            sketch = windows.sketch(image, sketch)
+        values = image[:, ~np.isnan(image[0])].astype(np.float64)
+        counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
+        labels, pixels = labels + counts.sum(), pixels + values.shape[1]
+        if counts.sum() < max(1, cut.min_valid_share * target.size):
+            invalid += 1
+        elif counts[1:].sum() < cut.min_label_share * counts.sum():
+            unlabelled += 1
+        else:
+            images.write(image.tobytes())
+            targets.write(target.tobytes())
+            digest.update(hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).digest())
+            mean = values.mean(1)
+            squares = ((values - mean[:, None]) ** 2).sum(1).tolist()
+            tiles.append({"corner": window[:2], "counts": counts.tolist(), "valid": values.shape[1],
+                          "mean": mean.tolist(), "squares": squares, "bounds": opened.bounds(window)})  # fmt: skip
+    if not pixels:
+        raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
+    if not labels:
+        raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
+    facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": sketch}
+    return {**facts, "digest": digest.hexdigest()}
 
 
 def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
@@ -202,20 +188,12 @@ def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
     return np.pad(array, widths, constant_values=value) if any(map(any, widths)) else array
 
 
-def stamp_of(files: Sequence[Path]) -> list[list[object]]:
-    """Returns what changes with some files. Raises Unusable."""
-    try:
-        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    except OSError as error:
-        raise Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.") from None
-
-
 def _starts(length: int, size: int, step: int) -> list[int]:
     """Returns where tiles begin along one side; the last one ends with the side."""
     return [*range(0, max(0, length - size), step), max(0, length - size)]
 
 
-def _file_name(scene: Scene) -> str:
+def file_name(scene: Scene) -> str:
     """Returns a file name that no other scene has, and that a person recognises."""
     digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', scene.name)[:60]}-{digest}"

@@ -1,7 +1,6 @@
 """Parts of the tiles: whole groups (scenes, or squares of the map), no ground on two sides."""
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,9 +12,8 @@ from workloads.glacier.data import windows
 from workloads.glacier.data.cutter import Store
 from workloads.glacier.settings import Split
 
-_FREE, _OUT = -1, 3
-_NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2, "out": _OUT}
-_WORDS = {"train": "to train", "validation": "to validate", "test": "to test", "out": "left out", "": "by the shares"}
+_FREE = -1
+_NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2}
 
 
 class Parts(NamedTuple):
@@ -28,34 +26,21 @@ class Parts(NamedTuple):
     groups: np.ndarray
 
 
-class Given(NamedTuple):
-    """The part of each scene (train, validation, test, out, or "" if the shares decide) and its group."""
-
-    parts: list[str]
-    groups: list[str]
-    notes: list[str]
-
-
 def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
     table, needed = store.table, (split.test > 0) + (split.folds or 2)
-    fixed = given(store, split)
-    linked = windows.pairs({number: hashes for number, hashes in enumerate(store.sketches) if hashes is not None})
-    if linked and split.by == "scene" and not any(fixed.parts):
-        fixed = _joined(store, fixed, linked, needed)
-    names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
+    fixed, notes = given(store)
+    linked = windows.pairs(store.sketches)
+    scenes = store.groups if any(fixed) or split.by == "map" else _joined(store, linked, needed, notes)
+    names, group = np.unique(_group_names(store, split, fixed, scenes), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
-    of_tile = np.array([_NUMBERS[fixed.parts[scene]] for scene in table.scene], np.int64)
-    wanted, is_in = np.full(len(names), _OUT), of_tile != _OUT
-    wanted[group[is_in]] = _FREE
-    np.maximum.at(wanted, group[is_in], of_tile[is_in])
-    if not any(fixed.parts) and len(names) < needed:
+    wanted = np.full(len(names), _FREE)
+    np.maximum.at(wanted, group, np.array([_NUMBERS[fixed[scene]] for scene in table.scene]))
+    if not any(fixed) and len(names) < needed:
         how = "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         raise BadInput(f"The data has {len(names)} groups to split ({split.by}s), and needs {needed}. {how}")
-    part, notes = _dealt(counts, wanted, split)
-    notes = [*fixed.notes, *notes]
-    of_tile = np.where(is_in, part[group], _OUT)
+    of_tile = _dealt(counts, wanted, split, notes)[group]
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
     validation = _without_leaks(store, validation, test, "validation", "the test", notes)
     train = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test", notes)
@@ -70,46 +55,34 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     return Parts(train, validation, test, notes, names[group])
 
 
-def given(store: Store, split: Split) -> Given:
-    """Returns the split that `split.names` gives for a store's scenes, otherwise the one of folders."""
-    parts, groups = store.parts, store.groups
-    if split.names:
-        parts = [next((p for p, text in split.names.items() if re.fullmatch(text, name)), "") for name in store.names]
-        if lacking := [part for part in split.names if part not in parts]:
-            pattern, name = split.names[lacking[0]], store.names[0]
-            raise BadInput(f"workload.split.names: no scene is called {pattern}. Names are such as {name}.")
+def given(store: Store) -> tuple[list[str], list[str]]:
+    """Returns the part of each scene by its folder, "" where the shares decide, and notes."""
     of_group: dict[str, set[str]] = defaultdict(set)
-    for part, group in zip(parts, groups, strict=True):
-        of_group[group] |= {part} - {"", "out"}
-    divided = sorted(group for group, several in of_group.items() if len(several) > 1)
-    if divided and split.names:
-        raise BadInput(f"workload.split.names puts the group {divided[0]} into two parts. Give all of its scenes one.")
-    if divided:
+    for part, group in zip(store.parts, store.groups, strict=True):
+        of_group[group] |= {part} - {""}
+    if divided := sorted(group for group, several in of_group.items() if len(several) > 1):
         shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
         note = f"The folders called train, validation and test are not taken as the split: {shared}."
-        return Given([""] * len(parts), groups, [note])
-    counts, where = Counter(parts), "workload.split.names" if split.names else "the folders"
-    text = ", ".join(f"{counts[part]:,} {words}" for part, words in _WORDS.items() if counts[part])
-    return Given(parts, groups, [f"The split is that of {where}: {text}."] if any(parts) else [])
+        return [""] * len(store.parts), [note]
+    return store.parts, ["The split is that of the folders."] if any(store.parts) else []
 
 
-def _joined(store: Store, fixed: Given, linked: Sequence[tuple[int, int]], needed: int) -> Given:
-    """Joins the groups of scenes that share ground by equal windows of pixels, unless too few groups would be left."""
-    groups = list(fixed.groups)
+def _joined(store: Store, linked: Sequence[tuple[int, int]], needed: int, notes: list[str]) -> list[str]:
+    """Joins the groups of scenes that share windows of pixels, unless too few would be left; adds a note."""
+    groups = list(store.groups)
     for pair in linked:
         first, second = sorted(groups[scene] for scene in pair)
         groups = [first if group == second else group for group in groups]
-    if len(set(groups)) < needed:
-        return fixed
-    scenes = sorted({scene for pair in linked for scene in pair})
-    names = ", ".join(store.names[scene] for scene in scenes[:3])
-    note = f"{len(scenes):,} scenes without a place on the map show ground of another one by equal windows of pixels, "
-    return Given(fixed.parts, groups, [*fixed.notes, f"{note}such as {names}; those that do are kept together."])
+    if not linked or len(set(groups)) < needed:
+        return store.groups
+    count = f"{len({scene for pair in linked for scene in pair}):,} scenes without a place on the map"
+    notes.append(f"{count} show ground of another one by equal windows of pixels, and are kept together.")
+    return groups
 
 
-def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.ndarray, list[str]]:
-    """Returns (groups) the part of each, and sentences: `wanted` (groups) parts, or _FREE, where the shares decide."""
-    part, notes = np.where(wanted == _FREE, 0, wanted), []
+def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str]) -> np.ndarray:
+    """Returns (groups) the part of each, adds notes: `wanted` (groups) are parts, or _FREE, where the shares decide."""
+    part = np.where(wanted == _FREE, 0, wanted)
 
     def hold_out(pool: np.ndarray, share: float, number: int) -> None:
         part[pool[stratify(counts[pool], [1 - share, share], split.seed) == 1]] = number
@@ -123,25 +96,23 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.nda
     if split.folds:
         pool = np.flatnonzero(part < 2)
         part[pool] = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed) == split.fold
-        if (wanted == 1).any():
-            notes.append("The folds are made of the given training and validation together (workload.split.folds).")
     elif not (wanted == 1).any():
         share = split.validation / (1 - split.test if is_test_dealt else 1)
         hold_out(np.flatnonzero(part == 0), share, 1)
         if (wanted >= 0).any():
             notes.append(f"The given split has no validation: {share:.0%} of its training validate.")
-    return part, notes
+    return part
 
 
-def _group_names(store: Store, split: Split, fixed: Given) -> list[str]:
+def _group_names(store: Store, split: Split, fixed: Sequence[str], scenes: Sequence[str]) -> list[str]:
     """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
     table = store.table
     if split.by == "scene":
-        return [fixed.groups[scene] for scene in table.scene]
+        return [scenes[scene] for scene in table.scene]
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
     x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
     places = zip(table.scene, table.space, x, y, strict=True)
-    return [f"{f'{fixed.parts[k]} {space}'.lstrip()} {int(column)} {int(row)}" for k, space, column, row in places]
+    return [f"{f'{fixed[k]} {space}'.lstrip()} {int(column)} {int(row)}" for k, space, column, row in places]
 
 
 def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
@@ -180,8 +151,8 @@ def _without_leaks(
     leaks = np.array([is_leak(index) for index in chosen], bool)
     if leaks.any():
         names = sorted({store.names[scene] for scene in table.scene[chosen[leaks]]})
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        notes.append(f"{leaks.sum():,} tiles of the {name} show ground of {held_out} and are left out ({shown}).")
+        shown = f"{held_out} and are left out ({', '.join(names[:5])})"
+        notes.append(f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {shown}.")
     return chosen[~leaks]
 
 
@@ -191,11 +162,7 @@ def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapp
     shared = [pair for pair in linked if len({part[scene] for scene in pair if scene in part}) == 2]
     if not shared:
         return []
-    counts = []
-    for name in list(scenes)[1:]:
-        affected = {scene for pair in shared for scene in pair if part[scene] == name}
-        counts.append(f"{len(affected):,} of {list(part.values()).count(name):,} scenes of the {name}")
+    held_out = {scene for pair in shared for scene in pair if part[scene] != "training"}
     first, second = (store.names[scene] for scene in shared[0])
-    what = f"Warning: by equal windows of pixels {' and '.join(counts)} show ground of another part"
-    how = "so their scores flatter. Give such scenes one part in workload.split.names."
-    return [f"{what} (such as {first} and {second}), {how}"]
+    what = f"Warning: by equal windows of pixels {len(held_out):,} held-out scenes show ground of another part"
+    return [f"{what} (such as {first} and {second}), so their scores flatter. Put such scenes into one part's folder."]

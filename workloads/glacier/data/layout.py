@@ -28,14 +28,13 @@ _OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image 
 _LAYOUTS = (  # images, masks and the pattern of a group
     ("Band{band}/{scene}.*", "label/{scene}.*", ""),
     ("*_img_*.npy", "*_mask_*.npy", _OF_PATCH),
-    ("images/*_img_*.npy", "masks/*_mask_*.npy", _OF_PATCH),
     ("images/{scene}.*", "masks/{scene}.*", ""),
 )
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
 _HOW_TO_NAME = (
-    "Let {scene} in workload.source.images and masks stand for what they share, or give workload.source.name_pattern, "
-    r"a regular expression whose group is that, for example 'img(\d+)'."
+    "Let {scene} stand for what they share: workload.source.images 'Band{band}/*_{scene}.tif', masks "
+    "'label/*_{scene}.tif' and band_files ['1', '2', ...]."
 )
 
 
@@ -53,9 +52,6 @@ class File(NamedTuple):
     name: str
     part: str
     path: Path
-
-
-Files = dict[str, File]  # by the name of the scene
 
 
 def find(root: Path, source: Source, labelled: bool = True) -> Match:
@@ -84,10 +80,10 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
 
 def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
-    mask_of = _files(root, masks, source) if masks else {}
+    mask_of = _files(root, masks) if masks else {}
     words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
     texts = [images.replace(BAND, word) for word in words] if BAND in images else [images]
-    by_band = {text: _files(root, text, source, {file.path for file in mask_of.values()}) for text in texts}
+    by_band = {text: _files(root, text, {file.path for file in mask_of.values()}) for text in texts}
     if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
         how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
         raise BadInput(f"{root} has no file {empty[0]}. {how}")
@@ -95,8 +91,11 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     if not files or (labelled and not mask_of):
         return None
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
-    scenes = [_scene(name, bands, mask_of.get(name) if labelled else None, group) for name, bands in files.items()]
-    text = []
+    scenes, text = [], []
+    for name, bands in files.items():
+        image = re.search(group, bands[0].name) if group else None
+        mask = mask_of[name].path if labelled and name in mask_of else None
+        scenes.append(Scene(name, image[1] if image else name, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
@@ -107,19 +106,13 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
         bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
         problems += [f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare]
         scenes = [scene for scene in scenes if scene.mask]
-        text += [f"{spare:,} masks have no image"] if (spare := len(mask_of) - len(scenes)) else []
     patterns = f"{images} and {masks}" if labelled else images
     if names := _unmatched(root, matched):
         text.append(f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}")
     return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
 
 
-def _scene(name: str, files: list[File], mask: File | None = None, group: str = "") -> Scene:
-    match = re.search(group, files[0].name) if group else None
-    return Scene(name, match[1] if match else name, tuple(f.path for f in files), mask and mask.path, files[0].part)
-
-
-def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[str]]:
+def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[File]], list[str]]:
     """Returns the bands of each scene, and a sentence for each that lacks one; the keys are the places of bands."""
     images: dict[str, list[File]] = {}
     problems = []
@@ -134,27 +127,16 @@ def _joined(by_band: Mapping[str, Files]) -> tuple[dict[str, list[File]], list[s
     return images, problems
 
 
-def of_folders(folders: Mapping[str, Path], source: Source) -> Match:
-    """Finds new scenes in folders by band: {"Band1": path, ...}. Raises BadInput if one is missing."""
-    paths = [Path(folders[f"Band{number}"]) for number in source.chosen if f"Band{number}" in folders]
-    if len(paths) < len(source.bands):
-        raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(folders))}.")
-    images, problems = _joined({str(path): _files(path, "{scene}.*", source) for path in paths})
-    return Match([_scene(name, files) for name, files in images.items()], problems, "")
-
-
-def _files(root: Path, pattern: str, source: Source, others: Collection[Path] = ()) -> Files:
-    """Returns the files of a pattern but for some others. Raises BadInput if two stand for one scene."""
-    files: Files = {}
+def _files(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[str, File]:
+    """Returns the files of a pattern but for some others, by scene. Raises BadInput if two stand for one scene."""
+    files: dict[str, File] = {}
     for file in matching(root, pattern):
-        match = re.search(source.name_pattern, file.name) if source.name_pattern else None
-        name = match[1] if match else file.name
         if file.path in others:
             continue
-        if name in files:
-            both = f"{files[name].path} and {file.path} are both called {name} by {pattern}"
-            raise BadInput(f"{both}. Correct workload.source.images, masks or name_pattern.")
-        files[name] = file
+        if file.name in files:
+            both = f"{files[file.name].path} and {file.path} are both called {file.name} by {pattern}"
+            raise BadInput(f"{both}. Correct workload.source.images or masks.")
+        files[file.name] = file
     return files
 
 

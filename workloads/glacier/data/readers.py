@@ -1,8 +1,7 @@
 """Reads scenes in windows: rasters by GDAL, or arrays of NumPy.
 
-Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
-Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
-memory without bounds is refused by the sizes that it states.
+A window is float32 with NaN where there is no data, and classes with IGNORE where no label is. Files are other
+people's: a name decides the one format that is read, only the file itself is read, and memory is bounded by refusals.
 """
 
 import contextlib
@@ -34,6 +33,7 @@ _MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,9
 _MOST_ON_A_SIDE = 2**20
 _MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
 _MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
+_COLOUR = np.array((65536, 256, 1))  # times red, green and blue is a code
 _MOST_QUOTED = 200  # characters of what a file says
 
 # An image without a place on the map is fine; only the mask that comes out has none either
@@ -75,11 +75,8 @@ class Opened:
         if len(scene.images) == 1 and first.count < max(source.chosen):
             what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
             raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
-        left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
-        if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
-            raise Unusable(f"{path} has no place on the map. Correct its transform, or remove its CRS.")
         for other, data in zip(scene.files[1:], files[1:], strict=True):
-            if other != scene.mask and len(_planes_of(data)) > 1:
+            if other != scene.mask and len(_opaque(data)) > 1:
                 raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
             if (data.height, data.width) != (self.height, self.width):
                 sizes = f"{data.height} x {data.width} pixels and {path} {self.height} x {self.width}"
@@ -113,25 +110,22 @@ class Opened:
         Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
         """
         path, data, source = self.scene.files[-1], self.files[-1], self.source
-        numbers, has_layers = _planes_of(data), getattr(data, "has_layers", False)
-        if len(numbers) < 2 and not has_layers:
-            values, nodata = _read_window(path, data, 1, window), data.nodatavals[0]
-            is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
-            return np.where(values == nodata, np.nan, values) if is_marked else values
-        planes = [_read_window(path, data, number, window) for number in numbers]
-        if has_layers:
-            return np.stack(planes, 2)
-        is_coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
+        planes = np.stack([_read_window(path, data, number, window) for number in _opaque(data)], 2)
+        if getattr(data, "has_layers", False):
+            return planes
+        is_coloured, first = planes.shape[2] == 3 and planes.dtype == np.uint8, planes[..., 0]
         if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
-            return _code(*planes)
-        if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
-            return planes[0]
-        if is_coloured:
-            colour = np.stack(planes, -1)[(planes[0] != planes[1]) | (planes[0] != planes[2])][0]
-            how = f"of each class as its code in workload.source.codes (here {_code(*colour)})."
-            what = f"The mask {path} has colours, such as {tuple(colour.tolist())}"
-            raise Unusable(f"{what}. Give red * 65536 + green * 256 + blue {how}")
-        raise Unusable(f"The mask {path} has {len(planes)} bands that differ. Export the one that has the codes.")
+            return planes @ _COLOUR
+        if not np.array_equal(planes, np.broadcast_to(first[..., None], planes.shape), equal_nan=True):
+            what, how = f"{planes.shape[2]} bands that differ", "Export the one that has the codes."
+            if is_coloured:
+                colour = planes[(planes != first[..., None]).any(2)][0]
+                what = f"colours, such as {tuple(colour.tolist())}"
+                how = f"Give red * 65536 + green * 256 + blue in workload.source.codes (here {colour @ _COLOUR})."
+            raise Unusable(f"The mask {path} has {what}. {how}")
+        nodata = data.nodatavals[0]
+        is_marked = nodata is not None and nodata not in source.codes  # a class with this code stays a class
+        return np.where(first == nodata, np.nan, first) if is_marked else first
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
@@ -157,15 +151,16 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
         yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
 
 
-def _code(red: Any, green: Any, blue: Any) -> Any:
-    return red.astype(np.int32) * 65536 + green.astype(np.int32) * 256 + blue.astype(np.int32)
+def _opaque(data: Any) -> list[int]:
+    """Returns the numbers of a file's bands but for the one that says how opaque a pixel is."""
+    kinds = getattr(data, "colorinterp", [None] * data.count)
+    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]
 
 
 class _Array:
     """A .npy as a raster: an image (h, w, bands) or (bands, h, w); a mask of codes, or of layers (h, w, layers)."""
 
     crs = transform = None
-    colorinterp = ()
 
     def __init__(self, path: Path, is_mask: bool):
         array = _load_array(path)
@@ -177,7 +172,7 @@ class _Array:
         array = array[..., None] if array.ndim == 2 else array
         self.array = array if is_mask or array.shape[2] <= array.shape[0] else np.moveaxis(array, 0, 2)
         self.height, self.width, self.count = self.array.shape
-        self.dtypes, self.nodatavals = [str(array.dtype)] * self.count, [None] * self.count
+        self.nodatavals = [None] * self.count
         _check_size(path, self.height, self.width)
 
     def read(self, number: int, window: Any) -> np.ndarray:
@@ -220,7 +215,7 @@ def raster(path: Path) -> Iterator[Any]:
         with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
             data = stack.enter_context(rasterio.open(name, driver=driver))
             _check_size(path, data.height, data.width)
-            if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
+            if strange := [name for name in data.dtypes if not name.startswith(("int", "uint", "float"))]:
                 raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
             is_whole = driver in ("PNG", "JPEG")  # unpacked at once
             rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
@@ -271,9 +266,3 @@ def _load_array(path: Path) -> np.ndarray:
         kind = str(array.dtype)[:_MOST_QUOTED]
         raise Unusable(f"{path} holds {kind}, which are no numbers. Save the pixels as float32 or uint8.")
     return array
-
-
-def _planes_of(data: Any) -> list[int]:
-    """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
-    kinds = data.colorinterp or [None] * data.count
-    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]

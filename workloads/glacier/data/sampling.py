@@ -10,7 +10,6 @@ from workloads.glacier.augment import ANYWHERE
 from workloads.glacier.data.cutter import Store, Table
 from workloads.glacier.settings import Sampling
 
-_OTHER_UNITS = 50  # times the median scene
 _LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
@@ -112,24 +111,6 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     mean = (valid * table.mean[chosen]).sum(0) / total
     variance = (table.squares[chosen] + (valid * (table.mean[chosen] - mean) ** 2)).sum(0) / total
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
-
-
-def other_units(store: Store) -> list[str]:
-    """Returns a sentence on scenes of whose bands half or more are far larger or smaller than the median scene's."""
-    table, count = store.table, len(store.names)
-    valid = table.valid.astype(np.float64)[:, None]
-    pixels, total = np.zeros((count, 1)), np.zeros((count, table.mean.shape[1]))
-    np.add.at(pixels, table.scene, valid)
-    np.add.at(total, table.scene, valid * table.mean**2 + table.squares)
-    seen = np.flatnonzero(pixels[:, 0])
-    sizes = np.maximum(np.sqrt(total[seen] / pixels[seen]), 1e-30)  # (scenes, bands) root mean squares
-    ratio = np.abs(np.log(sizes / np.sort(sizes, 0)[(len(sizes) - 1) // 2]))
-    strange = np.flatnonzero((ratio > np.log(_OTHER_UNITS)).mean(1) >= 0.5)
-    if not len(strange):
-        return []
-    what = f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
-    how = f"are {_OTHER_UNITS} times larger or smaller than the median scene's, or more. Bring all scenes to one unit."
-    return [f"{what}{store.names[seen[strange[0]]]} {how}"]
 
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:

@@ -2,8 +2,6 @@
 
 This is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and
 shape; seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
-Reflectances follow the usual picture of the materials: ice and snow are bright in the visible and dark in the
-short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
 """
 
 from pathlib import Path

@@ -6,7 +6,7 @@ Schleimer, Wilkerson and Aiken, SIGMOD 2003, wherever a window lies).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -22,8 +22,6 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
     """Returns the smallest hashes, at most _KEPT, of windows of (bands, h, w), together with those `before`."""
-    if min(image.shape[1:]) < SIDE:
-        return list(before)
     inside, hashes = np.lib.stride_tricks.sliding_window_view, [np.array(before, np.uint64)]
     weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
     for plane in np.ascontiguousarray(image, np.float32):
@@ -44,12 +42,12 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return values ^ (values >> np.uint64(31))
 
 
-def pairs(sketches: Mapping[int, Sequence[int]]) -> list[tuple[int, int]]:
+def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Returns the pairs of scenes, by number, that share ground, sorted."""
     having: dict[int, list[int]] = defaultdict(list)
-    for scene, hashes in sketches.items():
+    for scene, hashes in enumerate(sketches):
         for value in hashes:
             having[value].append(scene)
-    several = [scenes for scenes in having.values() if 1 < len(scenes) <= _MOST_SCENES]
-    shared = Counter(pair for scenes in several for pair in combinations(sorted(scenes), 2))
+    common = (scenes for scenes in having.values() if len(scenes) <= _MOST_SCENES)
+    shared = Counter(pair for scenes in common for pair in combinations(scenes, 2))
     return sorted(pair for pair, number in shared.items() if number >= _SHARED)

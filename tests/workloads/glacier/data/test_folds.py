@@ -12,12 +12,12 @@ from lib.training.order import Order
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
 from workloads.glacier.augment import ANYWHERE, augment, corner
 from workloads.glacier.data import folds, layout, sampling, windows
-from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.data.cutter import cut
 from workloads.glacier.settings import Cut, Sampling, Source, Split
 
 
 def store_of(root, source=TWO):
-    return Cutter(root.parent / "store", source, Cut(size=32)).all(layout.find(root, source))
+    return cut(layout.find(root, source), root.parent / "store", source, Cut(size=32))
 
 
 def split(store, source=TWO, **options):
@@ -91,18 +91,6 @@ def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
     assert left_out
 
 
-def test_names_give_parts_and_leave_the_rest_to_the_shares(tmp_path):
-    store = store_of(write_scenes(tmp_path / "data", 12))
-    given = {"train": "img00[0-6]", "validation": "img00[78]", "test": "img009|img010", "out": "img011"}
-    parts, names = split(store, names=given), [f"img{number:03d}" for number in range(12)]
-    assert scenes_of(store, parts) == [names[:7], names[7:9], names[9:11]]
-    assert "7 to train, 2 to validate, 2 to test, 1 left out" in parts.notes[0]
-    every = [scenes_of(store, split(store, names={"test": "img00[0-2]"}, folds=3, fold=k)) for k in range(3)]
-    assert all(fold[2] == names[:3] for fold in every) and sorted(n for fold in every for n in fold[1]) == names[3:]
-    with pytest.raises(BadInput, match="no scene is called x9. Names are such as img000"):
-        split(store, names={"test": "x9"})
-
-
 def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_path):
     for part, first, count in (("train", 0, 8), ("val", 20, 2)):
         for number in range(first, first + count):
@@ -114,15 +102,13 @@ def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_
     assert test and "The given split has no test: 20% of its training are held out" in " ".join(parts.notes)
 
 
-def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken_or_refused(tmp_path):
+def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken(tmp_path):
     for part in ("train", "test"):
         write_patches(tmp_path / "data" / part, sources=6, patches=2)
     store = store_of(tmp_path / "data", PATCHES)
     parts = split(store, PATCHES)
     assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
     assert sides([store.groups[s] for s in store.table.scene], parts)
-    with pytest.raises(BadInput, match="puts the group slice_0 into two parts"):
-        split(store, PATCHES, names={"test": ".*/000", "train": ".*/001"})
 
 
 def ground(seed, size=160, bands=2):
@@ -130,7 +116,7 @@ def ground(seed, size=160, bands=2):
 
 
 def pairs(chips):
-    return windows.pairs({number: windows.sketch(chip) for number, chip in enumerate(chips)})
+    return windows.pairs([windows.sketch(chip) for chip in chips])
 
 
 @pytest.mark.parametrize("row, column", [(31, 5), (0, 90)])
@@ -154,17 +140,21 @@ def chips(tmp_path_factory):
     return store_of(folder, source)
 
 
-def test_shared_ground_is_one_group_or_one_warning_where_a_given_split_parts_it(chips):
-    def notes(**names):
-        return [n for n in folds.parts(chips, Split(names=names), "ab").notes if "equal windows" in n]
+def test_shared_ground_is_one_group_or_one_warning_where_folders_or_squares_part_it(chips, monkeypatch):
+    def notes(given, **options):
+        parts = [{"t": "train", "v": "validation", "s": "test", "-": ""}[letter] for letter in given]
+        with monkeypatch.context() as patched:
+            patched.setattr(chips, "parts", parts)
+            return [n for n in folds.parts(chips, Split(**options), "ab").notes if "equal windows" in n]
 
-    (warning,) = notes(train="c[01236]", validation="c[47]", test="c5")
-    assert "1 of 2 scenes of the validation and 0 of 1 scenes of the test" in warning
-    assert "(such as c6 and c7)" in warning and "Give such scenes one part" in warning
-    assert notes(train="c[012367]", validation="c4", test="c5") == []
+    (warning,) = notes("ttttvstv")
+    assert "1 held-out scenes show ground of another part (such as c6 and c7)" in warning
+    assert notes("ttttvstt") == []
+    assert any("held-out" in n for seed in range(4) for n in notes("--------", by="map", square=2, seed=seed))
     for seed in range(4):
         parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
         assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
+        assert not any("held-out" in note for note in parts.notes)
         groups = {chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)}
         assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
 

@@ -48,20 +48,38 @@ RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
 COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
 COLLECTIONS = {  # bands and classes; patterns of images and masks; files of which each has {n} of 3; the first's name
+    "HLS burn scars": (RGB + LAND + "ignored_codes: [-1]\n", "{part}/{scene}_merged.tif", "{part}/{scene}.mask.tif",
+                       "training/HLS.T10.{n}_merged.tif, training/HLS.T10.{n}.mask.tif", "training/HLS.T10.0"),
     "CaFFe": ("bands: [sar]\nclasses: [none, rock, ice, sea]\ncodes: [0, 64, 127, 254]\n", "sar_images/*/*_*.png",
               "gt/*/*_zones_*.png", "sar_images/train/Crane_17_{n}.png, gt/train/Crane_17_zones_{n}.png",
               "train/Crane_17/0"),
+    "MARIDA": (RGB + LAND, "patches/*/*[0-9].tif", "patches/*/*[0-9]_cl.tif",
+               "patches/S2/S2_1{n}.tif, patches/S2/S2_1{n}_cl.tif, patches/S2/S2_1{n}_conf.tif", "S2/S2_1/0"),
     "38-Cloud": ("bands: [red, nir]\n" + WHITE, "train_{band}/{band}_{scene}.tif", "train_gt/gt_{scene}.tif",
                  "train_red/red_p_{n}.tif, train_nir/nir_p_{n}.tif, train_gt/gt_p_{n}.tif, test_red/red_p_{n}.tif",
                  "p_0"),
     "DeepGlobe": (RGB + COLOURS, "{part}/{scene}_sat.jpg", "{part}/{scene}_mask.png",
                   "train/{n}_sat.jpg, train/{n}_mask.png, valid/9{n}_sat.jpg", "train/0"),
+    "LoveDA": (RGB + LAND, "*/*/images_png/*.png", "*/*/masks_png/*.png",
+               "Train/Rural/images_png/{n}.png, Train/Rural/masks_png/{n}.png", "Train/Rural/0"),
+    "GlacierHack": ("bands: [a, b]\nband_files: ['1', '2']\n" + WHITE, "Band{band}/*_masked_{scene}.tif",
+                    "label/Y_output_{scene}.tif", "Band1/B2_masked_02_0{n}.tif, Band2/B3_masked_02_0{n}.tif, "
+                    "label/Y_output_02_0{n}.tif", "02_00"),
     "SWED": (RGB + LAND, "images/*_image_*.npy", "labels/*_chip_*.npy",
              "images/S2A_T5{n}_image_0_1.npy, labels/S2A_T5{n}_chip_0_1.npy", "S2A_T50/0_1"),
     "liligo": ("bands: [Band1_srtm, Band2_lst]\n" + WHITE, "{band}.tif", "mask_0_85_170_255.tif",
                "Band1_srtm.tif, Band2_lst.tif, Band5_precip.tif, mask_0_85_170_255.tif", "scene"),
+    "UAVid": (RGB + COLOURS, "uavid_{part}/*/Images/*.png", "uavid_{part}/*/Labels/*.png",
+              "uavid_train/seq1/Images/{n}.png, uavid_train/seq1/Labels/{n}.png, uavid_test/seq2/Images/{n}.png",
+              "train/seq1/0"),
+    "two sensors": (RGB + LAND, "{scene}/*_s2_*_img.tif", "{scene}/*_s2_*_msk.tif",
+                    "{n}/x_s1_{n}_img.tif, {n}/x_s1_{n}_msk.tif, {n}/x_s2_{n}_img.tif, {n}/x_s2_{n}_msk.tif", "0"),
+    "reference maps": ("bands: [green, blue]\nband_files: [B03, B02]\n" + LAND, "S2/{scene}/{scene}_{band}.tif",
+                       "Maps/{scene}/{scene}_map.tif",
+                       "S2/P{n}/P{n}_B02.tif, S2/P{n}/P{n}_B03.tif, S2/P{n}/P{n}_B1.tif, Maps/P{n}/P{n}_map.tif", "P0"),
     "Sentinel-2": ("bands: [B02, B03]\n" + LAND, "{scene}/T43_*_{band}_10m.tif", "{scene}/mask.tif",
                    "S{n}/T43_2020{n}_B02_10m.tif, S{n}/T43_2020{n}_B03_10m.tif, S{n}/mask.tif", "S0"),
+    "two formats": (RGB + LAND, "{scene}.tif", "{scene}.png", "{n}.tif, {n}.png", "0"),
 }  # fmt: skip
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
 
@@ -125,11 +143,10 @@ def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(t
             layout.find(tmp_path, source)
 
 
-def test_files_named_differently_in_each_folder_are_matched_by_a_regular_expression(tmp_path):
+def test_files_named_differently_in_each_folder_are_refused_with_the_pattern_that_matches_them(tmp_path):
     write_empty(tmp_path, "Band1/B2_masked_02_07", "Band2/B3_masked_02_07", "label/Y_output_02_07")
-    with pytest.raises(BadInput, match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*name_pattern"):
+    with pytest.raises(BadInput, match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*Let .scene. stand"):
         layout.find(tmp_path, TWO)
-    assert names(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")) == ["02_07"]
 
 
 @pytest.mark.parametrize("below, name", [("", "scenes"), ("GlacierHack/data", "")])
@@ -184,6 +201,8 @@ def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
     colours = np.stack([grey, grey * 0, grey * 0])
     for mask, options, sentence in (
         (np.stack([grey] * 3), {}, ""),
+        (np.stack([grey, grey * 0 + 200]), {}, ""),  # the last band says how opaque a pixel is
+        (np.stack([grey, grey, grey, grey * 0 + 200]), {}, ""),
         (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\)"),
         (colours, {"codes": tuple(code * 65536 for code in TWO.codes)}, ""),
         (layers.astype(np.uint16), {}, "has 3 bands that differ. Export the one that has the codes"),
@@ -206,6 +225,9 @@ BROKEN = {  # what is done to a folder, and words of what is said
     "no mask": (lambda f: (f / LABEL).rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
     "a code": (lambda f: write_tiff(f / LABEL, np.full((64, 64), 99, np.uint8)),
                [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"]),
+    "complex": (lambda f: write_tiff(f / BAND, scene()[0][0].astype(np.complex64)), [BAND, "of the type complex64"]),
+    "complex integers": (lambda f: write_tiff(f / BAND, scene()[0][0].astype(np.complex64), dtype="complex_int16"),
+                         [BAND, "of the type complex_int16"]),
     "half": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:9000]), [BAND, "again"]),
 }  # fmt: skip
 
