@@ -1,63 +1,36 @@
-"""A graph as data: triples and entities, and the JSON lines that store them."""
+"""A graph as data: triples and entities."""
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
-from lib import untrusted
-from lib.errors import BadInput, check_limit, printable
-from lib.machine import disk
-from lib.untrusted import Natural
+from lib.errors import printable
 
-TRIPLES, ENTITIES = "triples.jsonl", "entities.jsonl"
-_MOST_BYTES = 2**20  # of a line; decoding takes six times as much memory
-_MOST_BAD = 100_000  # lines, unless more are allowed: a file of another kind
 _SHOWN = 20  # places that are left out
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an edge was found. `line` counts from 1; 0 is unknown."""
-
-    language: str
-    file: str
-    module: str
-    line: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Triple:
+    """A fact, and where its file states it; lines count from 1."""
+
     head: str
     relation: str
     tail: str
-    qualifiers: Place
+    file: str
+    line: int
 
     @property
     def key(self) -> tuple[str, str, str]:
         return self.head, self.relation, self.tail
 
-    @property
-    def file(self) -> str:
-        return self.qualifiers.file
-
-    @property
-    def line(self) -> int:
-        return self.qualifiers.line
-
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One node. Lines count from 1 and include decorators; "" and 0 are unknown."""
+    """One node. Lines count from 1 and include decorators; "" and 0: the tree does not define it."""
 
     id: str
     type: str
     file: str = ""
-    first_line: Natural = 0
-    last_line: Natural = 0
+    first_line: int = 0
+    last_line: int = 0
 
 
 @dataclass
@@ -73,83 +46,3 @@ class Graph:
             print(printable(f"Left out {place}: {reason}"))
         if len(self.skipped) > _SHOWN:
             print(f"Left out {len(self.skipped) - _SHOWN:,} more")
-
-
-def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str], float] | None = None) -> None:
-    """Writes triples.jsonl and entities.jsonl, with the `probabilities` of predicted triples; always the same bytes."""
-
-    def row(triple: Triple) -> dict[str, Any]:
-        chance = {"probability": probabilities[triple.key]} if probabilities and triple.key in probabilities else {}
-        return {**asdict(triple), **chance}
-
-    entities = (asdict(entity) for _, entity in sorted(graph.entities.items()))
-    rows = {TRIPLES: map(row, graph.triples), ENTITIES: ({n: v for n, v in each.items() if v} for each in entities)}
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in rows.items():
-        with disk.whole(folder / name) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(encode(line) + "\n" for line in lines)
-
-
-def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
-    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph.
-
-    Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
-    first of them. Duplicates are dropped.
-    """
-    bad: list[tuple[str, str]] = []
-    most = max(bad_input_limit, _MOST_BAD)
-    pairs = [pair for one in ([path] if isinstance(path, Path) else path) for pair in _files(one)]
-    entities: dict[str, Entity] = {}
-    triples: dict[tuple[str, str, str], Triple] = {}
-    for _, file in pairs:
-        for place, entity in _parsed(file, Entity, bad, most):
-            before = entities.setdefault(entity.id, entity)
-            if before.type != entity.type:
-                bad.append((place, printable(f"{entity.id!r} is a {entity.type} here and a {before.type} before")))
-    for file, _ in pairs:
-        for _, triple in _parsed(file, Triple, bad, most):
-            triples.setdefault(triple.key, triple)
-    check_limit("Bad lines", [f"{where}: {reason}" for where, reason in bad], bad_input_limit)
-    return Graph([triples[key] for key in sorted(triples)], entities, bad)
-
-
-def _files(path: Path) -> list[tuple[Path, Path]]:
-    """Returns the files (triples, entities) of a folder, or of one file of triples."""
-    inside = sorted(path.glob("*.jsonl")) if path.is_dir() else []
-    files = [path] if path.is_file() else [file for file in inside if not file.name.endswith(ENTITIES)]
-    if not files:
-        raise BadInput(f"There is no graph at {path}. Put NAME.jsonl and NAME.entities.jsonl into that folder.")
-    return [(f, f.with_name(ENTITIES if f.name == TRIPLES else f"{f.stem}.entities.jsonl")) for f in files]
-
-
-def _parsed(path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int) -> Iterator[tuple[str, Any]]:
-    """Yields what each line holds, with its place; notes bad lines, `most_bad` at most. Raises BadInput."""
-    number = 0
-    try:
-        untrusted.size_of(path)  # a pipe would be waited for
-        with path.open("rb") as file:
-            while (line := file.readline(_MOST_BYTES)) and len(bad) <= most_bad:
-                number, rest = number + 1, line
-                while not rest.endswith(b"\n") and (rest := file.readline(_MOST_BYTES)):
-                    line = b""  # which is too long
-                try:
-                    if not line:
-                        raise ValueError(f"this line has more than {_MOST_BYTES:,} bytes")
-                    yield f"{path}:{number}", _checked(untrusted.parse(line.decode("utf-8-sig"), kind))
-                except ValueError as error:
-                    bad.append((f"{path}:{number}", printable(error, most=500)))
-    except OSError as error:
-        raise BadInput(f"{printable(path)} cannot be read ({error.strerror}). Give a file of JSON lines.") from None
-    if not number:
-        raise BadInput(f"{path} is empty. It must hold one JSON object a line.")
-
-
-def _checked(item: Any) -> Any:
-    """Returns what a line holds. Raises ValueError for a name that is no text of one line."""
-    *names, last = astuple(item)  # of a triple its place
-    for text in (t for t in (*names, *(last if isinstance(last, tuple) else ())) if isinstance(t, str)):
-        if _CONTROL.search(text):  # the corpus has a name a line
-            raise ValueError(f"{untrusted.shown(text)} is no text of one line")
-        text.encode("utf-8")  # half a surrogate pair would only fail when written or split into tokens
-    return item

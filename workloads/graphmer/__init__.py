@@ -1,7 +1,6 @@
 """graphmer: an encoder for a knowledge graph of code that ranks the tails of facts, beginning at what counting reaches.
 
-Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built.
-The embedded default is the standard library of the running Python.
+The graph is built from any tree of Python files; the embedded default is the standard library of the running Python.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,58 +13,85 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.report.result import write_table
 from lib.supervised import Judged, Supervised
 from lib.task import Batch
-from workloads.graphmer import figures, settings
+from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import COMBINED, CONDITIONS, IGNORE, SPECIALS, Settings
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, IGNORE, SPECIALS, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
-    from workloads.graphmer.predicting.references import Calibration
 
-_RANKING = (  # weights that learning the text does not reach
-    "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
-    "vector", "trust", "trust_beside_file",
-)  # fmt: skip
+KINDS = ("", "trained_")  # of candidates: all that the ontology allows, the tails that training has
+MEANS = tuple(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITIONS)
 _ABOUT = (
-    "Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones among the "
-    "entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all entities that the "
-    "ontology allows and, as `trained`, among the tails that training has, where an unseen one is last. evaluation.csv "
-    "has all of them, by relation too."
+    "Full text is mostly copying: the tail's name stands in the text. `mrr` is the mean of the MRRs of three "
+    "conditions, each among all entities that the ontology allows and, as `trained` in evaluation.csv, among the tails "
+    "that training has, where an unseen one is last."
 )
+
+
+def summed(judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (units, 2, MEANS) the sums of what MEANS are the means of, and how many questions count.
+
+    Of Q questions `true` has the conditions, `guess` (Q, KINDS) the right tail's ranks, and `unit` (Q) their files.
+    """
+    counts = (judged.true[:, None] == np.arange(len(CONDITIONS)))[:, None].repeat(len(KINDS), 1)
+    values = np.stack([counts / judged.guess[..., None], counts], 1).reshape(len(counts), 2, len(MEANS))
+    sums = np.zeros((units, *values.shape[1:]))
+    np.add.at(sums, unit, values)
+    return sums
+
+
+def means(sums: np.ndarray) -> np.ndarray:
+    """(..., 2, MEANS) what `summed` returns -> (..., MEANS); 0 where no question counts."""
+    return sums[..., 0, :] / np.maximum(sums[..., 1, :], 1)
+
+
+def figures(judged: Judged) -> dict[str, float]:
+    """Returns MEANS, and as `mrr` the mean of all of them: one number, steadier than each of them."""
+    whole = means(summed(judged, np.zeros(len(judged.true), int), 1)[0]).tolist()
+    return {"mrr": sum(whole) / len(whole), **dict(zip(MEANS, whole, strict=True))}
+
+
+class Figure:
+    """One of `figures` as a metric."""
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __call__(self, true: np.ndarray, guess: np.ndarray) -> float:
+        return figures(Judged(true, guess))[self.__name__]
 
 
 class Graphmer(Supervised):
     """Predicts the tail of a triple from the text around its head."""
 
     Settings = Settings
-    sentinels = ("entities.jsonl", "*.entities.jsonl")
+    sentinels = ("*.py", "*/*.py", "*/*/*.py", "*/*/*/*.py")
     kind, unit = "tokens", "file"
-    metrics = tuple(map(figures.Figure, ("mrr", *(f"mrr_{condition}" for condition in CONDITIONS), "resolved")))
+    metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)])))
     selection = ("mrr", "max")
-    shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
+    shown = MEANS[: len(CONDITIONS)]
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
     several = True
-    _measured: Sequence[Mapping[str, Any]] = ()  # of predictions on the newest test
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: v for name, v in super().__getstate__().items() if name not in ("evaluator", "calibration")}
+        return {name: v for name, v in super().__getstate__().items() if name != "evaluator"}
 
     @cached_property
     def data(self) -> "Data":
         from workloads.graphmer.data import Data
 
-        return Data(self.sources, self.sentinels, self.settings, self._learned or {})
+        return Data(self.sources, self.settings, self._learned or {})
 
     def describe_data(self) -> str:
         return self.data.describe()
 
     def fingerprint(self) -> str:
-        return self.data.corpus.fingerprint()
+        return self.data.stored["about"]["content"]
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         return self.data.datasets()
@@ -75,10 +101,12 @@ class Graphmer(Supervised):
         return corpus.files[corpus.window_file[corpus.window_of[sample[0]]]]
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of samples (training) or of queries (evaluation): see `batches.Collator`."""
+        """Returns the tensors of samples, see `batches.Collator`; of queries triple and condition (B) alone."""
         self.data.use(self.learned()["counts"])
-        items, collator = [item.sample for item in samples], self.data.collator
-        return collator.training(items, generator) if samples[0].training else collator.queries(items)
+        items = [item.sample for item in samples]
+        if samples[0].training:
+            return self.data.collator.training(items, generator)
+        return dict(zip(("triple", "condition"), torch.tensor(items).T, strict=True))
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts, facts and candidates of the largest shapes; see `batches.Collator`."""
@@ -92,53 +120,35 @@ class Graphmer(Supervised):
         def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
             return torch.rand((), device=device).expand(size, *shape)
 
-        batch = {
+        return {
             "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
             "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
-            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
+            "relation": below(settings.RELATIONS, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
             "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
             "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
             "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
-            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
+            "pieces": below(V, C, WIDTH), "kind": below(settings.TYPES, C), "vector": below(1 + model.own_vectors, C),
             "chance": -floats(C),
         }  # fmt: skip
-        if objective.mlm_steps:
-            chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
-            targets = torch.where(chosen, batch["roots"], IGNORE)
-            batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
-        return batch
 
     def model(self) -> nn.Module:
         return Ranker(self.settings.chain, self.settings.model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Moves the strengths of the encoder faster; trains what only ranking uses once the text is learned."""
-        fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
-        if not (begin := self.settings.objective.mlm_steps):
-            return [fast]
-        return [{**fast, "from_step": begin}, {"names": [f"{name}.*" for name in _RANKING], "from_step": begin}]
+        """Moves the strengths of the encoder faster."""
+        return [{"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
-        counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
-        if "root_targets" not in batch:
-            return counts
-        if self.step >= self.settings.objective.mlm_steps:
-            return {**counts, "mlm": 0}
-        return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
+        return {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
 
-        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
-        masked pieces of the text.
+        A third one is over the entities of the right name, of both.
         """
-        if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
-            chosen = _places(batch["root_targets"] != IGNORE)
-            logits = model(batch, chosen).float()
-            return {"mlm": F.cross_entropy(logits, batch["root_targets"].flatten()[chosen], reduction="sum")}, {}
-        asked = _places(batch["gold"] != IGNORE)
+        asked = (batch["gold"] != IGNORE).flatten().nonzero().squeeze(1)  # the one wait for the device
         gold = batch["gold"].flatten()[asked]
         of_named = gold.where(_with_namesakes(batch).flatten()[asked], IGNORE)
         is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
@@ -182,72 +192,51 @@ class Graphmer(Supervised):
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
-    @cached_property
-    def calibration(self) -> "Calibration":
-        from workloads.graphmer.predicting.references import Calibration
-
-        return Calibration(self.data)
-
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns `figures` of the ranks; validation chooses the gate and fits probabilities of predictions."""
+        from workloads.graphmer.predicting.references import Calibration
+
         is_test = loader.dataset.name == "test"
         judged = self.evaluator.answer(model, loader, chooses_gate=not is_test)
         if is_test:
-            self._tested, self._measured = {settings.ENCODER: judged}, self.calibration.measured(model)
+            self._tested = {ENCODER: judged}
         else:
-            self.calibration.fit(model)
-        return figures.figures(judged)
+            Calibration(self.data).fit(model)
+        return figures(judged)
 
     def baselines(self) -> dict[str, Judged]:
         return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
 
     def baseline(self) -> dict[str, float]:
-        return figures.figures(self.guesses[COMBINED])
+        return figures(self.guesses[COMBINED])
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
-        return np.stack([figures.summed(figures.each(of), unit[of.sample], units) for of in rows.values()], 1)
+        return np.stack([summed(judged, unit[judged.sample], units) for judged in rows.values()], 1)
 
     def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
-        means = figures.means(sums)
-        return np.column_stack([means[:, :-1].mean(1), means[:, : len(CONDITIONS)], means[:, -1]])
+        of_draws = means(sums)
+        return np.column_stack([of_draws.mean(1), of_draws[:, : len(CONDITIONS)]])
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        """Returns figures that are no metrics, and MRRs of single relations and of tails that training has or not."""
-        names, corpus = {metric.__name__ for metric in self.metrics}, self.data.corpus
-        columns = {name: value for name, value in figures.figures(judged).items() if name not in names}
-        triple = np.array(self.parts["test"].samples.queries)[judged.sample, 0]
-        relation = corpus.relation[triple]
-        is_seen = self.data.scorer.counts.of_tail[relation, corpus.tail[triple]] > 0
-        kinds = {corpus.relations[number]: relation == number for number in np.unique(relation)}
-        for kind, chosen in {"seen": is_seen, "unseen": ~is_seen, **kinds}.items():
-            of_kind = figures.figures(Judged(judged.true[chosen], judged.guess[chosen]))
-            columns |= {f"{name}_{kind}": of_kind[name] for name in self.shown}
-        return columns
+        """Returns the MRRs among the tails that training has."""
+        of_all = figures(judged)
+        return {name: of_all[name] for name in MEANS[len(CONDITIONS) :]}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv and predictions.csv; returns what was asked and what the encoder adds."""
+        """Writes evaluation.csv; returns what was asked and what the encoder adds."""
         if not self._tested:
             return ""
         asked = f"Filtered tail prediction on {len(self.parts['test'].samples.triples):,} facts of held-out files. "
-        table = self.compare({**self.guesses, **self._tested}, COMBINED, folder)
-        if not self._measured:
-            return f"{asked}{_ABOUT}\n{table}\nNothing is predicted of such a graph: it has no unresolved names."
-        write_table(folder / "predictions.csv", [[*self._measured[0]], *(row.values() for row in self._measured)])
-        return f"{asked}{_ABOUT}\n{table}\n{self.calibration.text(self._measured)}"
+        return f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Answers what the unresolved names of a tree of Python files, or of one file, mean.
 
-        Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
+        Returns a row for each answer by "head relation tail"; writes them into `out`.
         """
         from workloads.graphmer.predicting import predict
 
         return predict(self, models, source, out)
-
-
-def _places(mask: Tensor) -> Tensor:
-    """Returns where a mask is true, of its flattened places: the one wait for the device in a loss."""
-    return mask.flatten().nonzero().squeeze(1)
 
 
 def _with_namesakes(batch: Batch) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from workloads.graphmer import settings
-from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD
+from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD, RELATIONS, TYPES
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -39,9 +39,8 @@ class HGat(nn.Module):
         e_ij = LeakyReLU(a_r . [W_r t_i ; W_r h_j]),  alpha = softmax over the head's tokens j,
         t_i <- t_i + sum_j alpha_ij W_r h_j
 
-    W_r is 1 + U_r V_r of rank `rank`: full matrices of 32 relations would be 19 M parameters at width 768, and with the
-    identity a leaf begins as the text that it hangs on. The sum is taken before W_r, so that every relation is one
-    slice of the same two matrix products.
+    W_r is 1 + U_r V_r of rank `rank`: full matrices would be 9 M parameters at width 768, and with the identity a leaf
+    begins as the text that it hangs on. The sum is taken before W_r, so that all relations share two matrix products.
     """
 
     def __init__(self, hidden: int, relations: int, rank: int):
@@ -93,15 +92,13 @@ class Block(nn.Module):
 class Ranker(nn.Module):
     """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
 
-    It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
-    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. To a place
-    it adds which of the entities of that name is meant there: weights of their types and of what they are to the head,
-    and the product of the root and of the entity's origin, which is its vector without its name. An origin counts only
-    where other files have the entity too, in training and in asking: of those that its file alone has, training would
-    know by heart where they stand. Likeness is the product of the leaf's query and the entity's vector, which is
-    composed of the pieces of its name, owner and package, its type and, where several files have it, one of its own.
-    All begin at 0, so that training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen
-    on validation, and training does not read it.
+    Trust is what it changes in the weights of the counts' features and of the entity types, and adds to the score of
+    each root as a place of the entity's name. To a place it adds which entity of that name is meant: weights of types
+    and of what they are to the head, and the product of the root and the entity's origin, its vector without its name.
+    An origin counts only where other files have the entity: training would know by heart where the others stand.
+    Likeness is the product of the leaf's query and the entity's vector, composed of the pieces of its name, owner and
+    package, its type and, where several files have it, one of its own. All begin at 0, so that training begins at the
+    counts. `gate` (conditions, 2) opens trust and likeness; it is chosen on validation, and training does not read it.
     """
 
     def __init__(self, chain: settings.Chain, shape: settings.Model):
@@ -110,31 +107,30 @@ class Ranker(nn.Module):
         d, conditions = shape.hidden, len(CONDITIONS)
         self.token, self.root_position = nn.Embedding(chain.vocabulary, d), nn.Embedding(chain.roots, d)
         self.piece = nn.Embedding(settings.LONGEST_WORD, d)
-        self.relation, self.condition = nn.Embedding(shape.relations, d), nn.Embedding(conditions, d)
-        self.hgat = HGat(d, shape.relations, shape.relation_rank)
+        self.relation, self.condition = nn.Embedding(RELATIONS, d), nn.Embedding(conditions, d)
+        self.hgat = HGat(d, RELATIONS, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(d)
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
         self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, shape.types + len(NEAR) + 1)
+        self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, TYPES + len(NEAR) + 1)
         self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
-        self.kind = nn.Embedding(shape.types, d)
+        self.kind = nn.Embedding(TYPES, d)
         self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
-        self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
-        self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.strength = nn.Parameter(torch.zeros(conditions, RELATIONS))
+        self.strength_of_places = nn.Parameter(torch.zeros(conditions, RELATIONS))
         self.strength_of_meaning = nn.Parameter(torch.zeros(1))
-        self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
-        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
+        self.own_file = nn.Parameter(torch.ones(conditions, RELATIONS))
+        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + TYPES) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
-        # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
-        self.register_buffer("of_references", torch.zeros(2, len(settings.OF_REFERENCES)))
+        # Weights of the probabilities of predictions, fitted on validation
+        self.register_buffer("of_references", torch.zeros(len(settings.OF_REFERENCES)))
         self._initialise()
 
     def _initialise(self) -> None:
         """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids.
 
-        A leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so
-        that a leaf is like what stands near it from the first step.
+        So a leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -158,11 +154,16 @@ class Ranker(nn.Module):
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads the roots and itself alone."""
-        text = self._embedded(self._thinned(batch["roots"]), batch["within"])
+        positions = self.root_position.weight[: batch["roots"].shape[1]]
+        text = self.token(self._thinned(batch["roots"])) + positions + self.piece(batch["within"])
         leaves = self.token.weight[MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
-        hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
-        return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
+        x = F.dropout(torch.cat([text, leaves.to(text.dtype)], 1), self.shape.dropout, self.training)
+        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
+        bias = self._bias(batch["roots"], batch["distance"]).to((x[0, :1] @ self.token.weight[0]).dtype)
+        for block in self.blocks:
+            x = block(x, bias)
+        return self.norm(x).tensor_split([text.shape[1]], 1)
 
     def _thinned(self, roots: Tensor) -> Tensor:
         """Masks a share of the pieces in training, so that texts are not known by heart."""
@@ -170,17 +171,6 @@ class Ranker(nn.Module):
             return roots
         chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
         return roots.masked_fill(chosen & (roots >= len(settings.SPECIALS)), MASK)
-
-    def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
-        return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
-
-    def _encoded(self, x: Tensor, roots: Tensor, distance: Tensor) -> Tensor:
-        x = F.dropout(x, self.shape.dropout, self.training)
-        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
-        bias = self._bias(roots, distance).to((x[0, :1] @ self.token.weight[0]).dtype)
-        for block in self.blocks:
-            x = block(x, bias)
-        return self.norm(x)
 
     def _bias(self, roots: Tensor, distance: Tensor) -> Tensor:
         """log(lambda) * GELU(sqrt(distance) - p) for each head; none for padding and other leaves: (B, H, P, P)."""
@@ -222,24 +212,16 @@ class Ranker(nn.Module):
         of_text = {"meanings": meanings[:, None], "meant": meant[:, None]}
         return {"weights": weights, "places": places, "queries": queries, **of_text}
 
-    def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
+    def forward(self, batch: Batch) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
-        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file
-        with weights of the counts beside them, do not explain. So trust is learned without these, as it is asked, and
-        no question has them. See `Collator` for the tensors of a batch.
-
-        Everything goes through here, because sharded weights are whole only inside: where `masked` (N), numbers of the
-        B * L roots, is given, it returns logits of these instead, (N, vocabulary); of a batch of questions what `added`
-        returns; and of one without roots the vectors and origins of its entities, (C, 2, d).
+        Likeness learns what trust, and the tails of the fact's own file with weights of the counts beside them, do not
+        explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch. Sharded
+        weights are whole only in here: so of a batch of questions it returns what `added` does, and of one without
+        roots the vectors and origins of its entities, (C, 2, d).
         """
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])
-        if masked is not None:
-            roots = batch["masked_roots"]
-            nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
-            hidden = self._encoded(self._embedded(roots, batch["within"]), roots, nothing)
-            return F.linear(hidden.flatten(0, 1)[masked], self.token.weight)
         roots, leaves = self.read(batch)
         added = self.added(roots, leaves, batch)
         if "prior" not in batch:
@@ -249,7 +231,7 @@ class Ranker(nn.Module):
         trusting = batch["prior"] + _weighted(batch["features"], kind, added["weights"])
         vectors, origins = self.entities(pieces, kind, vector).unbind(1)
         near = batch["near"]  # of which the last is whether other files have the entity
-        is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
+        is_kind = F.one_hot(kind, TYPES).to(near.dtype).expand(len(near), -1, -1)
         meant = added["meant"][:, 0] @ torch.cat([is_kind, near], 2).mT
         meant = meant + (added["meanings"][:, 0] @ origins.T) * near[:, None, :, -1]
         with torch.autocast(roots.device.type, enabled=False):

@@ -44,7 +44,7 @@ def test_a_file_stays_in_its_split_when_others_come():
     assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx([700, 100, 200], abs=40)
 
 
-def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_path, capsys):
+def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_path):
     want = graphmer().data.corpus.arrays()
     (path,) = (tmp_path / "cache").rglob("*.npz")
     whole = path.read_bytes()
@@ -54,7 +54,6 @@ def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_
     for damaged in (whole[:1000], b"", *flipped):
         path.write_bytes(damaged)
         corpus = graphmer().data.corpus
-        assert "is damaged" in capsys.readouterr().out
         assert all(np.array_equal(array, want[name]) for name, array in corpus.arrays().items())
 
 
@@ -67,23 +66,11 @@ def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(g
     assert "Left out latin.py" in capsys.readouterr().out
 
 
-def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
-    for what in ("relations", "types"):
-        with pytest.raises(BadInput, match=rf"workload.model.{what} is 2"):
-            graphmer({f"workload.model.{what}": 2}).data.corpus  # noqa: B018
+def test_data_without_facts_for_a_split_is_refused(graphmer, tmp_path):
     (tmp_path / "lone").mkdir()
     (tmp_path / "lone" / "one.py").write_text("def f():\n    g()\n")
     with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
         graphmer({"data.dir": str(tmp_path / "lone")}).data.corpus  # noqa: B018
-
-
-def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys):
-    (tmp_path / "a file").write_text("")
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "a file"))
-    task = graphmer()
-    assert task.fingerprint() == shared.fingerprint()
-    assert task.data.stored["corpus"].is_file(), "the run stores it all the same"
-    assert "The corpus is not kept for the next run" in capsys.readouterr().out
 
 
 @pytest.fixture

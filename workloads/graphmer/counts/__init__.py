@@ -145,21 +145,18 @@ class Counts:
     def _contexts(self, asked: Questions) -> tuple[Array, Array, Array]:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
-        parts, every = [], len(self.corpus.relations) * self.contexts_a_relation
+        words = len(self.corpus.word_list)
+        keys = (2 * REACH + 1) * words  # of one relation: a word at each offset
+        parts, every = [], len(self.corpus.relations) * keys
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
             inside = (place + offset >= first) & (place + offset < last)
             row, word = question[inside], self.corpus.text[place[inside] + offset]
             is_shown = word != asked.hidden[row]
             row, word = row[is_shown], word[is_shown]
-            key = asked.relation[row] * self.contexts_a_relation + (offset + REACH) * len(self.corpus.word_list) + word
+            key = asked.relation[row] * keys + (offset + REACH) * words + word
             parts.append(row * every + key)
         row, key = np.divmod(np.unique(np.concatenate(parts)), every)
         return row, key, np.ones(len(row), np.float32)
-
-    @property
-    def contexts_a_relation(self) -> int:
-        """How many keys of contexts one relation has: a word at each offset."""
-        return (2 * REACH + 1) * len(self.corpus.word_list)
 
     def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
@@ -208,13 +205,14 @@ class Counts:
 
     def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
         """Returns all features. `leave_out` leaves out the own file of each question, in training."""
-        count = self.count(asked, among, leave_out)
+        own = self.own_count(asked, among) if leave_out else None
+        count = self.of_tail[asked.relation[:, None], among.entities]
+        count = count if own is None else count - own
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
         dense = {
             "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
             "same name": self.corpus.name[among.entities][None] == name[:, None],
         }  # fmt: skip
-        own = self.own_count(asked, among) if leave_out else None
         lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
         shared = {"words shared with the head's name": self._shared_words(asked, among)}
         return Found(dense, {**lifts, **shared, **self._before(asked, among)})
@@ -233,11 +231,6 @@ class Counts:
             "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
             "same folder": folder[None] == corpus.folder[file][:, None],
         }
-
-    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Array:
-        """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
-        count = self.of_tail[asked.relation[:, None], among.entities]
-        return count - self.own_count(asked, among) if leave_out else count
 
     def elsewhere(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""

@@ -46,9 +46,9 @@ class Weights:
     boost: Array
 
     @staticmethod
-    def shapes(relations: int, types: int) -> dict[str, tuple[int, ...]]:
-        of_conditions = {"features": len(FEATURES), "types": types}
-        shapes = {name: (len(CONDITIONS), relations, size) for name, size in of_conditions.items()}
+    def shapes(corpus: Corpus) -> dict[str, tuple[int, ...]]:
+        relations, all_relations = len(corpus.relations), (len(CONDITIONS), len(corpus.relations))
+        shapes = {"features": (*all_relations, len(FEATURES)), "types": (*all_relations, len(corpus.types))}
         return {**shapes, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
 
     def as_json(self, corpus: Corpus) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Weights:
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
         """Takes what `as_json` gave for a corpus of the same relations and types. Raises ValueError for another."""
-        shapes = cls.shapes(len(corpus.relations), len(corpus.types))
+        shapes = cls.shapes(corpus)
         arrays = {name: np.array(values[name], np.float32) for name in shapes}
         if values.get("names") != _names(corpus) or any(arrays[name].shape != shapes[name] for name in shapes):
             raise ValueError("they belong to other relations, entity types or features")
@@ -73,9 +73,10 @@ def _names(corpus: Corpus) -> dict[str, list[str]]:
 class Scorer:
     """Scores candidates of questions by counts. `allowed` (relations, entity types) says what tails a relation has."""
 
+    weights: Weights
+
     def __init__(self, corpus: Corpus, counts: Counts, allowed: Array):
         self.corpus, self.counts, self.allowed = corpus, counts, allowed
-        self.weights: Weights | None = None
         self._facts = Groups(corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation)
 
     def is_allowed(self, relation: Array, entities: Array) -> Array:
@@ -84,7 +85,7 @@ class Scorer:
         return in_range | (self.counts.of_tail[relation[:, None], entities] > 0)
 
     def true_tails(self, asked: Questions) -> tuple[Array, Array]:
-        """Returns (N) questions and a tail that their head and relation have in any file of any split."""
+        """Returns (N) questions and a tail that their head and relation have in any file."""
         row, fact = self._facts.places(self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation)
         return row, self.corpus.tail[fact]
 
@@ -97,7 +98,6 @@ class Scorer:
 
     def prior(self, asked: Questions, among: CandidateSet, features: Found) -> Array:
         """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
-        assert self.weights
         at = asked.condition, asked.relation
         score = self.weighted(features, among, self.weights.features[at], self.weights.types[at])
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
@@ -122,7 +122,6 @@ class Scorer:
 
     def places(self, asked: Questions, rows: Rows, row: Array) -> Array:
         """(Q) questions and their rows -> (Q, L) the score of each root as the place of a tail's name."""
-        assert self.weights
         weight = self.weights.place[asked.relation]
         score = weight[:, :1] + weight[:, 1:2] * (rows.is_call[row] == 1)
         score = score + np.take_along_axis(weight, np.maximum(2 + rows.previous[row], 2), 1)
@@ -131,7 +130,6 @@ class Scorer:
 
     def boosts(self, asked: Questions) -> Array:
         """(Q, 2) how much more a place counts after `owner.`, and after `self.` of the candidate's class."""
-        assert self.weights
         return np.expm1(np.minimum(self.weights.boost[asked.relation], _MOST))
 
     def siblings(self, asked: Questions, question: Array, entity: Array) -> Array:
@@ -224,9 +222,9 @@ def _chances(share: Array, number: float) -> Array:
 class _Combination(nn.Module):
     """Weights that all relations share, and what each relation's differ from them."""
 
-    def __init__(self, relations: int, types: int):
+    def __init__(self, corpus: Corpus):
         super().__init__()
-        start = {name: torch.zeros(shape) for name, shape in Weights.shapes(relations, types).items()}
+        start = {name: torch.zeros(shape) for name, shape in Weights.shapes(corpus).items()}
         start["features"] += torch.tensor([_START.get(name, 0.3) for name in FEATURES])
         start["place"] += torch.tensor([_START_PLACE, _START_BRACKET, *([0.0] * PREVIOUS)])
         start["boost"] += _START_BOOST
@@ -236,9 +234,6 @@ class _Combination(nn.Module):
 
     def __getitem__(self, name: str) -> Tensor:
         return self.shared[name] + self.apart[name]
-
-    def shrinkage(self) -> Tensor:
-        return _SHRINKAGE * torch.stack([value.square().sum() for value in self.apart.values()]).sum()
 
     def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
         relation, condition = torch.from_numpy(drawn.asked.relation), torch.from_numpy(drawn.asked.condition)
@@ -257,8 +252,7 @@ class _Combination(nn.Module):
 @torch.enable_grad()
 def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
     """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run."""
-    corpus = collator.corpus
-    model = _Combination(len(corpus.relations), len(corpus.types))
+    model = _Combination(collator.corpus)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     order, losses = permutation(mix(seed), 0, len(collator.samples)), []
     for step in range(steps):
@@ -274,7 +268,8 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
         optimizer.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
         losses.append(loss.item())
         optimizer.zero_grad()
-        (loss + model.shrinkage()).backward()
+        apart = torch.stack([value.square().sum() for value in model.apart.values()]).sum()
+        (loss + _SHRINKAGE * apart).backward()
         optimizer.step()
     print(f"The weights of the counts are fitted to training files: loss {losses[0]:.3f} first, {losses[-1]:.3f} last.")
     return Weights(**{name: model[name].detach().numpy() for name in model.shared})

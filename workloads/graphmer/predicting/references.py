@@ -1,15 +1,12 @@
 """Which entity of a name a reference means: questions, competing answers, features, and their probabilities."""
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from lib.text import aligned
 from lib.training.order import mix, permutation
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
@@ -17,13 +14,12 @@ from workloads.graphmer.counts.ragged import Groups, find
 from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.data import Data
 from workloads.graphmer.evaluation import Answering
-from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES, Array
+from workloads.graphmer.settings import OF_REFERENCES, Array
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
 _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
 _AT_ONCE = 64  # questions that are read together
 SURE = 0.9
-BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 _FAR = 6  # levels of what stands in what that are looked through
 _MOST = 4000  # questions: as many as say something, and no more time
 _SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
@@ -86,28 +82,12 @@ class Choices:
         """(N) scores of answers -> (Q) the place of the best answer of each question."""
         return np.lexsort((-scores, self.question))[self.begin]
 
-    def judged(self, weights: Array) -> dict[str, float]:
-        """Returns shares of right answers: of all, of several possible ones, of the sure; calibration error."""
+    def judged(self, weights: Array) -> tuple[float, float]:
+        """Returns the share of right answers: of all, and of those given SURE or more, NaN where none is."""
         probabilities = self.probabilities(weights)
-        place, named = self.best(probabilities), self.best(np.where(self.entity >= 0, probabilities, -1.0))
-        probability, right = probabilities[place], place == self.gold
-        several = (self.entity[self.gold] >= 0) & (np.bincount(self.question) > 2)
-        is_first, sure = (named == self.gold)[several], probability >= SURE
-        return {
-            "number": len(self), "right": float(right.mean()),
-            "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
-            "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
-            "calibration error": calibration_error(probability, right),
-        }  # fmt: skip
-
-
-def calibration_error(probability: Array, right: Array) -> float:
-    """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
-
-    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
-    """
-    place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
-    return float(np.abs(np.bincount(place, probability) - np.bincount(place, right)).sum() / max(1, len(right)))
+        place = self.best(probabilities)
+        right, sure = place == self.gold, probabilities[place] >= SURE
+        return float(right.mean()), float(right[sure].mean()) if sure.any() else float("nan")
 
 
 class Standing:
@@ -172,7 +152,31 @@ class Standing:
         return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
 
-class Asking:
+def fit(choices: Choices, start: Array, free: Array) -> Array:
+    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
+    weights = start.astype(float)
+    if not len(choices) or not free.any():
+        return weights
+    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
+    for _ in range(_STEPS):
+        shares = choices.probabilities(weights)[:, None]
+        mean = np.add.reduceat(shares * features, begin)
+        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
+        spread = features - mean[choices.question]
+        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
+        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
+        weights[free] -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
+
+
+def weights_of(model: nn.Module) -> Array:
+    """Returns (F) the weights of probabilities that were chosen on validation."""
+    return model.get_buffer("of_references").double().cpu().numpy()
+
+
+class Calibration:
     """Makes choices of references by what the counts and a model say of the entities of their names.
 
     `leave_out` leaves each reference's own file out of the counts. A known tail that no other fact of the graph names,
@@ -258,34 +262,6 @@ class Asking:
                 features[:, OF_REFERENCES.index(name)] = scores[question, among.place[entity]]
         return question, entity, np.full(len(entity), relation), features
 
-
-def fit(choices: Choices, start: Array, free: Array) -> Array:
-    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
-    weights = start.astype(float)
-    if not len(choices) or not free.any():
-        return weights
-    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
-    for _ in range(_STEPS):
-        shares = choices.probabilities(weights)[:, None]
-        mean = np.add.reduceat(shares * features, begin)
-        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
-        spread = features - mean[choices.question]
-        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
-        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
-        weights[free] -= step
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights
-
-
-def weights_of(model: nn.Module) -> Array:
-    """Returns (2, F) the weights of the counts alone, and those that were chosen on validation."""
-    return model.get_buffer("of_references").double().cpu().numpy()
-
-
-class Calibration(Asking):
-    """Hides what the graph knows of some files, and asks for it."""
-
     def fit(self, model: nn.Module) -> None:
         """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
         choices, files = self.hidden(self.corpus.triples_of("validation"), Answering(self.data, model))
@@ -300,8 +276,7 @@ class Calibration(Asking):
             total = sum(choices[b].loss(fit(choices[a], start, mask)) * b.sum() for a, b in halves)
             losses[name] = total / max(1, len(half))
         best = min(losses, key=lambda name: (round(losses[name], 4), name))
-        rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
-        model.get_buffer("of_references").copy_(torch.from_numpy(rows))
+        model.get_buffer("of_references").copy_(torch.from_numpy(fit(choices, start, free[best])))
 
     def hidden(
         self, triples: Array, answering: Answering, most: int = _MOST
@@ -314,22 +289,3 @@ class Calibration(Asking):
         with torch.no_grad():
             choices = Choices.joined([*self.ask(known, answering)])
         return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
-
-    def measured(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
-        choices, _ = self.hidden(self.corpus.triples_of("test"), Answering(self.data, model))
-        if choices is None:
-            return []
-        kinds = {"of an object": choices[choices.of_object], "all": choices}
-        pairs = itertools.product(kinds.items(), zip((COMBINED, ENCODER), weights_of(model), strict=True))
-        return [{"references": name, "method": method, **of.judged(w)} for (name, of), (method, w) in pairs if len(of)]
-
-    @staticmethod
-    def text(rows: Sequence[Mapping[str, Any]]) -> str:
-        columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
-        return (
-            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
-            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
-            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
-            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
-        )
