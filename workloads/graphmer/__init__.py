@@ -3,6 +3,7 @@
 The graph is built from any tree of Python files; the embedded default is the standard library of the running Python.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -91,7 +92,8 @@ class Graphmer(Supervised):
         return self.data.describe()
 
     def fingerprint(self) -> str:
-        return self.data.stored["about"]["content"]
+        about = self.data.stored["about"]
+        return hashlib.sha256(f"{about['settings']} {about['content']}".encode()).hexdigest()[:16]
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         return self.data.datasets()
