@@ -48,9 +48,7 @@ def predict_now(place: Path) -> None:
     config = load_config(CONFIGS / "glacier_finetune_small.yaml", {"data.dir": "embedded"})
     settings, begin = config.workload, time.perf_counter()
     model = load_task(config).model().eval()
-    predicted = maps.masks(
-        [model], place / "scenes", settings.source, settings.tiles.size, place / "maps", views=1
-    )
+    predicted = maps.masks([model], place / "scenes", settings.source, settings.tiles.size, place / "maps", views=1)
     status = Path("/proc/self/status").read_text()  # getrusage would count the process that started this one
     peak = int(status.split("VmHWM:")[1].split()[0])
     side = next(iter(predicted.values())).shape[0]

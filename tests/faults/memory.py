@@ -166,6 +166,7 @@ FAST = [
     "in the middle of applying the averages (6)", "before a backward pass (2)", "copies for a checkpoint (20)",
 ]  # fmt: skip
 
+
 def train(folder, site=None):
     """Trains in a forked process; returns its exit code, as the command line gives it, or 70 after a traceback."""
 

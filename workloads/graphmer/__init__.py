@@ -196,7 +196,7 @@ class Graphmer(Supervised):
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns `figures` of the ranks; validation chooses the gate and fits probabilities of predictions."""
-        from workloads.graphmer.predicting.references import Calibration
+        from workloads.graphmer.predicting import Calibration
 
         is_test = loader.dataset.name == "test"
         judged = self.evaluator.answer(model, loader, chooses_gate=not is_test)

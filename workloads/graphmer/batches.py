@@ -188,7 +188,7 @@ class Collator:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
         drawn, size, counts = self.draw(items, generator), len(items), self.scorer.counts
         asked, among, rows, row = drawn.asked, drawn.among, drawn.rows, drawn.row
-        features = counts.found(asked, among, leave_out=True)
+        features = counts.found(asked, among)
         prior = self.scorer.prior(asked, among, features)
         prior[drawn.excluded] = IMPOSSIBLE
         sibling = self.scorer.siblings(asked, np.arange(len(asked))[:, None], among.entities[None])

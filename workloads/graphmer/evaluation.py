@@ -42,7 +42,7 @@ class Answering:
         batches = ({n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()} for part in parts)
         return torch.cat([self.model(batch).float() for batch in batches])
 
-    def scores(self, asked: Questions, among: CandidateSet, leave_out: bool = False) -> Callable[[float, float], Array]:
+    def scores(self, asked: Questions, among: CandidateSet) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C) scores; of shut ones those of the counts alone."""
         batch, rows = self.data.collator.of_questions(asked)
         read = self.model({name: value.to(self.gate.device) for name, value in batch.items()})
@@ -50,15 +50,15 @@ class Answering:
         arrays = {name: value.cpu().numpy() for name, value in added.items() if name != "queries"}
         vectors = self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]  # (C, 2, d)
         alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
-        return Scores(self.data, asked, among, rows, leave_out).encoded(arrays, vectors[:, 1].cpu().numpy(), alike)
+        return Scores(self.data, asked, among, rows).encoded(arrays, vectors[:, 1].cpu().numpy(), alike)
 
 
 class Scores:
     """Scores of questions of one relation and condition."""
 
-    def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows, leave_out: bool = False):
+    def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows):
         self.data, self.asked, self.among, self.rows = data, asked, among, rows
-        self.features = data.scorer.counts.found(asked, among, leave_out)
+        self.features = data.scorer.counts.found(asked, among)
         self.prior = data.scorer.prior(asked, among, self.features)
         self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
 

@@ -27,12 +27,6 @@ def room(candidates: int, facts: int) -> int:
     return max(candidates, 2 * facts)
 
 
-def sinusoids(positions: int, hidden: int, longest: float = 200.0) -> Tensor:
-    """Returns (positions, hidden) sines and cosines, rows of norm 1 (Vaswani et al., 2017, section 3.5)."""
-    angles = torch.arange(positions)[:, None] * (longest ** (-torch.arange(hidden // 2) * 2 / hidden))
-    return F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
-
-
 class HGat(nn.Module):
     """Fuses a relation and its head into the embeddings of a leaf.
 
@@ -141,7 +135,11 @@ class Ranker(nn.Module):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
         for linear in (self.trust, self.trust_beside_file, self.meant):
             nn.init.zeros_(linear.weight)
-        self.root_position.weight.data.copy_(0.7 * sinusoids(*self.root_position.weight.shape))
+        # Rows of norm 0.7 (Vaswani et al., 2017, section 3.5)
+        roots, hidden = self.root_position.weight.shape
+        angles = torch.arange(roots)[:, None] * (200.0 ** (-torch.arange(hidden // 2) * 2 / hidden))
+        sinusoids = F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
+        self.root_position.weight.data.copy_(0.7 * sinusoids)
         with torch.no_grad():
             identity = torch.eye(self.shape.hidden)
             for block in self.blocks:

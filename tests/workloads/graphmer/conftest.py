@@ -11,8 +11,7 @@ from lib.task import load_config, load_task
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.graphmer.data import Data
-from workloads.graphmer.predicting import join
-from workloads.graphmer.predicting.references import Calibration
+from workloads.graphmer.predicting import Calibration, join
 
 MODULE = '''
 import os

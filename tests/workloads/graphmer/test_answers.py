@@ -51,7 +51,7 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     shutil.copy(run / "outputs.tar.gz", tmp_path / "empty")
     assert main(["predict", str(tmp_path / "empty" / "outputs.tar.gz"), str(elsewhere), str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert "facts of 3 files" in said and "6 of them are references that could not be followed" in said
+    assert "6 of them are references that could not be followed" in said
     assert re.search(r"Expect [\d.]+% of the unresolved references to be answered rightly", said)
     assert "Each was hidden in its turn." in said
     assert not (tmp_path / "cache").exists(), "nothing was built of this machine's library"
@@ -97,7 +97,7 @@ def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere
     ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
     assert "Left out" in (said := capsys.readouterr().out) and "broken.py: line 1" in said
     found = ensemble.run(run / "graphmer", elsewhere / "shop" / "main.py", tmp_path / "one")
-    assert "predictions of one model" in found and "facts of 1 file." in capsys.readouterr().out
+    assert "predictions of one model" in found
     assert {row["file"] for row in rows_of(tmp_path / "one")} == {"main.py"}
 
 

@@ -49,7 +49,7 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
         for q in range(len(items)):
             asked = drawn.asked[np.array([q])]
             assert asked.condition[0] == condition
-            want = answering.scores(asked, among, leave_out=True)
+            want = answering.scores(asked, among)
             possible = (batch["prior"][q, 0] > -1e3).numpy()
             assert np.allclose(trusting[q][possible], want(1.0, 0.0)[0][possible], atol=1e-3)
             assert np.allclose(alike[q][possible], want(1.0, 1.0)[0][possible], atol=1e-3)

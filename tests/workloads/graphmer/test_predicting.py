@@ -8,7 +8,7 @@ from tests.workloads.graphmer.conftest import joined_with, moved, words_of
 from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.codegraph.graph import build as build_graph
 from workloads.graphmer.evaluation import Answering
-from workloads.graphmer.predicting.references import Calibration, Choices, fit, weights_of
+from workloads.graphmer.predicting import Calibration, Choices, fit, weights_of
 from workloads.graphmer.settings import OF_REFERENCES
 
 
@@ -73,7 +73,7 @@ def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tm
     (tmp_path / "once").mkdir()
     (tmp_path / "once" / "a.py").write_text("def f():\n    return 'a'.zfill(3)\n")
     joined = joined_with(fitted[0], tmp_path / "once")
-    asking = Calibration(joined.data, leave_out=True)
+    asking = Calibration(joined.data)
     (part,) = batches(asking, asking.known(joined.triples), Answering(joined.data, fitted[1]))
     assert joined.data.corpus.entities[part.entity[part.gold[0]]] == "builtins.str.zfill"
 
@@ -98,7 +98,7 @@ def answers(joined, fitted):
 
 def answers_of(joined, model):
     """What competes for the names that could not be followed."""
-    asking = Calibration(joined.data, leave_out=True)
+    asking = Calibration(joined.data)
     triples = joined.triples[asking.is_unresolved(joined.triples)]
     return asked(asking, triples, Answering(joined.data, model))
 
@@ -136,7 +136,7 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
 
 
 def known(joined, head):
-    asking, corpus = Calibration(joined.data, leave_out=True), joined.data.corpus
+    asking, corpus = Calibration(joined.data), joined.data.corpus
     triples = joined.triples[corpus.head[corpus.window_of[joined.triples]] == corpus.entities.index(head)]
     return asking, asking.known(triples)
 
@@ -157,7 +157,7 @@ def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fi
 
 
 def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_else_is_asked(joined, fitted):
-    asking = Calibration(joined.data, leave_out=True)
+    asking = Calibration(joined.data)
     wanted = asking.known(joined.triples)
     answering = Answering(joined.data, fitted[1])
     together = asked(asking, wanted, answering)

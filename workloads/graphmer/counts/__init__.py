@@ -1,6 +1,6 @@
 """What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
 
-Every number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so
+Every number comes from training files alone. A training fact is asked as if its file were not there, so
 that the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
 """
 
@@ -203,11 +203,10 @@ class Counts:
         share = information[sub_token] / np.maximum(whole[entity], 1e-6)
         return np.concatenate([[0], np.cumsum(frequency)]), entity[order], share[order].astype(np.float32)
 
-    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
-        """Returns all features. `leave_out` leaves out the own file of each question, in training."""
-        own = self.own_count(asked, among) if leave_out else None
-        count = self.of_tail[asked.relation[:, None], among.entities]
-        count = count if own is None else count - own
+    def found(self, asked: Questions, among: CandidateSet) -> Found:
+        """Returns all features, without what the own file of each question has."""
+        own = self.own_count(asked, among)
+        count = self.of_tail[asked.relation[:, None], among.entities] - own
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
         dense = {
             "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
@@ -239,12 +238,10 @@ class Counts:
 
     def own_count(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
-        return among.summed(*self.own.get(self._own_key(asked)), asked).astype(np.float32)
+        key = asked.relation * len(self.corpus.files) + self.file[asked.window]
+        return among.summed(*self.own.get(key), asked).astype(np.float32)
 
-    def _own_key(self, asked: Questions) -> Array:
-        return asked.relation * len(self.corpus.files) + self.file[asked.window]
-
-    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array | None) -> Sparse:
+    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
         pair, tail, number = self.tables[lift].get(key, _LONGEST)
@@ -252,13 +249,12 @@ class Counts:
         row = question[pair]
         relation = asked.relation[row]
         frequency, total = self.of_tail[relation, tail], self.total[relation]
-        if own is not None:
-            theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
-            place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
-            number[place[place >= 0]] -= less[place >= 0]
-            frequency = frequency - own[row, column]
-            facts, _, less = self.own.get(self._own_key(asked))
-            total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
+        theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
+        place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
+        number[place[place >= 0]] -= less[place >= 0]
+        frequency = frequency - own[row, column]
+        facts, _, less = self.own.get(asked.relation * len(self.corpus.files) + self.file[asked.window])
+        total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
         value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
         return row, column, value * weight[pair]
 

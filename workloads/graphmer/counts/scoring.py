@@ -282,7 +282,7 @@ def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
     question, root, entity = question[pair], root[pair], among.entities[column]
     at = drawn.row[question], root
     arrays = {
-        "features": collator.scorer.counts.found(asked, among, leave_out=True).stacked(),
+        "features": collator.scorer.counts.found(asked, among).stacked(),
         "kind": collator.corpus.entity_type[among.entities].astype(np.int64), "question": question, "column": column,
         "is_call": (rows.is_call[at] == 1).astype(np.float32), "previous": np.maximum(rows.previous[at], 0),
         "owner": (rows.owner[at] == collator.corpus.owner[entity]).astype(np.float32),
