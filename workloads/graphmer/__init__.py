@@ -175,15 +175,10 @@ class Graphmer(Supervised):
 
         if self._learned is None:
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
-            self._learned = {"counts": weights.as_json(self.data.corpus)}
+            self._learned = {"counts": weights.as_json()}
         if "data" not in vars(self):  # in a prediction
             return self._learned
         return {"counts": self._learned["counts"], **self.data.stored}
-
-    def take_learned(self, values: Mapping[str, Any]) -> None:
-        super().take_learned(values)
-        if "data" in vars(self):
-            self.data.use(values["counts"])
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +202,7 @@ class Graphmer(Supervised):
         return figures(judged)
 
     def baselines(self) -> dict[str, Judged]:
-        return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
+        return {COMBINED: self.evaluator.counted(self.parts["test"].samples)}
 
     def baseline(self) -> dict[str, float]:
         return figures(self.guesses[COMBINED])
@@ -228,7 +223,8 @@ class Graphmer(Supervised):
         """Writes evaluation.csv; returns what was asked and what the encoder adds."""
         if not self._tested:
             return ""
-        asked = f"Filtered tail prediction on {len(self.parts['test'].samples.triples):,} facts of held-out files. "
+        facts = len(self.parts["test"]) // len(CONDITIONS)
+        asked = f"Filtered tail prediction on {facts:,} facts of held-out files. "
         return f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:

@@ -53,25 +53,17 @@ class Samples:
         return index
 
 
-class Queries:
-    """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition.
+def queries(corpus: Corpus, split: str, structural: Array, most: int) -> list[tuple[int, int]]:
+    """Returns up to `most` triples of a split (0: all), the same in every run, under every condition.
 
-    Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
+    They are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
     """
-
-    def __init__(self, corpus: Corpus, split: str, structural: Array, most: int):
-        triples = corpus.triples_of(split)
-        triples = triples[~structural[corpus.relation[triples]]]
-        self.triples = _sample(triples, most or len(triples))
-        length = (corpus.window_stop - corpus.window_start)[corpus.window_of[self.triples]]
-        ordered = self.triples[np.lexsort((length, corpus.relation[self.triples]))]
-        self.queries = [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return self.queries[index]
+    triples = corpus.triples_of(split)
+    triples = triples[~structural[corpus.relation[triples]]]
+    triples = _sample(triples, most or len(triples))
+    length = (corpus.window_stop - corpus.window_start)[corpus.window_of[triples]]
+    ordered = triples[np.lexsort((length, corpus.relation[triples]))]
+    return [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
 
 
 def _sample(values: Array, most: int) -> Array:

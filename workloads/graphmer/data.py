@@ -18,7 +18,7 @@ from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer import corpus as arrays
-from workloads.graphmer.batches import Collator, EntityTable, Queries, Samples
+from workloads.graphmer.batches import Collator, EntityTable, Samples, queries
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import Counts
 from workloads.graphmer.counts.rows import Layout
@@ -98,13 +98,10 @@ class Data:
         if begun["about"] != {**identity, "content": begun["about"]["content"]}:
             return ""
         self.corpus, self.stored = Corpus.load(begun["corpus"]), {name: begun[name] for name in ("corpus", "about")}
-        try:
+        with contextlib.suppress(BadInput):  # of another image, which has other versions of the packages
             if self.sources.content == begun["about"]["content"]:
                 return ""
-            changed = "has changed"
-        except BadInput as error:  # of another image, which has other versions of the packages
-            changed = f"cannot be read as then ({error})"
-        what = f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began"
+        what = f"The data of this run, {', '.join(identity['names'])}, has changed since the run began"
         return f"{what}. Resuming with the original corpus; to use the new data, choose another run.name."
 
     def describe(self) -> str:
@@ -112,8 +109,6 @@ class Data:
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "
             where += f"{trees.STANDARD_LIBRARY}" + (f", and the packages {packages}" if packages else "")
-        elif packages:
-            where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
         return f"{where}.\n{self.corpus.summary()}.\n{self.changed}".strip()
 
     @cached_property
@@ -134,7 +129,7 @@ class Data:
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
         most = {"validation": sizes.validation_triples, "test": sizes.test_triples}
-        held = {part: Queries(self.corpus, part, self.structural, number) for part, number in most.items()}
+        held = {part: queries(self.corpus, part, self.structural, number) for part, number in most.items()}
         return {"train": self.samples, **held}
 
     @cached_property

@@ -1,7 +1,7 @@
 """What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
 
-Every number comes from training files alone. A training fact is asked as if its file were not there, so
-that the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
+Every number comes from training files alone. A training fact is asked as if its file were not there, so that the
+weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
 """
 
 import re
@@ -193,15 +193,14 @@ class Counts:
         return shown[row], sub_token
 
     @cached_property
-    def _by_sub_token(self) -> tuple[Array, Array, Array]:
-        """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
+    def _by_sub_token(self) -> tuple[Groups, Array, Array]:
+        """The places of each sub-token in the names of entities: the entity, and the share of its name."""
         entity, sub_token = self._of_words(self.corpus.name)
-        order = np.argsort(sub_token, kind="stable")
         frequency = np.bincount(sub_token, minlength=self._sub_tokens[2])
         information = np.log(len(self.corpus.name) / np.maximum(frequency, 1))
         whole = np.bincount(entity, information[sub_token], len(self.corpus.name))
         share = information[sub_token] / np.maximum(whole[entity], 1e-6)
-        return np.concatenate([[0], np.cumsum(frequency)]), entity[order], share[order].astype(np.float32)
+        return Groups(sub_token), entity, share.astype(np.float32)
 
     def found(self, asked: Questions, among: CandidateSet) -> Found:
         """Returns all features, without what the own file of each question has."""
@@ -260,10 +259,9 @@ class Counts:
 
     def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
         """The share of a candidate's name, by information, that the words of the head's name make up."""
-        begin, entity, share = self._by_sub_token
+        by_sub_token, entity, share = self._by_sub_token
         question, sub_token = self.head_words(asked)
-        length = begin[sub_token + 1] - begin[sub_token]
-        pair, at = expand(begin[sub_token], np.where(length > _LONGEST, 0, length))
+        pair, at = by_sub_token.places(sub_token, _LONGEST)
         column, pair, at = among.inside(entity[at], pair, at)
         return question[pair], column, share[at]
 

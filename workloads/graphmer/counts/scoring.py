@@ -51,23 +51,17 @@ class Weights:
         shapes = {"features": (*all_relations, len(FEATURES)), "types": (*all_relations, len(corpus.types))}
         return {**shapes, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
 
-    def as_json(self, corpus: Corpus) -> dict[str, Any]:
-        """Returns the weights as lists, with the names of what their rows stand for."""
-        arrays = {name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()}
-        return {"names": _names(corpus), **arrays}
+    def as_json(self) -> dict[str, Any]:
+        return {name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
-        """Takes what `as_json` gave for a corpus of the same relations and types. Raises ValueError for another."""
+        """Takes what `as_json` gave for a corpus of as many relations and types. Raises ValueError for another."""
         shapes = cls.shapes(corpus)
         arrays = {name: np.array(values[name], np.float32) for name in shapes}
-        if values.get("names") != _names(corpus) or any(arrays[name].shape != shapes[name] for name in shapes):
+        if any(arrays[name].shape != shapes[name] for name in shapes):
             raise ValueError("they belong to other relations, entity types or features")
         return cls(**arrays)
-
-
-def _names(corpus: Corpus) -> dict[str, list[str]]:
-    return {"relations": corpus.relations, "types": corpus.types, "features": list(FEATURES)}
 
 
 class Scorer:
@@ -184,7 +178,9 @@ class Sampler:
         golds = 1 - (1 - self.chance_of_gold) ** len(gold)
         other = 1 - (1 - named) * (1 - of_file) * (1 - golds)
         free = most - len(np.unique(gold)) - 3 * np.sqrt(most) - (1 - (1 - named) * (1 - of_file)).sum()
-        by_frequency = _chances(self.share, max(0.0, free))
+        by_frequency = self.share
+        for _ in range(4):  # in proportion to the shares, 1 at most, so that they add up to about what is free
+            by_frequency = np.minimum(1.0, by_frequency * (max(0.0, free) / max(1e-9, by_frequency.sum())))
         chance = 1 - (1 - other) * (1 - by_frequency)
         drawn = 1 - (1 - named) * (1 - of_file) * (1 - by_frequency)
         is_gold, uniform = find(np.unique(gold), self.entities) >= 0, draws[: len(self.entities)]
@@ -209,14 +205,6 @@ class Sampler:
             each *= total / taken
         without = np.log1p(-np.minimum(np.minimum(1.0, each / size)[group], 1 - 1e-12))
         return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
-
-
-def _chances(share: Array, number: float) -> Array:
-    """(N) shares -> (N) chances in proportion to them, 1 at most, that add up to about `number`."""
-    chance = np.minimum(1.0, share * (number / max(1e-9, share.sum())))
-    for _ in range(3):
-        chance = np.minimum(1.0, chance * (number / max(1e-9, chance.sum())))
-    return chance
 
 
 class _Combination(nn.Module):
