@@ -12,7 +12,8 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. build a knowledge graph from Python sources (the standard library, unless you mount your own) and split it by file;
+# 1. build a knowledge graph from Python sources (the standard library, unless you mount your own data), check it against an
+#    ontology and split it by file;
 # 2. count, and train a transformer on *leafy chain graphs*
 #    ([GraphMERT, arXiv 2510.09580](https://arxiv.org/abs/2510.09580)) that begins at what counting reaches: text tokens are a
 #    chain of roots, and facts of the graph hang from them as leaves;
@@ -37,7 +38,7 @@
 
 # %% tags=["parameters"]
 CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one
-DATA_DIR: str = ""  # empty: mounted Python files if any are found, otherwise the standard library
+DATA_DIR: str = ""  # empty: a mounted graph if one is found, otherwise the standard library
 OUTPUT_DIR: str = ""  # empty: the platform's
 SMOKE_STEPS: int = 0
 SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
@@ -59,8 +60,8 @@ config = notebook.configure("graphmer", HOME, globals())
 
 # %% [markdown]
 # ## Data
-# The graph is built and cut into windows of text with their facts. Each file belongs to one of training, validation and
-# test. Files that Python cannot parse are reported by name and line, before anything is written.
+# The graph is built (or read), validated, and cut into windows of text with their facts. Each file belongs to one of
+# training, validation and test. Mistakes in your data are reported by file and line, before anything is written.
 
 # %% shared: prepare
 
@@ -76,11 +77,11 @@ config = notebook.configure("graphmer", HOME, globals())
 
 # %% [markdown]
 # ## Evaluation beside the baselines
-# Filtered mean reciprocal rank (MRR) on facts of held-out files. The baseline is *counts combined*: many counts
+# Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. The baseline is *counts combined*: many counts
 # over training files, with fitted weights. *Full text*: the text contains the name to predict, so this is mostly copying.
 # *Masked*: every occurrence of it is hidden. *Name only*: the model sees nothing but the head's name. `trained` stands for
-# candidates that training has seen, instead of all that the ontology allows. `evaluation.csv` has them too, and intervals
-# by file.
+# candidates that training has seen, instead of all that the ontology allows. `evaluation.csv` has every table: tails
+# that training saw and did not see, and intervals by file.
 
 # %% shared: compare
 
@@ -118,8 +119,8 @@ notebook.show(printed.getvalue())
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), and check that it has Python files. |
-# | a file of the data is refused | The message names file and line. Correct it, or allow a number of bad files: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
+# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), and check that it has an `entities.jsonl`. |
+# | a line of the data is refused | The message names file and line. Correct it, or allow a number of bad lines: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
 # | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |

@@ -15,7 +15,7 @@ import psutil
 from lib import checkpoint, launch
 from lib.task import load_config
 from tests.conftest import ROOT
-from tests.notebooks.test_notebooks import PARAMETERS, small_sources
+from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 from trainbook.commands import main
 
 STEPS = 60
@@ -99,7 +99,7 @@ def weights(run: Path) -> dict:
 
 
 def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_run(stub, tmp_path):
-    small_sources(tmp_path / "stub" / "datasets" / "ada" / "code-graph")
+    small_graph(tmp_path / "stub" / "datasets" / "ada" / "code-graph")
     stub.datasets["ada/code-graph"] = [{}]
     stub.runner = Kaggle(stub, tmp_path / "sessions")
     overrides = {

@@ -98,12 +98,22 @@ def kaggle(tmp_path, monkeypatch):
     return root
 
 
-def small_sources(folder: Path) -> None:
-    """Two dozen modules, enough for three splits."""
-    (folder / "pack").mkdir(parents=True)
+def small_graph(folder: Path) -> None:
+    """Triples of two dozen files, enough for three splits."""
+    folder.mkdir(parents=True)
+    triples, entities = [], {}
     for number in range(24):
-        functions = (f"def {name}(it):\n    it.{name}_all()\n" for name in ("load", "save", "check"))
-        (folder / "pack" / f"mod{number}.py").write_text("\n\n".join(functions))
+        module = f"pack.mod{number}"
+        entities[module] = "Module"
+        for name in ("load", "save", "check"):
+            head = f"{module}.{name}"
+            entities[head] = "Function"
+            entities[f"name::{name}_all"] = "Name"
+            where = {"language": "python", "file": f"pack/mod{number}.py", "module": module}
+            triples.append({"head": head, "relation": "calls", "tail": f"name::{name}_all", "qualifiers": where})
+    (folder / "triples.jsonl").write_text("".join(json.dumps(t) + "\n" for t in triples))
+    lines = (json.dumps({"id": key, "type": kind}) + "\n" for key, kind in entities.items())
+    (folder / "entities.jsonl").write_text("".join(lines))
 
 
 def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = False) -> tuple[list, str]:
@@ -185,7 +195,7 @@ def check_results(cells: list, text: str, working: Path, runs: list[str]) -> Non
 
 
 def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_buttons(kaggle):
-    small_sources(kaggle / "input" / MOUNT)
+    small_graph(kaggle / "input" / MOUNT)
     cells, text = execute(ROOT / "notebooks" / "00_memory.ipynb", kaggle / "working", PARAMETERS["00_memory"])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
     assert re.search(r"graphmer_small fits on 2 x T4: [\s\S]*[\d.,]+( M)? parameters, fp16", text)

@@ -1,1 +1,1 @@
-"""Builds a knowledge graph from Python sources."""
+"""Builds a knowledge graph from Python sources, and reads and checks one."""

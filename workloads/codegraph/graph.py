@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from workloads.codegraph import source, trees
 from workloads.codegraph.facts import CALL, INSTANCE, Definition, Facts, Path, Reference
-from workloads.codegraph.records import Entity, Graph, Triple
+from workloads.codegraph.records import Entity, Graph, Place, Triple
 from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
@@ -46,7 +46,8 @@ def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
     triples: dict[tuple[str, str, str], Triple] = {}
     for one in facts:
         for head, relation, tail, kind, line in edges(resolver, one):
-            triples.setdefault((head, relation, tail), Triple(head, relation, tail, one.file, line))
+            place = Place("python", one.file, one.module, line)
+            triples.setdefault((head, relation, tail), Triple(head, relation, tail, place))
             if tail not in entities:
                 entities[tail] = Entity(tail, kind)
     ordered = {name: entities[name] for name in sorted(entities)}

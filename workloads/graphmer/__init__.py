@@ -1,9 +1,11 @@
 """graphmer: an encoder for a knowledge graph of code that ranks the tails of facts, beginning at what counting reaches.
 
-The graph is built from any tree of Python files; the embedded default is the standard library of the running Python.
+Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built.
+The embedded default is the standard library of the running Python.
 """
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,42 +20,52 @@ from lib.supervised import Judged, Supervised
 from lib.task import Batch
 from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, IGNORE, SPECIALS, Settings
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, IGNORE, SPECIALS, Array, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
 
 KINDS = ("", "trained_")  # of candidates: all that the ontology allows, the tails that training has
-MEANS = tuple(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITIONS)
+MEANS = (*(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITIONS), "resolved")
+_RANKING = (  # weights that learning the text does not reach
+    "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
+    "vector", "trust", "trust_beside_file",
+)  # fmt: skip
 _ABOUT = (
-    "Full text is mostly copying: the tail's name stands in the text. `mrr` is the mean of the MRRs of three "
-    "conditions, each among all entities that the ontology allows and, as `trained` in evaluation.csv, among the tails "
-    "that training has, where an unseen one is last."
+    "Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones among the "
+    "entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all entities that the "
+    "ontology allows and, as `trained` in evaluation.csv, among the tails of training, where an unseen one is last."
 )
 
 
-def summed(judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
+def summed(judged: Judged, unit: Array, units: int) -> Array:
     """Returns (units, 2, MEANS) the sums of what MEANS are the means of, and how many questions count.
 
-    Of Q questions `true` has the conditions, `guess` (Q, KINDS) the right tail's ranks, and `unit` (Q) their files.
+    Of Q questions `true` has the conditions, `guess` (Q, 3) the right tail's ranks by KINDS and whether it is the first
+    of its name, see `Evaluator.judged`, and `unit` (Q) their files.
     """
-    counts = (judged.true[:, None] == np.arange(len(CONDITIONS)))[:, None].repeat(len(KINDS), 1)
-    values = np.stack([counts / judged.guess[..., None], counts], 1).reshape(len(counts), 2, len(MEANS))
-    sums = np.zeros((units, *values.shape[1:]))
-    np.add.at(sums, unit, values)
+    counts = np.where(judged.true[:, None] == np.arange(len(CONDITIONS)), 1.0, np.nan)
+    ranks, first = judged.guess[:, : len(KINDS), None], judged.guess[:, -1:]
+    values = np.concatenate([(counts[:, None] / ranks).reshape(len(counts), -1), counts[:, :1] * first], 1)
+    sums = np.zeros((units, 2, len(MEANS)))
+    np.add.at(sums, unit, np.stack([np.nan_to_num(values), ~np.isnan(values)], 1))
     return sums
 
 
-def means(sums: np.ndarray) -> np.ndarray:
+def means(sums: Array) -> Array:
     """(..., 2, MEANS) what `summed` returns -> (..., MEANS); 0 where no question counts."""
     return sums[..., 0, :] / np.maximum(sums[..., 1, :], 1)
 
 
 def figures(judged: Judged) -> dict[str, float]:
-    """Returns MEANS, and as `mrr` the mean of all of them: one number, steadier than each of them."""
+    """Returns MEANS, Hits@1, 3 and 10, and as `mrr` the mean of all MRRs: one number, steadier than each of them."""
     whole = means(summed(judged, np.zeros(len(judged.true), int), 1)[0]).tolist()
-    return {"mrr": sum(whole) / len(whole), **dict(zip(MEANS, whole, strict=True))}
+    scores = {"mrr": sum(whole[:-1]) / len(whole[:-1]), **dict(zip(MEANS, whole, strict=True))}
+    for (number, condition), (place, kind) in itertools.product(enumerate(CONDITIONS), enumerate(KINDS)):
+        ranks = judged.guess[judged.true == number, place]
+        scores |= {f"hits{k}_{kind}{condition}": float((ranks <= k).sum() / max(1, len(ranks))) for k in (1, 3, 10)}
+    return scores
 
 
 class Figure:
@@ -62,7 +74,7 @@ class Figure:
     def __init__(self, name: str):
         self.__name__ = name
 
-    def __call__(self, true: np.ndarray, guess: np.ndarray) -> float:
+    def __call__(self, true: Array, guess: Array) -> float:
         return figures(Judged(true, guess))[self.__name__]
 
 
@@ -70,9 +82,9 @@ class Graphmer(Supervised):
     """Predicts the tail of a triple from the text around its head."""
 
     Settings = Settings
-    sentinels = ("*.py", "*/*.py", "*/*/*.py", "*/*/*/*.py")
+    sentinels = ("entities.jsonl", "*.entities.jsonl")
     kind, unit = "tokens", "file"
-    metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)])))
+    metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)], "resolved")))
     selection = ("mrr", "max")
     shown = MEANS[: len(CONDITIONS)]
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
@@ -122,35 +134,53 @@ class Graphmer(Supervised):
         def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
             return torch.rand((), device=device).expand(size, *shape)
 
-        return {
+        batch = {
             "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
             "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
-            "relation": below(settings.RELATIONS, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
+            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
             "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
             "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
             "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
-            "pieces": below(V, C, WIDTH), "kind": below(settings.TYPES, C), "vector": below(1 + model.own_vectors, C),
+            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
             "chance": -floats(C),
         }  # fmt: skip
+        if objective.mlm_steps:
+            chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
+            targets = torch.where(chosen, batch["roots"], IGNORE)
+            batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
+        return batch
 
     def model(self) -> nn.Module:
         return Ranker(self.settings.chain, self.settings.model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Moves the strengths of the encoder faster."""
-        return [{"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}]
+        """Moves the strengths of the encoder faster; trains what only ranking uses once the text is learned."""
+        fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
+        if not (begin := self.settings.objective.mlm_steps):
+            return [fast]
+        return [{**fast, "from_step": begin}, {"names": [f"{name}.*" for name in _RANKING], "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
-        return {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
+        counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
+        if "root_targets" not in batch:
+            return counts
+        if self.step >= self.settings.objective.mlm_steps:
+            return {**counts, "mlm": 0}
+        return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
 
-        A third one is over the entities of the right name, of both.
+        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
+        masked pieces of the text.
         """
-        asked = (batch["gold"] != IGNORE).flatten().nonzero().squeeze(1)  # the one wait for the device
+        if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
+            chosen = _places(batch["root_targets"] != IGNORE)
+            logits = model(batch, chosen).float()
+            return {"mlm": F.cross_entropy(logits, batch["root_targets"].flatten()[chosen], reduction="sum")}, {}
+        asked = _places(batch["gold"] != IGNORE)
         gold = batch["gold"].flatten()[asked]
         of_named = gold.where(_with_namesakes(batch).flatten()[asked], IGNORE)
         is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
@@ -207,17 +237,23 @@ class Graphmer(Supervised):
     def baseline(self) -> dict[str, float]:
         return figures(self.guesses[COMBINED])
 
-    def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
+    def tallied(self, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
         return np.stack([summed(judged, unit[judged.sample], units) for judged in rows.values()], 1)
 
-    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
+    def measured(self, sums: Array, reference: Array | None = None) -> Array:
         of_draws = means(sums)
-        return np.column_stack([of_draws.mean(1), of_draws[:, : len(CONDITIONS)]])
+        return np.column_stack([of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]])
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        """Returns the MRRs among the tails that training has."""
-        of_all = figures(judged)
-        return {name: of_all[name] for name in MEANS[len(CONDITIONS) :]}
+        """Returns figures that are no metrics, and MRRs of tails that training has and has not."""
+        metrics, corpus = {metric.__name__ for metric in self.metrics}, self.data.corpus
+        columns = {name: value for name, value in figures(judged).items() if name not in metrics}
+        triple = np.array(self.parts["test"].samples)[judged.sample, 0]
+        is_seen = self.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0
+        for kind, chosen in (("seen", is_seen), ("unseen", ~is_seen)):
+            of_kind = figures(Judged(judged.true[chosen], judged.guess[chosen]))
+            columns |= {f"{name}_{kind}": of_kind[name] for name in self.shown}
+        return columns
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv; returns what was asked and what the encoder adds."""
@@ -235,6 +271,11 @@ class Graphmer(Supervised):
         from workloads.graphmer.predicting import predict
 
         return predict(self, models, source, out)
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Returns where a mask is true, of its flattened places: the one wait for the device in a loss."""
+    return mask.flatten().nonzero().squeeze(1)
 
 
 def _with_namesakes(batch: Batch) -> Tensor:

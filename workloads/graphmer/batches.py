@@ -16,8 +16,9 @@ from workloads.graphmer.counts.ragged import Groups, expand
 from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.counts.scoring import NOWHERE, Sampler
 from workloads.graphmer.model import IMPOSSIBLE, PARTS
-from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, PAD, Array
+from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Array
 
+_LONGEST_SPAN = 7  # tokens that are masked together
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
 _FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
 
@@ -141,7 +142,7 @@ class Collator:
 
     def __init__(self, data: Any):
         self.corpus, self.scorer, self.layout, self.table = data.corpus, data.scorer, data.layout, data.table
-        self.samples, self.objective, self.facts = data.samples, data.settings.objective, data.settings.chain.facts
+        self.samples, self.objective, self.chain = data.samples, data.settings.objective, data.settings.chain
         self.sampler = Sampler(self.scorer, np.flatnonzero(~data.structural), self.objective.candidates)
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
@@ -156,7 +157,7 @@ class Collator:
         row, at = expand(begin, end - begin)
         order = np.lexsort((uniform(len(row)), row))
         slot = np.arange(len(row)) - np.searchsorted(row, row)
-        few = slot < self.facts
+        few = slot < self.chain.facts
         row, triple, slot = row[few], samples.facts[at[order[few]]], slot[few]
         # In a share of the texts some names are hidden, and with each all facts of that name
         with_text, tail = index < len(samples.windows), corpus.tail[triple]
@@ -201,6 +202,8 @@ class Collator:
             "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
             "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:]),
         }  # fmt: skip
+        if self.objective.mlm_steps:
+            arrays |= self._masked_spans(arrays["roots"], generator)
         shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
         of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
         return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
@@ -215,6 +218,27 @@ class Collator:
             "distance": rows.distance(row, asked.hidden)[:, None],
         }  # fmt: skip
         return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
+
+    def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:
+        """Masks spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % as is."""
+        masked, targets, first = roots.copy(), np.full_like(roots, IGNORE), len(SPECIALS)
+        for ids, target in zip(masked, targets, strict=True):
+            length = int((ids != PAD).sum())
+            budget = round(self.objective.mlm_ratio * length)
+            while budget > 0:
+                draws = torch.rand(3, generator=generator)
+                span = min(_LONGEST_SPAN, budget, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
+                start = int(float(draws[1]) * max(1, length - span + 1))
+                places = np.arange(start, min(start + span, length))
+                budget -= span
+                places = places[(ids[places] >= first) & (target[places] == IGNORE)]
+                target[places] = ids[places]
+                if draws[2] < 0.8:
+                    ids[places] = MASK
+                elif draws[2] < 0.9:
+                    pieces = torch.randint(first, self.chain.vocabulary, (len(places),), generator=generator)
+                    ids[places] = pieces.numpy()
+        return {"masked_roots": masked, "root_targets": targets}
 
 
 def _of_rows(rows: Rows) -> dict[str, Array]:

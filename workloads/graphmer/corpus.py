@@ -176,8 +176,8 @@ class Corpus:
                 raise ValueError(f"{name} leads out of the corpus")
 
 
-def build(graph: Graph, sources: Sources, chain: Chain, split: Split) -> Corpus:
-    """Builds the arrays of a graph. Raises BadInput for a split without facts."""
+def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split) -> Corpus:
+    """Builds the arrays of a graph, without text where `sources` is None. Raises BadInput for a split without facts."""
     entities = {name: graph.entities[name] for name in _mentioned(graph)}
     relations, types = {t.relation for t in graph.triples}, {entity.type for entity in entities.values()}
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
@@ -212,7 +212,7 @@ def _mentioned(graph: Graph) -> list[str]:
 
 
 def _behind(
-    before: Corpus, graph: Graph, entities: Mapping[str, Entity], sources: Sources, chain: Chain,
+    before: Corpus, graph: Graph, entities: Mapping[str, Entity], sources: Sources | None, chain: Chain,
     splits: Mapping[str, int],
 ) -> Corpus:  # fmt: skip
     """Returns a corpus with the arrays of a graph behind those of another one, which has all relations and types."""
@@ -220,7 +220,7 @@ def _behind(
     # The identifiers of each entity's id, the last one first: "json.decoder.scan" gives scan, decoder, json
     parts = {name: _IDENTIFIER.findall(name)[::-1] or [name] for name in entities}
     names = {name: [words.setdefault(word, len(words)) for word in parts[name]] for name in entities}
-    text, lines = _read_text(graph, sources, words, before.text)
+    text, lines = _read_text(graph, sources, words, before.text) if sources else (before.text, Lines())
     learned = before.tokenizer.tobytes().decode()
     learned = learned or _pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
     flat, offsets = _cut(learned, [*words][len(before.word_list) :])
@@ -341,7 +341,7 @@ def _windows(
     windows = []
     for (head, file), triples in sorted(by_head.items()):
         entity = graph.entities[head]
-        if entity.file != file:
+        if entity.file != file or file not in lines:
             windows.append((0, 0, triples))
             continue
         header = min(int(sizes[np.array(names[head])].sum()), header_room(chain.roots)) + 1

@@ -12,8 +12,9 @@ import numpy as np
 
 from lib.errors import BadInput, check_limit
 from lib.machine import platform
+from lib.supervised import fingerprint
 from lib.task.place import naming
-from workloads.codegraph import ontology, trees
+from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
@@ -27,14 +28,21 @@ from workloads.graphmer.settings import Array, Settings
 
 
 class Data:
-    """What a run trains on: trees of Python files, and the graph that is built of them.
+    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
 
-    `given` are their folders; none stands for the standard library and `workload.packages`. `begun` has what `stored`
-    was when the run began.
+    `given` are its folders or files; none stands for the standard library and `workload.packages`. `begun` has what
+    `stored` was when the run began.
     """
 
     def __init__(self, given: Sequence[Path], settings: Settings, begun: Mapping[str, Any]):
         self.given, self.settings = tuple(given), settings
+        kinds = {path.suffix == ".jsonl" or any(path.glob("*entities.jsonl")) for path in given}
+        if len(kinds) > 1:
+            where = ", ".join(map(str, given))
+            raise BadInput(
+                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind."
+            )
+        self.is_graph = True in kinds
         self._used: Mapping[str, Any] | None = None
         # A sentence, if the data is another than when the run began
         self.changed = self._resume(begun) if "corpus" in begun else ""
@@ -42,7 +50,7 @@ class Data:
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
         self.collator.scorer.counts.tables  # noqa: B018  computed here once
-        return {name: v for name, v in vars(self).items() if name not in ("graph", "sources")}
+        return {name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources")}
 
     @cached_property
     def sources(self) -> Sources:
@@ -52,29 +60,55 @@ class Data:
         return Sources([library, *trees.installed(self.settings.packages)])
 
     @cached_property
+    def rules(self) -> ontology.Ontology:
+        found = [ontology.find(path) for path in self.given] if self.is_graph else [ontology.load()]
+        if any((rules.relations, rules.entities) != (found[0].relations, found[0].entities) for rules in found):
+            names = ", ".join(rules.source for rules in found)
+            raise BadInput(f"The graphs of data.dir have different ontologies: {names}. Give all of them the same one.")
+        return found[0]
+
+    @cached_property
     def graph(self) -> Graph:
-        """The graph of the sources. Prints what was left out. Raises BadInput."""
-        graph = build_graph(self.sources)
-        own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
-        bad = [f"{self.sources.path(file)}: {reason}" for file, reason in own]
-        check_limit("Unreadable source files", bad, self.settings.bad_input_limit)
+        """The validated graph. Prints what was left out. Raises BadInput."""
+        limit = self.settings.bad_input_limit
+        if self.is_graph:
+            graph = records.read(self.given, limit)
+            for warning in ontology.check(graph, self.rules):
+                print(warning)
+        else:
+            graph = build_graph(self.sources)
+            own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
+            check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
         graph.print_skipped()
         return graph
 
     @cached_property
+    def content(self) -> str:
+        """A hash of the data as it lies there now. Raises BadInput."""
+        if not self.is_graph:
+            return self.sources.content
+        return " ".join(fingerprint(path if path.is_dir() else path.parent) for path in self.given)
+
+    @cached_property
     def corpus(self) -> Corpus:
         """The arrays, from the cache if the same data and settings made them before. Raises BadInput."""
-        with contextlib.suppress(OSError, ValueError):
-            return Corpus.load(self._cached)
-        corpus = arrays.build(self.graph, self.sources, self.settings.chain, self.settings.split)
-        corpus.save(self._cached)
+        try:
+            corpus = Corpus.load(self._cached)
+        except (OSError, ValueError):
+            sources = None if self.is_graph else self.sources
+            corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
+            corpus.save(self._cached)
+        for what, names in (("relations", corpus.relations), ("types", corpus.types)):
+            if len(names) > (rows := getattr(self.settings.model, what)):
+                key = f"workload.model.{what}"
+                raise BadInput(f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more.")
         return corpus
 
     @cached_property
     def _cached(self) -> Path:
         """The file of the arrays, named by a hash of the data, of the code that makes them, and of their settings."""
         settings = self.settings.chain, self.settings.split, self.settings.bad_input_limit
-        digest = hashlib.sha256(repr((self.sources.content, *settings)).encode())
+        digest = hashlib.sha256(repr((self.content, *settings)).encode())
         for file in (*sorted(Path(trees.__file__).parent.glob("*.py")), Path(arrays.__file__)):
             digest.update(file.read_bytes())
         return platform.detect().scratch_dir / "graphmer" / f"corpus-{digest.hexdigest()[:16]}.npz"
@@ -88,18 +122,20 @@ class Data:
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """The file of arrays, and of what they were made: a run resumes on them whatever is installed."""
+        """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
         self.corpus  # noqa: B018  which writes the file
-        return {"corpus": self._cached, "about": {**self._identity, "content": self.sources.content}}
+        about = {**self._identity, "content": self.content}
+        return {"corpus": self._cached, "ontology": Path(self.rules.source), "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
         """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
         identity = self._identity
         if begun["about"] != {**identity, "content": begun["about"]["content"]}:
             return ""
-        self.corpus, self.stored = Corpus.load(begun["corpus"]), {name: begun[name] for name in ("corpus", "about")}
+        self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
+        self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
         with contextlib.suppress(BadInput):  # of another image, which has other versions of the packages
-            if self.sources.content == begun["about"]["content"]:
+            if self.content == begun["about"]["content"]:
                 return ""
         what = f"The data of this run, {', '.join(identity['names'])}, has changed since the run began"
         return f"{what}. Resuming with the original corpus; to use the new data, choose another run.name."
@@ -114,12 +150,12 @@ class Data:
     @cached_property
     def structural(self) -> Array:
         """(relations) bool, True for those that a rule on names answers."""
-        return np.isin(self.corpus.relations, [*ontology.STRUCTURAL])
+        return np.isin(self.corpus.relations, [*self.rules.structural])
 
     @cached_property
     def allowed(self) -> Array:
         """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
-        ranges = [ontology.RELATIONS[name]["range"] for name in self.corpus.relations]
+        ranges = [self.rules.relations[name].range for name in self.corpus.relations]
         return np.array([np.isin(self.corpus.types, tails) for tails in ranges])
 
     @cached_property

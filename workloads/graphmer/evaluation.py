@@ -108,10 +108,11 @@ class Evaluator:
         return among, self.scorer.counts.of_tail[relation, among.entities] > 0
 
     def judged(self, tail: Array, asked: Questions, scores: Array) -> Array:
-        """Judges the right tails of Q questions of one relation by (Q, C) scores -> (Q, 3).
+        """Judges the right tails of Q questions of one relation by (Q, C) scores -> (Q, 4).
 
         Their ranks among all candidates and among the tails that training has, ties at the mean and no candidate last;
-        and the logarithm of their softmax, 0 for no candidate. Other true tails of the head are left out.
+        1 for the first of its name, a part where it shares that place, NaN if no other candidate has the name; and the
+        logarithm of their softmax, 0 for no candidate. Other true tails of the head are left out.
         """
         among, trained = self.candidates(int(asked.relation[0]))
         column, is_there, scores = np.maximum(among.place[tail], 0), among.place[tail] >= 0, scores.copy()
@@ -123,8 +124,15 @@ class Evaluator:
             ranks = (of > own[:, None]).sum(1) + ((of == own[:, None]).sum(1) + 1) / 2
             return np.where(is_there, ranks, of.shape[1] + 1.0)
 
+        question, other = among.by_name.places(self.corpus.name[tail])
+        score = scores[question, other]
+        possible = np.isfinite(score) & is_there[question]
+        question, score = question[possible], score[possible]
+        better = np.bincount(question, score > own[question], len(tail))
+        first = np.where(better > 0, 0.0, 1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1))
+        namesake = np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan)
         ranks = rank(scores, is_there), rank(scores[:, trained], is_there & trained[column])
-        return np.stack([*ranks, np.where(is_there, likelihood, 0.0)], 1)
+        return np.stack([*ranks, namesake, np.where(is_there, likelihood, 0.0)], 1)
 
     def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> Judged:
         """Returns the answers of the model to the questions of a loader, by its gate.
@@ -134,11 +142,11 @@ class Evaluator:
         """
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
-        conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 3)
+        conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 4)
         for batch in loader:
             triples, condition = (batch[name].cpu().numpy() for name in ("triple", "condition"))
             conditions.append(condition)
-            answers.append(np.zeros((len(triples), len(gates), 3)))
+            answers.append(np.zeros((len(triples), len(gates), 4)))
             for asked, chosen, among in self._alike(triples, condition):
                 tail, encoded = self.corpus.tail[triples[chosen]], answering.scores(asked, among)
                 for place, gate in enumerate(gates):
@@ -147,11 +155,11 @@ class Evaluator:
         condition, answered = np.concatenate(conditions), np.concatenate(answers)
         best = np.zeros(len(CONDITIONS), int)
         for number in range(len(CONDITIONS)) if chooses_gate else ():
-            total = answered[condition == number, :, 2].sum(0).round(3)
+            total = answered[condition == number, :, 3].sum(0).round(3)
             best[number] = min(range(len(GATES)), key=lambda place: (-total[place], sum(GATES[place])))
             answering.gate[number] = answering.gate.new_tensor(GATES[best[number]])
         every = np.arange(len(condition))
-        return Judged(condition, answered[every, best[condition], :2], sample=every)
+        return Judged(condition, answered[every, best[condition], :3], sample=every)
 
     def _alike(self, triples: Array, conditions: Array) -> Iterator[tuple[Questions, Array, CandidateSet]]:
         """Yields questions of one relation and condition each, their places among the triples, and who competes."""
@@ -165,8 +173,8 @@ class Evaluator:
 
     def counted(self, queries: Iterable[tuple[int, int]]) -> Judged:
         triples, conditions = np.array([*queries]).T
-        ranks = np.zeros((len(triples), 2))
+        ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):
             scores = Scores(self.data, asked, among, self.data.collator.of_questions(asked)[1]).counted()
-            ranks[chosen] = self.judged(self.corpus.tail[triples[chosen]], asked, scores)[:, :2]
+            ranks[chosen] = self.judged(self.corpus.tail[triples[chosen]], asked, scores)[:, :3]
         return Judged(conditions, ranks, sample=np.arange(len(triples)))

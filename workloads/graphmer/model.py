@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from workloads.graphmer import settings
-from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD, RELATIONS, TYPES
+from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -101,21 +101,21 @@ class Ranker(nn.Module):
         d, conditions = shape.hidden, len(CONDITIONS)
         self.token, self.root_position = nn.Embedding(chain.vocabulary, d), nn.Embedding(chain.roots, d)
         self.piece = nn.Embedding(settings.LONGEST_WORD, d)
-        self.relation, self.condition = nn.Embedding(RELATIONS, d), nn.Embedding(conditions, d)
-        self.hgat = HGat(d, RELATIONS, shape.relation_rank)
+        self.relation, self.condition = nn.Embedding(shape.relations, d), nn.Embedding(conditions, d)
+        self.hgat = HGat(d, shape.relations, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(d)
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
         self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, TYPES + len(NEAR) + 1)
+        self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, shape.types + len(NEAR) + 1)
         self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
-        self.kind = nn.Embedding(TYPES, d)
+        self.kind = nn.Embedding(shape.types, d)
         self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
-        self.strength = nn.Parameter(torch.zeros(conditions, RELATIONS))
-        self.strength_of_places = nn.Parameter(torch.zeros(conditions, RELATIONS))
+        self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.strength_of_meaning = nn.Parameter(torch.zeros(1))
-        self.own_file = nn.Parameter(torch.ones(conditions, RELATIONS))
-        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + TYPES) for _ in range(2))
+        self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
+        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
         # Weights of the probabilities of predictions, fitted on validation
         self.register_buffer("of_references", torch.zeros(len(settings.OF_REFERENCES)))
@@ -152,16 +152,11 @@ class Ranker(nn.Module):
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads the roots and itself alone."""
-        positions = self.root_position.weight[: batch["roots"].shape[1]]
-        text = self.token(self._thinned(batch["roots"])) + positions + self.piece(batch["within"])
+        text = self._embedded(self._thinned(batch["roots"]), batch["within"])
         leaves = self.token.weight[MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
-        x = F.dropout(torch.cat([text, leaves.to(text.dtype)], 1), self.shape.dropout, self.training)
-        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
-        bias = self._bias(batch["roots"], batch["distance"]).to((x[0, :1] @ self.token.weight[0]).dtype)
-        for block in self.blocks:
-            x = block(x, bias)
-        return self.norm(x).tensor_split([text.shape[1]], 1)
+        hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
+        return hidden.tensor_split([text.shape[1]], 1)
 
     def _thinned(self, roots: Tensor) -> Tensor:
         """Masks a share of the pieces in training, so that texts are not known by heart."""
@@ -169,6 +164,17 @@ class Ranker(nn.Module):
             return roots
         chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
         return roots.masked_fill(chosen & (roots >= len(settings.SPECIALS)), MASK)
+
+    def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
+        return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
+
+    def _encoded(self, x: Tensor, roots: Tensor, distance: Tensor) -> Tensor:
+        x = F.dropout(x, self.shape.dropout, self.training)
+        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
+        bias = self._bias(roots, distance).to((x[0, :1] @ self.token.weight[0]).dtype)
+        for block in self.blocks:
+            x = block(x, bias)
+        return self.norm(x)
 
     def _bias(self, roots: Tensor, distance: Tensor) -> Tensor:
         """log(lambda) * GELU(sqrt(distance) - p) for each head; none for padding and other leaves: (B, H, P, P)."""
@@ -210,16 +216,22 @@ class Ranker(nn.Module):
         of_text = {"meanings": meanings[:, None], "meant": meant[:, None]}
         return {"weights": weights, "places": places, "queries": queries, **of_text}
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
         Likeness learns what trust, and the tails of the fact's own file with weights of the counts beside them, do not
         explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch. Sharded
-        weights are whole only in here: so of a batch of questions it returns what `added` does, and of one without
-        roots the vectors and origins of its entities, (C, 2, d).
+        weights are whole only in here: so where `masked` (N), numbers of the B * L roots, is given, it returns their
+        logits (N, vocabulary); of a batch of questions what `added` does; and of one without roots the vectors and
+        origins of its entities, (C, 2, d).
         """
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])
+        if masked is not None:
+            roots = batch["masked_roots"]
+            nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
+            hidden = self._encoded(self._embedded(roots, batch["within"]), roots, nothing)
+            return F.linear(hidden.flatten(0, 1)[masked], self.token.weight)
         roots, leaves = self.read(batch)
         added = self.added(roots, leaves, batch)
         if "prior" not in batch:
@@ -229,7 +241,7 @@ class Ranker(nn.Module):
         trusting = batch["prior"] + _weighted(batch["features"], kind, added["weights"])
         vectors, origins = self.entities(pieces, kind, vector).unbind(1)
         near = batch["near"]  # of which the last is whether other files have the entity
-        is_kind = F.one_hot(kind, TYPES).to(near.dtype).expand(len(near), -1, -1)
+        is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
         meant = added["meant"][:, 0] @ torch.cat([is_kind, near], 2).mT
         meant = meant + (added["meanings"][:, 0] @ origins.T) * near[:, None, :, -1]
         with torch.autocast(roots.device.type, enabled=False):

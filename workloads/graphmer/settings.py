@@ -10,7 +10,6 @@ Array = np.ndarray
 PAD, MASK, NAME, SEP, UNKNOWN = range(5)
 SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[UNK]"]
 LONGEST_WORD = 8  # pieces of a word whose place in it is told apart
-RELATIONS = TYPES = 16  # rows of the tables; the ontology has fewer
 IGNORE = -100  # the target of a position that is not predicted
 COMBINED, ENCODER = "counts combined", "counts + encoder"  # the baseline, and the method
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
@@ -47,6 +46,8 @@ class Model:
     feed_forward: int = option(3072, "Width inside a layer's feed-forward part.", minimum=1)
     dropout: float = option(0.1, "Dropout of activations.", minimum=0, below=1)
     token_dropout: float = option(0.2, "Share of the text's pieces that training masks.", minimum=0, below=1)
+    relations: int = option(16, "Rows of the relation tables.", minimum=1)
+    types: int = option(16, "Rows of the table of entity types.", minimum=1)
     relation_rank: int = option(64, "Rank of each relation's matrix in H-GAT.", minimum=1)
     own_vectors: int = option(4096, "Most tails with vectors of their own; three files must have them.", minimum=0)
     decay: float = option(0.6, "Attention's decay with distance; 1: none.", above=0, maximum=1)
@@ -63,6 +64,8 @@ class Objective:
     )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
     path_dropout: float = option(0.5, "Share of samples with a shortened path of the head.", minimum=0, maximum=1)
+    mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)
+    mlm_steps: int = option(0, "First steps, which learn text alone by masked spans.", minimum=0)
     fitting_steps: int = option(200, "Steps that fit the weights of the counts.", minimum=1)
 
 

@@ -1,6 +1,7 @@
 """Data sets by the real client: validated, the same bytes, within limits, uploaded whole, broken and resumed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from lib import checkpoint
 from lib.machine.facts import Fact
 from tests.conftest import ROOT
-from tests.notebooks.test_notebooks import small_sources
+from tests.notebooks.test_notebooks import small_graph
 from tests.trainbook.kaggle.stub import KEY
 from trainbook.commands import main
 from trainbook.kaggle import dataset
@@ -30,7 +31,8 @@ def pack(*options):
 
 @pytest.fixture
 def graph(tmp_path):
-    small_sources(tmp_path / "graph")
+    small_graph(tmp_path / "graph")
+    shutil.copy(ROOT / "workloads" / "codegraph" / "ontology.yaml", tmp_path / "graph")
     return tmp_path / "graph"
 
 
@@ -41,14 +43,13 @@ def packed(tmp_path):
 
 def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, capsys):
     (graph / ".hidden").write_text("x")
-    (graph / "link").symlink_to(graph / "pack" / "mod0.py")
+    (graph / "link").symlink_to(graph / "triples.jsonl")
     assert pack("--dry-run") == 0
     out = capsys.readouterr().out
-    assert "24 files" in out and "Left out (2: hidden, links, or half written): .hidden, link" in out
+    assert "3 files" in out and "Left out (2: hidden, links, or half written): .hidden, link" in out
     assert "--dataset ada/code-graph" in out
     assert stub.count("CreateDataset") == stub.count("StartBlobUpload") == 0
-    names = zipfile.ZipFile(packed / "data.zip").namelist()
-    assert sorted(names) == sorted(f"pack/mod{number}.py" for number in range(24))
+    assert zipfile.ZipFile(packed / "data.zip").namelist() == ["entities.jsonl", "ontology.yaml", "triples.jsonl"]
     assert "Samples: 36 train" in (packed / "README.md").read_text()
 
 
@@ -91,8 +92,9 @@ def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph,
         (graph / name).unlink()
     monkeypatch.setitem(dataset.FACTS, "kaggle_dataset_bytes", Fact(10, "bytes", "a test"))
     assert pack() == 2 and "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err
-    (graph / "pack" / "broken.py").write_text("def (:\n")
-    assert pack() == 2 and "broken.py: line 1" in capsys.readouterr().err and not packed.exists()
+    with (graph / "triples.jsonl").open("a") as file:
+        file.write('{"head": "pack.mod0.load"\n')
+    assert pack() == 2 and "triples.jsonl:73" in capsys.readouterr().err and not packed.exists()
     assert stub.calls == []
 
 

@@ -11,7 +11,7 @@ import torch
 from lib.errors import TrainingFailed
 from lib.training.state import saved_bytes
 from tests.conftest import ROOT
-from tests.notebooks.test_notebooks import PARAMETERS, small_sources
+from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 from tests.toy import Toy
 from tests.trainbook.kaggle.stub import KEY
 from trainbook.commands import main
@@ -38,7 +38,7 @@ def not_traced(monkeypatch):
 
 @pytest.fixture
 def graph(tmp_path):
-    small_sources(tmp_path / "graph")
+    small_graph(tmp_path / "graph")
     return str(tmp_path / "graph")
 
 
@@ -113,11 +113,11 @@ def test_what_would_waste_quota_or_fail_on_kaggle_is_bad(staleness_counts, stub,
     values = bad(check(built, graph, **{key: value for key, (value, _) in WASTEFUL.items()}))
     for sentence in [*(sentence for _, sentence in WASTEFUL.values()), "0.4 of 30 GPU hours are left this week"]:
         assert any(sentence in value for value in values), sentence
-    (Path(graph) / "broken.py").write_text("def (:")
+    (Path(graph) / "triples.jsonl").write_text("{")
     for change, sentence in FAILING:
         findings = check(edited(change), graph)
         assert any(sentence in value for value in bad(findings)), sentence
-        assert any("broken.py: line 1" in value for value in bad(findings))
+        assert any("triples.jsonl:1" in value for value in bad(findings))
         assert all(finding.advice.strip() for finding in findings if finding.verdict != "ok"), sentence
 
 

@@ -10,7 +10,6 @@ from lib.scores import resampled
 from lib.supervised import Judged
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import batch_of, generator, moved
-from workloads.codegraph import ontology
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.evaluation import GATES, Answering
 from workloads.graphmer.settings import COMBINED, ENCODER
@@ -26,7 +25,7 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_
     model = shared.model()
     evaluated(shared, model)
     counted, encoded = shared.guesses[COMBINED], shared._tested[ENCODER]
-    assert np.array_equal(counted.true, encoded.true) and np.array_equal(counted.guess, encoded.guess)
+    assert np.array_equal(counted.true, encoded.true) and np.array_equal(counted.guess, encoded.guess, equal_nan=True)
     evaluated(shared, moved(shared))
     assert not np.array_equal(counted.guess[:, 0], shared._tested[ENCODER].guess[:, 0])
     evaluated(shared, model, "validation")
@@ -91,13 +90,19 @@ def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path)
     for method, of in ((COMBINED, shared.baseline()), (ENCODER, scores)):
         for name, value in of.items():
             assert float(rows[method][name]) == pytest.approx(value, abs=1e-6), name
-    for name in ("mrr", "mrr_full_text", "mrr_masked", "mrr_name_only"):
+    for name in ("mrr", "mrr_full_text", "mrr_masked", "mrr_name_only", "resolved"):
         low, gain, high = (float(rows[ENCODER][f"gain_{name}{end}"]) for end in ("_low", "", "_high"))
         assert gain == pytest.approx(scores[name] - shared.baseline()[name], abs=1e-5) and low <= gain <= high
-    masked = np.array(shared.parts["test"].samples)[:, 1] == 1
-    by_range, by_training = (1 / shared._tested[ENCODER].guess[masked]).mean(0)
-    assert float(rows[ENCODER]["mrr_masked"]) == pytest.approx(by_range, abs=1e-6)
-    assert float(rows[ENCODER]["mrr_trained_masked"]) == pytest.approx(by_training, abs=1e-6)
+    corpus, (triple, condition) = shared.data.corpus, np.array(shared.parts["test"].samples).T
+    ranks, is_masked = shared._tested[ENCODER].guess[:, :2], condition == 1
+    is_seen = shared.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0
+    wanted = {
+        "mrr_masked": (1 / ranks[is_masked, 0]).mean(), "mrr_trained_masked": (1 / ranks[is_masked, 1]).mean(),
+        "mrr_masked_seen": (1 / ranks[is_masked & is_seen, 0]).mean(),
+        "mrr_masked_unseen": (1 / ranks[is_masked & ~is_seen, 0]).mean(),
+        "hits3_masked": (ranks[is_masked, 0] <= 3).mean(), "hits10_trained_masked": (ranks[is_masked, 1] <= 10).mean(),
+    }  # fmt: skip
+    assert {name: float(rows[ENCODER][name]) for name in wanted} == pytest.approx(wanted, abs=1e-6)
 
 
 def brute_force_rank(corpus, triple, scores, candidates):
@@ -110,14 +115,14 @@ def brute_force_rank(corpus, triple, scores, candidates):
     return np.mean([i + 1 for i, s in enumerate(ordered) if s == own[0]]) if own else len(candidates) + 1
 
 
-def test_ranks_equal_brute_force_with_ties_and_filter(shared):
+def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apart(shared):
     corpus, draw, checked = shared.data.corpus, np.random.default_rng(0), 0
     evaluator, train = shared.evaluator, corpus.triples_of("train")
     for relation, name in enumerate(corpus.relations):
         among, trained = evaluator.candidates(relation)
         tails = set(corpus.tail[train[corpus.relation[train] == relation]].tolist())
         types = [corpus.types[kind] for kind in corpus.entity_type]
-        allowed = {e for e, kind in enumerate(types) if kind in ontology.RELATIONS[name]["range"]}
+        allowed = {e for e, kind in enumerate(types) if kind in shared.data.rules.relations[name].range}
         assert set(among.entities.tolist()) == allowed | tails
         assert set(among.entities[trained].tolist()) == tails
         triples = corpus.triples_of("test")
@@ -129,10 +134,15 @@ def test_ranks_equal_brute_force_with_ties_and_filter(shared):
         answers = evaluator.judged(corpus.tail[triples], asked, scores)
         for row, triple in enumerate(triples):
             own = among.entities[trained]
-            by_range, by_training, _ = answers[row]
+            by_range, by_training, namesake, _ = answers[row]
             assert by_range == brute_force_rank(corpus, triple, scores[row], among.entities)
             assert by_training == brute_force_rank(corpus, triple, scores[row][trained], own)
-            checked += 1
+            same = np.flatnonzero(corpus.name[among.entities] == corpus.name[corpus.tail[triple]])
+            right = scores[row, same][among.entities[same] == corpus.tail[triple]]
+            assert len(same) > 1 or np.isnan(namesake)
+            if not np.isnan(namesake) and not (scores[row, same] > right).any():
+                assert namesake > 0
+                checked += 1
     assert checked > 3
 
 
@@ -142,7 +152,7 @@ def test_an_interval_draws_whole_files(graphmer):
     ranks = np.repeat(1 / random.uniform(0.1, 1, (2, 30, 1)), 50, axis=1)
     conditions = np.zeros(1500, int)
     rows = {
-        name: Judged(conditions, np.concatenate([of, of], 1), sample=np.arange(1500))
+        name: Judged(conditions, np.concatenate([of, of, of], 1), sample=np.arange(1500))
         for name, of in zip(("a", "b"), ranks, strict=True)
     }
     spread = []

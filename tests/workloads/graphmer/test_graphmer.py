@@ -17,24 +17,30 @@ from tests.workloads.graphmer.conftest import CONFIG, batch_of
 
 def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
     (tmp_path / "graphmer.yaml").write_text(CONFIG)
-    task = find_task("graphmer")(load_config(tmp_path / "graphmer.yaml", {"data.dir": ""}))
-    batch = task.example_batch(3, torch.device("cpu"))
-    sums, _ = task.loss(task.model(), batch)
-    assert batch["prior"].shape == (3, 3, 60) and all(torch.isfinite(v) for v in sums.values())
-    assert "data" not in vars(task)
+    for steps in (0, 5):
+        config = load_config(tmp_path / "graphmer.yaml", {"data.dir": "", "workload.objective.mlm_steps": steps})
+        task = find_task("graphmer")(config)
+        batch = task.example_batch(3, torch.device("cpu"))
+        sums, _ = task.loss(task.model(), batch)
+        assert batch["prior"].shape == (3, 3, 60) and all(torch.isfinite(v) for v in sums.values())
+        assert "data" not in vars(task)
 
 
 def test_the_contract_is_kept(graphmer):
-    task = graphmer({"training.micro_batch": 2, "training.effective_batch": 4})
+    task = graphmer({"workload.objective.mlm_steps": 5, "training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 
 
-def test_a_share_of_the_pieces_is_masked_in_training_alone(graphmer):
-    task = graphmer({"workload.model.token_dropout": 0.5})
+def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
+    task = graphmer({"workload.objective.mlm_steps": 5, "workload.model.token_dropout": 0.5})
     batch, model = batch_of(task, range(12)), task.model()
     thinned, roots = model.train()._thinned(batch["roots"]), batch["roots"]
     changed = thinned != roots
     assert torch.equal(model.eval()._thinned(roots), roots) and (thinned[changed] == 1).all() and changed.any()
+    for step, terms in ((4, {"mlm"}), (5, {"trust", "likeness", "name"})):
+        task.step = step
+        assert task.loss(model, batch)[0].keys() == terms
+        assert {term for term, count in task.count(batch).items() if count} == terms
 
 
 def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
