@@ -263,7 +263,7 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
             trained = Corpus.load(kept["corpus"])
             trained.check()  # a stranger's
             if not len(trained.text):
-                raise BadInput("The model has read no text, but a graph in JSON lines. Train on a tree of Python files.")
+                raise BadInput("The model has read no text, but a graph alone. Train on a tree of Python files.")
             data, triples = join(trained, graph, sources, task.settings, kept["counts"])
     if not all(weights_of(model).any() for model in models):
         print("No references are asked for: the run's validation had none, so that probabilities were not fitted.")
